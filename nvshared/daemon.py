@@ -2,7 +2,7 @@
 """The daemon nvshared: starts its parts in order, and ends them in reverse order.
 
 One event loop makes all decisions. Threads make calls that may block: one per card for NVML, and
-those of nvshared/lanes.py."""
+the threads of nvshared/lanes.py."""
 
 import asyncio
 import gc

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
-    """The exit statuses. 2 to 7 are those of LSB and systemd; 126, 127 and 130 those of shells."""
+    """The exit statuses. LSB and systemd define 2 to 7; shells define 126, 127 and 130."""
 
     OK = 0
     FAILURE = 1

@@ -31,7 +31,7 @@ NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 def or_word(word: str, value: Any, parse: Callable[[str], Any],
             hint: str = "") -> Callable[[str], Any]:
-    """A parser of `word`, as `value`, and of what `parse` accepts, whose errors get `hint`."""
+    """A parser of `word`, as `value`, and of words that `parse` accepts. Its errors get `hint`."""
     def parsed(text: str) -> Any:
         try:
             return value if text == word else parse(text)

@@ -102,7 +102,7 @@ def offered(parser: argparse.ArgumentParser, words: Sequence[str], shell: str) -
     known = [parser, *verbs.choices.values()]
     taking = {name: action for one in known for name, action in one._option_string_actions.items()
               if action.nargs != 0}
-    verb, option = "", None             # `option`: the one whose value is the next word
+    verb, option = "", None             # `option`: the option with the next word as its value
     for at, word in enumerate(before, 1):
         runs = _runs(verbs, verb)
         if option is not None:

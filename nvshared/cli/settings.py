@@ -127,7 +127,7 @@ def _print_tighter(around: Iterable[Tenant], term: str, value: int) -> None:
 
 
 def _has_account(name: str) -> bool:
-    """False if the tenant is a user whose name this machine does not know."""
+    """False if the tenant is a user with a name unknown to this machine."""
     kind, _, user = name.partition(":")
     with suppress(KeyError):
         return kind != "user" or user.isdecimal() or bool(pwd.getpwnam(user))

@@ -2,7 +2,7 @@
 """nvsharectl demo and trial. A trial runs the service on simulated GPUs, for all users' programs.
 
 A drop-in of the unit, below /run, makes the service load the simulated driver, and keep terms and
-history in the trial's folder, whose file `settings` has the number and size of the GPUs."""
+history in the trial's folder. Its file `settings` has the number and size of the GPUs."""
 
 import os
 import shutil

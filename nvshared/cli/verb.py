@@ -42,7 +42,7 @@ class Verb(NamedTuple):
 
 def verb(name: str, *arguments: Argument, usage: str | None = None,
          more: str = "") -> Callable[[Act], Verb]:
-    """Makes a verb of a function, whose docstring is the help: summary, description, examples.
+    """Makes a verb of a function. The docstring is the help: summary, description, examples.
 
     An example is a command and, behind " # ", its effect."""
     def made(act: Act) -> Verb:

@@ -68,7 +68,7 @@ class ClientSnapshot(NamedTuple):
     allocated: int                      # swappable bytes
     resident: int                       # bytes of `allocated` on the card
     swapped: int                        # bytes of `allocated` that are not on the card
-    borrowed: int                       # bytes on another card: swapped, or copies of resident ones
+    borrowed: int                       # bytes on another card: swapped, or copies of resident data
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int
@@ -163,7 +163,7 @@ class Used(NamedTuple):
     """One row of usage, in microseconds, bytes, and MiB times seconds."""
 
     start_usec: int                     # since 1970
-    name: str                           # user, tenant or GPU's UUID; "": sum of those not listed
+    name: str                           # user, tenant or GPU's UUID; "": sum of parties not listed
     user: str                           # the tenant's user; "": several users, or not by tenant
     gpu_usec: int                       # GPU time, divided among clients that had turns at once
     held_usec: int                      # time with a turn, summed over programs

@@ -147,7 +147,7 @@ class DemoGPU(NamedTuple):
 
 
 async def find(folder: Path, simulate: bool) -> DemoGPU:
-    """The real GPU, or a simulated one (always with `simulate`) whose state lies in `folder`.
+    """The real GPU, or (always with `simulate`) a simulated GPU with its state in `folder`.
 
     Raises NvshareError if the real GPU works but has too little free memory."""
     # No daemon serves this socket yet: programs must not find the machine's own nvshared.

@@ -2,7 +2,7 @@
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
 Usage is the difference between two samples of a client's counters, taken each minute and when the
-client leaves. A thread writes the usage, and tries each minute again what it could not write."""
+client leaves. A thread writes the usage, and each minute tries unwritten usage again."""
 
 import asyncio
 import logging

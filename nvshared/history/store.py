@@ -73,7 +73,7 @@ def add(to: Used, party: Party, usage: Usage) -> None:
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
-    """Reduces the number of parties to `most`, by sums over those with the least GPU time.
+    """Reduces the number of parties to `most`, by sums over the parties with the least GPU time.
 
     First all tenants of a user are summed up, then, if that is not enough, all users."""
     kept = dict(used)

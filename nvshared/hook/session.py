@@ -55,8 +55,8 @@ class Wire(Protocol):
 
 
 class StoringHook:
-    """A session's part of the disk tier: the client's file, made in a thread, whose descriptor the
-    first STORE carries. Of the STOREs ordered before the file exists, only the last is sent."""
+    """A session's part of the disk tier: the client's file, made in a thread. The first STORE
+    carries its descriptor. Of the STOREs ordered before the file exists, only the last is sent."""
 
     def __init__(self, disk: Disk, wire: Wire) -> None:
         self.bytes = 0                  # in the client's file, by its last STORED

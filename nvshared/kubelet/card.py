@@ -24,7 +24,7 @@ PATIENCE = 5.0                          # seconds for nvshared's reply
 RESTART = 5.0                           # seconds without a reply after which shares are withdrawn
 DRIVER = Path("/proc/driver/nvidia/gpus")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
-# Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
+# Names of resources with devices that may be NVIDIA GPUs, and of other makers' resources.
 GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
 OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
 SEPARATOR = "::"
@@ -89,7 +89,7 @@ Reading = tuple[tuple[Card, ...] | NvshareError, str]
 class Entry(NamedTuple):
     resource: str
     devices: list[str]
-    pod: str = ""                       # UID of the devices' pod; "": all registered ones
+    pod: str = ""                       # UID of the devices' pod; "": all registered devices
     container: str = ""
 
 

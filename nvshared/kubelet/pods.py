@@ -115,7 +115,7 @@ class Pods:
             raise NvshareError(str(error) or "nvshared does not confirm the terms") from error
 
     def renew(self, uid: str, claim: Claim | None) -> None:
-        """Updates a claim whose pods changed; None: it is unprepared. Raises NvshareError."""
+        """Updates a claim after its pods changed; None: it is unprepared. Raises NvshareError."""
         self._terms.claim(self.prepared.terms(self.prepared.change(uid, claim)))
 
     def _handle(self, event: str, payload: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control groups (versions 1 and 2): those of a process, and the memory that they leave it.
+"""Control groups (versions 1 and 2): the groups of a process, and the memory that they leave it.
 
 Memory evicted from the card is locked, so limits of swap are ignored, and memory.high counts like
 memory.max, as the kernel would throttle the program. Page cache of files counts as free."""
@@ -102,7 +102,7 @@ def slurm_job(controllers: str, path: str) -> str:
 def chain(text: str) -> tuple[Group, ...]:
     """The groups named in /proc/PID/cgroup, and all above them, the innermost first.
 
-    Groups that are not visible are missing, and so are those deeper than DEPTH."""
+    Groups that are not visible are missing, and so are groups deeper than DEPTH."""
     groups: list[Group] = []
     for controllers, path in memberships(text):
         located = _directory(controllers, path)
@@ -153,7 +153,7 @@ def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
     """The highest visible group of a hierarchy, and the path from there to the namespace's root.
 
     Paths in /proc/PID/cgroup begin at the root of the daemon's control group namespace. A container
-    may have a mount of the host's hierarchy, whose root in /proc/self/mountinfo (/../../..) tells
+    may have a mount of the host's hierarchy. Its root in /proc/self/mountinfo (/../../..) tells
     how many levels higher it begins. The inode of the namespace's root then finds the names
     between. None: the namespace's root is not found."""
     found = _mounted(controllers)

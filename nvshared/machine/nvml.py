@@ -65,7 +65,7 @@ class Facts:
 
 
 class Process(NamedTuple):
-    pid: int                            # in the pid namespace whose ids the driver reports
+    pid: int                            # in the pid namespace that the driver's reports use
     memory: int | None                  # bytes on the card; None: the driver does not report it
     host: int = 0                       # bytes of the process's private host memory
 

@@ -176,7 +176,7 @@ def printable(text: str) -> str:
 
 
 def _owner_of(controllers: str, path: str) -> int | None:
-    """The owner of a control group; for a subordinate id, the user who has that id."""
+    """The owner of a control group; for a subordinate id, the user to which that id belongs."""
     found = control_groups.owner(controllers, path)
     return found if found is None or found == tenant.OTHERS else subordinate.owner(found)
 

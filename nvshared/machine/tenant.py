@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the tenant of a process, its pod, job, container, unit or user, from its cgroup and uid.
 
-The first directory that names a tenant decides: those below it were created inside the tenant and
-may have any name. Everything below the first directory whose owner is not root is that owner's.
+The first directory that names a tenant decides: directories below were created inside the tenant
+and may have any name. Everything below the first directory not owned by root is its owner's.
 Runtimes with other tenants below themselves (containerd.service) are skipped, and so are
 directories that a daemon in a container shares with its neighbours."""
 
@@ -112,7 +112,7 @@ def locate(cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
     If only the user is found, also returns the cgroup paths of no known kind, for a report.
     `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon. `environment` reads
     /proc/PID/environ, which the process's user controls: used only in a directory that SLURM
-    created for a job whose number `job_of` does not find."""
+    created for a job with a number that `job_of` does not find."""
     beside = dict(lines(own))
     found = [
         (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
@@ -137,7 +137,7 @@ def _is_unnumbered(tenant: Tenant) -> bool:
 def lines(cgroup: str) -> list[tuple[str, str]]:
     """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7).
 
-    A name may contain those line breaks at which str.splitlines() would split."""
+    A name may contain the line breaks at which str.splitlines() would split."""
     parts = [line.split(":", 2) for line in cgroup.split("\n")]
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
@@ -200,7 +200,7 @@ def _is_of_users(folder: str, above: list[str]) -> bool:
 
 
 def _of_the_system(folder: str, above: list[str], *, beneath: bool) -> Tenant | None:
-    """A pod, job or LXC container, whose directory only root can create.
+    """A pod, job or LXC container: only root can create its directory.
 
     `beneath`: the path leaves the daemon's namespace, which hides the names of groups above."""
     if (match := POD.search(folder)) and (

@@ -32,7 +32,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
                            "install libnvshare, or name another with --library")
     for step in tree.steps(library):
         path = tree.outside(step)
-        # The kernel ignores a link's own permissions: its folder's decide who may replace it.
+        # The kernel ignores permissions of links: the folder's decide which users may replace it.
         try:
             if not path.is_symlink():
                 _check_one(path)

@@ -28,7 +28,7 @@ def release() -> bool:
 
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
-    """Calls release() when the block, or the last of several open ones, ends, also by an exception.
+    """Calls release() when the block, or the last of several blocks, ends, also by an exception.
 
     The beginning of a block does nothing: the first work in the block waits for a turn."""
     global _open_turns

@@ -3,8 +3,8 @@
 
 Cached memory that is freed before an eviction need not be copied; libhook/src/daemon/caches.c
 decides when. A trim has failed if it frees less than half of the cache, raises an error, or if by
-the next request half of what it freed is allocated again. After a failure one request of that kind
-(OCCASIONS) is skipped, then two, four, up to LONGEST_PAUSE. Works in Python 3.8 or later."""
+the next request half of the freed memory is allocated again. After a failure one request of that
+kind (OCCASIONS) is skipped, then two, four, up to LONGEST_PAUSE. Works in Python 3.8 or later."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: its name, its help text, and a function that returns its value; None: no sample.
 # The functions of metrics named _seconds return microseconds.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
-# For metrics of value 1: the function returns the values of further labels, whose names follow.
+# For metrics of value 1: the function returns the values of further labels. Their names follow.
 InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
 
 

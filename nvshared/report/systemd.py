@@ -21,7 +21,7 @@ class Inherited(NamedTuple):
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
-    """Takes over the sockets that systemd passes: a listening one, and those a daemon stored.
+    """Takes over the sockets that systemd passes: a listening socket, and sockets a daemon stored.
 
     Raises InvalidArgs unless at most one is listening, of type SOCK_SEQPACKET."""
     if environment.get("LISTEN_PID") != str(os.getpid()):

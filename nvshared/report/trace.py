@@ -4,7 +4,7 @@
     {"at": 81723645, "gpu": 0, "client": 3, "pid": 4711, "order": "evict", "number": 17, "room": …}
 
 `at` is in microseconds of CLOCK_MONOTONIC. A thread writes the lines. The event loop waits up to
-PATIENCE for each, so that a reader finds it at once, but not while earlier ones are unwritten."""
+PATIENCE for each, so that a reader finds it at once, but not while earlier lines are unwritten."""
 
 import dataclasses
 import json

@@ -24,7 +24,7 @@ BLOCKS = 2                              # blocks preallocated beyond the need: b
 
 
 def interrupt(card: Card) -> None:
-    """Cuts short (YIELD) each speculative move whose conditions no longer hold."""
+    """Cuts short (YIELD) each speculative move with conditions that no longer hold."""
     for client in card.groups["speculating"]:
         rests = _calm(card) and client.is_idle
         for move in client.moves:

@@ -185,7 +185,7 @@ class Promise(Counting):
 
     commit: int = 0                     # bytes promised to the client
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
-    confirmed_by: int = 0               # number of the order whose reply confirms `commit`; or 0
+    confirmed_by: int = 0               # number of the order; its reply confirms `commit`; or 0
     request: events.CommitAsked | None = None   # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
     granted: int = 0                    # commit by its last grant, until the client needs as much
@@ -235,7 +235,7 @@ class ScheduledClient(Counting):
 
     memory: Memory
     room: int                           # on the card, as the hook last confirmed
-    reported: Memory = Memory()         # figures of its last record; `memory` has those that count
+    reported: Memory = Memory()         # figures of its last record; `memory`: figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
     disk_limits: tuple[Domain, ...] = ()    # of its tenants
@@ -322,7 +322,7 @@ class ScheduledClient(Counting):
 
     @property
     def out_of_reach(self) -> int:
-        """Unpinned bytes that an unresponsive client keeps; while it runs, those above its need."""
+        """Unpinned bytes that an unresponsive client keeps; while it runs, bytes above its need."""
         if not self.unresponsive:
             return 0
         held = self.charged - min(self.charged, self.pinned)

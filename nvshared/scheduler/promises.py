@@ -140,7 +140,7 @@ def settle(card: Card) -> None:
     sums, clients = card.groups.sums, card.groups.margins()
     held = sums.host_charged + sums.beyond
     card.host.needs, card.disk.needs = held, sums.disk
-    if card.lost:                       # the card needs only what its clients hold until they end
+    if card.lost:                       # it needs only its clients' memory, until the clients end
         return
     beyond = sums.committed + sums.beyond - card.settings.capacity
     needs = least_host(beyond, clients)

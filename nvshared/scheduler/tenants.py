@@ -2,7 +2,7 @@
 """The tenants of a card: a tree, and the ledger of each of its nodes.
 
 Each priority has a root. Its children are the outermost tenants (users, units), their children the
-inner tenants (jobs of a user, users of a unit; "": none), whose children are the clients.
+inner tenants (jobs of a user, users of a unit; "": none). Children of these are the clients.
 """
 
 from collections.abc import Hashable, Iterable, Mapping

@@ -361,7 +361,7 @@ def _may_overtake(
 def _ended(
     card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
-    """Ids of holders whose turns may end now for the queue's head, and why; `tq`: quantum, us."""
+    """Ids of holders with turns that may end for the queue's head, and why; `tq`: quantum, us."""
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
@@ -455,7 +455,7 @@ def _start(card: Card) -> bool:
 
 
 def _stop_idle_holders(card: Card) -> None:
-    """Stops idle clients whose room may soon be needed, or that prevent busy turns."""
+    """Stops idle clients if their room may soon be needed, or if they prevent busy turns."""
     if card.contended or card.settings.draining:
         return
     running = card.groups[Phase.RUNNING]
@@ -471,7 +471,7 @@ def _stop_idle_holders(card: Card) -> None:
 
 
 def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
-    """Sends RUN to running clients whose pacing or requested reports have changed."""
+    """Sends RUN to running clients if their pacing or requested reports have changed."""
     running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF

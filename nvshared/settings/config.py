@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings: one table of them, and the reader of the sources that set them.
 
-Each source overrides those before it: defaults, nvshared.conf, its drop-ins by name, environment
+Each source overrides earlier sources: defaults, nvshared.conf, its drop-ins by name, environment
 variables, the command line. --help and the manual page are made from the fields of `Config`, too.
 """
 

@@ -3,7 +3,7 @@
 
 In a pattern, * stands for any characters except a slash, and ? for one: owners of units choose the
 text after a slash. For each term a rule that names the tenant is in force, else one for a group of
-its user, else the one with the most characters besides wildcards; of equals, the last in the files.
+its user, else the rule with most characters besides wildcards; of equals, the last in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, the field of TenantTerms in
 nvshared/scheduler/events.py, its words in nvshared/tui/figures.py and an option in cli/settings.py.

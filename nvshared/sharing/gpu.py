@@ -34,7 +34,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline missed by so much means that the timer failed
 TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
-GONE_KNOWN = 1000                       # tenants without clients whose usage is kept per card
+GONE_KNOWN = 1000                       # tenants without clients: usage kept per card
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)

@@ -130,7 +130,7 @@ class Moving:
         if size > target.capacity.bytes:
             raise NvshareError(
                 f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
-        # The target's scheduler may not know the tenant yet: the limits are those of the old card.
+        # The target's scheduler may not know the tenant yet: the old card's limits are checked.
         for limit in client.gpu.scheduler.tenancies:
             if limit.limit and client.id in limit.stakes:
                 promised = sum(one.sums.promised for one in target.scheduler.tenancies
@@ -147,7 +147,7 @@ class Moving:
         return self._rest_time.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
-        """Moves or parks all clients of a card. Returns those that stay, and the reasons."""
+        """Moves or parks all clients of a card. Returns the clients that stay, and the reasons."""
         left = []
         for client in tuple(gpu.clients.values()):
             why = ""

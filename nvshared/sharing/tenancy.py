@@ -38,7 +38,7 @@ class TenantView(NamedTuple):
     pinned: int
     held_time: int
     within: tuple[str, ...]             # other tenants to which its programs belong
-    terms: tuple[Rule, ...]             # the one in force is first; pattern "": set by hand
+    terms: tuple[Rule, ...]             # the rule in force is first; pattern "": set by hand
 
 
 class Tenancy:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs without libnvshare.so that take turns: the driver checkpoints each process as a whole.
 
-A process whose tenant has the term `unshared = checkpoint` becomes a client. Its memory is NVML's
+A process of a tenant with the term `unshared = checkpoint` becomes a client. Its memory is NVML's
 figure, which also counts as host memory, because a checkpoint needs it.
 """
 

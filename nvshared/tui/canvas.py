@@ -81,7 +81,7 @@ class Grid(NamedTuple):
 
 def grid(columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
          titles: Sequence[Text] = (), seen: Collection[int] | None = None, empty: str = "") -> Grid:
-    """Draws rows as lines of `width` characters; narrow ones have fewer, shorter table columns.
+    """Draws rows as lines of `width` characters; narrow lines have fewer, shorter table columns.
 
     `titles`: replace the columns' names. `seen`: numbers of the rows to draw, None: all; the widths
     of columns are computed from all rows. `empty`: the text of an empty cell."""

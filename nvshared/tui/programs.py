@@ -42,7 +42,7 @@ def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: i
             line: int) -> tuple[list[Text], list[Hit]]:
     """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
 
-    Widths of table columns are those for all programs, so that scrolling moves no column."""
+    Table columns are as wide as for all programs, so that scrolling moves no column."""
     assert state.snapshot is not None
     columns = _columns(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
