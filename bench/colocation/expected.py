@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expected durations of notebooks' cells on a card and its bus, to compare with measurements.
 
-Cells whose memory is resident share the card equally; the others first wait for their load, and
+Cells with resident memory share the card equally; other cells first wait for their load, and
 loads share the bus equally. Evictions, starts, drains and hand-overs take no time in the model.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what hand-overs take: python -m bench.handover.measure. See bench/README.md.
 
-Exit status 1 if any program ended with data that is not what it should be.
+Exit status 1 if any program ended with wrong data.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 """How models share a card: under the daemon, by moving weights by hand, by starting processes anew.
 
 By hand and anew take one request after the other, and their time counts from when a request is
-taken up, in favour of those ways. See bench/README.md.
+taken up, in favour of these two ways. See bench/README.md.
 """
 
 import time

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures nvshared next to other projects: python -m bench.peers.measure. See bench/README.md.
 
-Exit status 1 if any memory does not hold what it should.
+Exit status 1 if any memory does not hold the bytes that it should.
 """
 
 import sys

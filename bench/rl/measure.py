@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures hand-overs between two engines of reinforcement learning: python -m bench.rl.measure.
 
-See bench/README.md. Exit status 1 if any memory does not hold what it should.
+See bench/README.md. Exit status 1 if any memory does not hold the bytes that it should.
 """
 
 import importlib.util
