@@ -79,7 +79,7 @@ class PrivateBus:
 
 @contextlib.contextmanager
 def private_bus(own: str = '<allow own="*"/>') -> Iterator[PrivateBus]:
-    """A private bus while the block lasts; `own`: its policy on who may own bus names."""
+    """A private bus while the block lasts; `own`: its policy for owners of bus names."""
     with tempfile.TemporaryDirectory() as folder:
         bus = PrivateBus(Path(folder), own)
         try:

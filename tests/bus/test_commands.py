@@ -466,7 +466,7 @@ async def test_command_with_unwritable_stderr_keeps_its_exit_code(
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
         "bash", "-c", f"{quoted} {arguments} {redirection}", NVSHARE_BUS=private.address,
-        PYTHONUNBUFFERED="",            # Python's default: it buffers what it cannot write
+        PYTHONUNBUFFERED="",            # Python's default: it buffers output that it cannot write
     )
     code = ExitCode.NO_SUCH_THING if "9" in arguments else ExitCode.INVALID_ARGS
     assert (ended.code, ended.out, ended.err) == (code, "", "")

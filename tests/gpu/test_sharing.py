@@ -31,7 +31,7 @@ def competitor(gib: int, *options: str) -> list[str]:
 
 
 def check(other: Result, gib: int) -> None:
-    """Fails unless the competitor computed what it computes alone."""
+    """Fails unless the competitor's result equals the result that it computes alone."""
     steps = str(other.output.get("steps", 1))
     assert digests([other]) == digests(run([competitor(gib, "--steps", steps)]))
 

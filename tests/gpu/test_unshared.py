@@ -20,7 +20,7 @@ RIVAL = 14                              # GiB, which do not fit beside the train
 
 @pytest.fixture(autouse=True)
 def cgroup_file_system(tmp_path: Path) -> Iterator[None]:
-    """Control groups of version 2, whose freezer stops the threads."""
+    """Control groups of version 2. Their freezer stops the threads."""
     if os.geteuid():
         pytest.skip("only root may checkpoint programs of other users")
     if " - cgroup2 " in Path("/proc/self/mountinfo").read_text():

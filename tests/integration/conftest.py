@@ -274,7 +274,7 @@ def site(site_folder: Path, cards: Cards) -> Iterator[Site]:
 
 @pytest.fixture
 def own_site(site_folder: Path) -> Iterator[Site]:
-    """A site with cards that no other test uses, as all those below."""
+    """A site with cards that no other test uses, as all sites below."""
     yield from make_site(site_folder, simulate(site_folder / "cards"))
 
 

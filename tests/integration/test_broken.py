@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose context fails for good while swapped get the error at their next call."""
+"""A program with a context that fails for good while swapped gets the error at its next call."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl demo: its results, and what it leaves when it is interrupted at any moment."""
+"""nvsharectl demo: its results, and the leftovers of a demo that is interrupted at any moment."""
 
 import os
 import random
@@ -23,7 +23,7 @@ MARK = "NVSHARE_TEST_MARK"
 
 
 class Demo:
-    """A demonstration whose processes are found by a mark in their environment."""
+    """A demonstration. Its processes are found by a mark in their environment."""
 
     def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder

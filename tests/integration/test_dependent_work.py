@@ -121,7 +121,7 @@ class Answering(threading.Thread):
 
 
 def dependent(site: Site, body: str) -> tuple[FakeDaemon, Answering, Program]:
-    """Starts a program whose work in flight waits for its own thread, with memory on the card."""
+    """Starts a program with memory on the card. Its work in flight waits for its own thread."""
     daemon = FakeDaemon(site)
     program = Program(site, DEPENDENT + body + ENDING)
     daemon.accept()

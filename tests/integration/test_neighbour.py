@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of one card swap to memory of another card, whose clients get it back on demand."""
+"""Programs of one card swap to another card. Clients of that card get memory back on demand."""
 
 import json
 import os

@@ -36,7 +36,7 @@ def other(site: Site) -> Hook:
 
 
 def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
-    """An idle program, of whose memory as much is written back as the other client needs."""
+    """An idle program. As much of its memory is written back as the other client needs."""
     site.start("--tq", "1", "--trace", str(site.folder / "trace"), *options)
     hook = other(site)
     one = Program(site, body)

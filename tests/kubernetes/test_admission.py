@@ -49,7 +49,7 @@ def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
 
 
 def asked(cluster: Cluster, resource: str, labels: Mapping[str, str] | None = None) -> object:
-    """The limits after admission of a pod whose second container alone requests `resource`."""
+    """The limits after admission of a pod where only the second container requests `resource`."""
     one = pod("it")
     one["metadata"]["labels"] = labels or {}
     one["spec"]["containers"].insert(0, {"name": "beside", "image": "it"})

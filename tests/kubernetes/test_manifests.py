@@ -231,7 +231,7 @@ def event(component: str, host: str, kind: str, name: str) -> dict[str, Any]:
 def test_daemon_set_without_the_kubelet_unit_serves_claims(
     cluster: Cluster, manifests: str, imported: None, cdi: None
 ) -> None:
-    """nvshare-kubelet uses the DaemonSet's account, whose rights suffice, not the node's."""
+    """nvshare-kubelet uses the DaemonSet's account, not the node's. Its rights suffice."""
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../claims", container("nvshare-kubelet", SERVER)))
     with without(cluster, manifests, "nvshare-kubelet"):

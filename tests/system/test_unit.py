@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""systemd finds no fault in nvshared.service, whose sandbox works."""
+"""systemd finds no fault in nvshared.service, and the sandbox of the service works."""
 
 import pytest
 

@@ -127,7 +127,7 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
     assert set(must) <= set(chosen) <= set(available)
     here, free = Counter(map(card_of, chosen)), Counter(map(card_of, available))
     had = Counter(map(card_of, must))
-    for card in here:                   # at most one share more than a card that has free ones
+    for card in here:                   # at most one share more than a card with free shares
         for other in free:
             if here[card] > had[card] and here[other] < free[other]:
                 assert here[card] <= here[other] + 1

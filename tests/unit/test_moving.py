@@ -118,7 +118,7 @@ async def test_idle_client_whose_park_failed_is_parked_again_only_after_a_pause(
 
 
 def second_card(time: Time, like: GPU, **facts: Any) -> GPU:
-    """Another card of the same machine; `facts`: in what it differs from the first one."""
+    """Another card of the same machine; `facts`: its differences from the first card."""
     changed: dict[str, Any] = {"index": 1, "uuid": OTHER.uuid} | facts
     card = GPU(replace(FACTS, **changed), SETTINGS, NO_RESERVE, time.clock, time.timer)
     card.capacity = like.capacity
