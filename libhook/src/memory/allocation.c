@@ -526,7 +526,7 @@ static struct deferred *deferred;    /* this and the next two are protected by m
 static uint64_t deferrals;           /* `number` of the latest deferred free */
 static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
-/* Releases deferred frees of the context up to `number`; work may still use memory of later frees. */
+/* Releases the context's deferred frees up to `number`; work in flight may use later frees. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
 {
     EACH_LISTED(struct deferred, one, deferred)
