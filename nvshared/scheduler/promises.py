@@ -4,7 +4,7 @@
 docs/scheduler.md explains promises, pinning, trust, claims and evidence.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -28,8 +28,6 @@ MINOR_PART = 8                          # a change by 1/8 of that part or less c
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
 CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
-DiskLimits = tuple[Domain, ...]         # the disk limits of one client
-Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits under these limits
 
 
 def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
@@ -345,90 +343,35 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
 
 
 def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
-    """The largest commit of the client, `most` at most, with which card, host and disk hold the
-    memory of all clients with disk limits, whichever client runs."""
+    """A commit of the client, `most` at most, with which card, host and disk hold the memory of all
+    clients, whichever client runs: the largest or, where disk limits are exceeded, a lower one."""
     if not card.disk.budget.size or not card.groups.size("disk_limited"):
         return most
-    room = card.settings.capacity + _host_less_margin(card)
-    commits: Commits = {}
-    for one in card.clients.values():
-        if one is not client:
-            total, largest = commits.get(limits := _disk_limits(one), (0, 0))
-            commits[limits] = total + one.committed, max(largest, one.committed)
-    commits.setdefault(own := _disk_limits(client), (0, 0))
-    # Entries without a common limit do not depend on each other: only the client's group changes.
-    groups, by_group = _linked(commits), dict[int, Commits]()
-    for limits, sums in commits.items():
-        by_group.setdefault(id(groups[limits]), {})[limits] = sums
-    changing = by_group.pop(id(groups[own]))
-    rest = [_unstorable(group) for group in by_group.values()]
-    unstorable, runs = sum(size for size, _ in rest), max((most for _, most in rest), default=0)
-
-    def fits(commit: int) -> bool:
-        total, largest = changing[own]
-        commits = changing | {own: (total + commit, max(largest, commit))}
-        more, most = _unstorable(commits, room - unstorable)
-        return unstorable + more + max(runs, most) <= room
-
-    if fits(most):
-        return most
-    low, high = min(client.committed, most), most
-    while low + MIB < high:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def _disk_limits(client: ScheduledClient) -> DiskLimits:
-    # A tenant's limit spans all cards: another card's scheduler may have removed it before
-    # this card's scheduler handles TenantChanged.
-    return tuple(domain for domain in client.disk_limits if domain.limit is not None)
-
-
-def _linked(entries: Iterable[DiskLimits]) -> dict[DiskLimits, set[DiskLimits]]:
-    """The group of each entry: entries with a common limit are in the same group."""
-    groups, by_limit = dict[DiskLimits, set[DiskLimits]](), dict[Domain, set[DiskLimits]]()
-    for limits in entries:
-        group = {limits}.union(*(by_limit.get(domain, ()) for domain in limits))
-        groups |= dict.fromkeys(group, group)
-        by_limit |= dict.fromkeys(chain.from_iterable(group), group)
-    return groups
-
-
-def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
-    """The bytes of all commits that the disk may not hold, and by how many bytes that number grows
-    at most while one client runs. With `room` the result takes fewer steps, but only shows whether
-    the sum of both exceeds `room`."""
-    sums = {limits: total for limits, (total, _) in commits.items()}
-    stored, exceeded = _storable(sums)
-    unstorable, runs = sum(sums.values()) - stored, 0
-    for limits, (total, largest) in sorted(commits.items(), key=lambda one: -one[1][1]):
-        if room is not None and not runs <= room - unstorable < largest:
-            return unstorable, max(runs, largest)
-        if not exceeded.isdisjoint(limits):     # others may store more while this one runs
-            largest = stored - _storable(sums | {limits: total - largest})[0]
-        runs = max(runs, largest)
-    return unstorable, runs
-
-
-def _storable(sums: Mapping[DiskLimits, int]) -> tuple[int, set[Domain]]:
-    """The bytes that the disk may hold of clients with these sums of commits, and the limits that
-    the sums exceed. A lower bound where limits overlap without one containing the other."""
-    stored, exceeded = dict(sums), set[Domain]()
-    entries: dict[Domain, list[DiskLimits]] = {}
-    for limits in sums:
-        for domain in limits:
-            entries.setdefault(domain, []).append(limits)
-    # Inner limits first: they bound the clients of fewer entries.
-    for domain, bounded in sorted(entries.items(), key=lambda entry: len(entry[1])):
-        over = sum(stored[limits] for limits in bounded) - (domain.limit or 0)
-        if over > 0:
-            exceeded.add(domain)
-        for limits in bounded:
-            cut = max(0, min(over, stored[limits]))
-            stored[limits] -= cut
+    stored = {id: one.committed for id, one in card.clients.items() if one is not client}
+    left = card.settings.capacity + _host_less_margin(card) - sum(stored.values())
+    free = most                         # bytes that the disk may hold of the client
+    bounded: dict[Domain, list[int]] = {}
+    for id, one in card.clients.items():
+        for domain in one.disk_limits:
+            bounded.setdefault(domain, []).append(id)
+    # Inner limits first: they bound fewer clients.
+    for domain, ids in sorted(bounded.items(), key=lambda entry: len(entry[1])):
+        # A tenant's limit spans all cards: another card's scheduler may have removed it before
+        # this card's scheduler handles TenantChanged.
+        if domain.limit is None:
+            continue
+        over = sum(stored.get(id, 0) for id in ids) - domain.limit
+        if client.id in ids:
+            free = min(free, max(0, -over))
+        for id in filter(stored.__contains__, ids):
+            cut = max(0, min(over, stored[id]))
+            stored[id] -= cut
             over -= cut
-    return sum(stored.values()), exceeded
+    left += sum(stored.values())
+    # What the disk holds of a client must come back while the client runs.
+    runs = max(stored.values(), default=0)
+    fits = 0 if left < runs else left - max(0, runs - free)
+    return min(most, max(fits, client.committed))
 
 
 def _largest_commit(card: Card, client: ScheduledClient) -> int:
