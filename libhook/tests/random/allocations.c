@@ -7,14 +7,10 @@
 static void allocate_plain(size_t size)
 {
     CUdeviceptr address;
-    unsigned number;
-    struct block *block;
     if (DO(cuMemAlloc_v2, (&address, size), "%zu", size) != CUDA_SUCCESS)
         return;
-    block = block_new(PLAIN, size);
-    number = block->number;
-    tell(" b%u %s", number, address % 256 == 0 ? "aligned" : "crooked");
-    block->address = address;
+    struct block *block = block_new(PLAIN, size, address);
+    tell(" %s", address % 256 == 0 ? "aligned" : "crooked");
     block_fill(block);
 }
 
@@ -27,9 +23,8 @@ static void allocate_pitched(void)
     if (DO(cuMemAllocPitch_v2, (&address, &pitch, width, height, element), "%zu, %zu, %u", width,
            height, element) != CUDA_SUCCESS)
         return;
-    struct block *block = block_new(PITCHED, pitch * height);
-    tell(" b%u pitch=%zu", block->number, pitch);
-    block->address = address;
+    struct block *block = block_new(PITCHED, pitch * height, address);
+    tell(" pitch=%zu", pitch);
     block_fill(block);
 }
 
@@ -38,12 +33,8 @@ static void allocate_managed(size_t size)
     CUdeviceptr address;
     size = size % (MIB / 2) + 1;
     if (DO(cuMemAllocManaged, (&address, size, CU_MEM_ATTACH_GLOBAL), "%zu", size)
-        != CUDA_SUCCESS)
-        return;
-    struct block *block = block_new(MANAGED, size);
-    tell(" b%u", block->number);
-    block->address = address;
-    block_fill(block);
+        == CUDA_SUCCESS)
+        block_fill(block_new(MANAGED, size, address));
 }
 
 static void allocate_pinned(size_t size)
@@ -52,12 +43,8 @@ static void allocate_pinned(size_t size)
     unsigned flags = one_in(2) ? CU_MEMHOSTALLOC_PORTABLE : 0;
     CUresult result = one_in(2) ? DO(cuMemHostAlloc, (&memory, size, flags), "%zu, %u", size, flags)
                                 : DO(cuMemAllocHost_v2, (&memory, size), "%zu", size);
-    if (result != CUDA_SUCCESS)
-        return;
-    struct block *block = block_new(PINNED, size);
-    block->address = (uintptr_t)memory;
-    tell(" b%u", block->number);
-    block_fill(block);
+    if (result == CUDA_SUCCESS)
+        block_fill(block_new(PINNED, size, (uintptr_t)memory));
 }
 
 static void register_memory(size_t size)
@@ -65,14 +52,10 @@ static void register_memory(size_t size)
     size = (size / 4096 + 1) * 4096;
     void *memory = aligned_alloc(4096, size);
     unsigned flags = one_in(2) ? CU_MEMHOSTREGISTER_PORTABLE : 0;
-    if (DO(cuMemHostRegister_v2, (memory, size, flags), "%zu, %u", size, flags) != CUDA_SUCCESS) {
+    if (DO(cuMemHostRegister_v2, (memory, size, flags), "%zu, %u", size, flags) == CUDA_SUCCESS)
+        block_fill(block_new(REGISTERED, size, (uintptr_t)memory));
+    else
         free(memory);
-        return;
-    }
-    struct block *block = block_new(REGISTERED, size);
-    block->address = (uintptr_t)memory;
-    tell(" b%u", block->number);
-    block_fill(block);
 }
 
 void allocate(void)
@@ -81,18 +64,10 @@ void allocate(void)
     if (size == 0)
         return;
     switch (roll(8)) {
-    case 0:
-        allocate_pitched();
-        break;
-    case 1:
-        allocate_managed(size);
-        break;
-    case 2:
-        allocate_pinned(size);
-        break;
-    case 3:
-        register_memory(size);
-        break;
+    WHEN(0, allocate_pitched())
+    WHEN(1, allocate_managed(size))
+    WHEN(2, allocate_pinned(size))
+    WHEN(3, register_memory(size))
     default:
         allocate_plain(size);
     }
@@ -153,20 +128,15 @@ void block_free(struct block *block)
 }
 
 /* Right behind it nothing new can have taken its place yet. */
-static void misuse_freed(struct place place, bool pooled)
+static void misuse_freed(struct place place)
 {
     unsigned type = 77;
     CUdeviceptr base = 0;
     size_t size = 77;
-    if (pooled)
-        wait_for_all();
+    wait_for_all();
     switch (roll(6)) {
-    case 0:
-        DO(cuMemFree_v2, (place.address), "freed %s", place.text);
-        break;
-    case 1:
-        DO(cuMemFreeAsync, (place.address, NULL), "freed %s", place.text);
-        break;
+    WHEN(0, DO(cuMemFree_v2, (place.address), "freed %s", place.text))
+    WHEN(1, DO(cuMemFreeAsync, (place.address, NULL), "freed %s", place.text))
     case 2:
         DO(cuPointerGetAttribute, (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, place.address),
            "freed %s, type", place.text);
@@ -201,5 +171,5 @@ void give_back(void)
     enum kind kind = block->kind;
     block_free(block);
     if (one_in(3) && (kind == PLAIN || kind == PITCHED || kind == POOLED))
-        misuse_freed(place, true);
+        misuse_freed(place);
 }

@@ -7,16 +7,15 @@
 #define SIDE 64
 #define BYTES (SIDE * SIDE)
 
+#define SQUARE                                                                              \
+    .Width = SIDE, .Height = SIDE, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1
+static const CUDA_ARRAY_DESCRIPTOR plane = { SQUARE };
+static const CUDA_ARRAY3D_DESCRIPTOR plane_by_3d = { SQUARE };
+
 static CUresult make_array(CUarray *array)
 {
-    const CUDA_ARRAY_DESCRIPTOR plane = {
-        .Width = SIDE, .Height = SIDE, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1,
-    };
-    const CUDA_ARRAY3D_DESCRIPTOR cube = {
-        .Width = SIDE, .Height = SIDE, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1,
-    };
     return one_in(2) ? DO(cuArrayCreate_v2, (array, &plane), "plane")
-                     : DO(cuArray3DCreate_v2, (array, &cube), "plane by 3D");
+                     : DO(cuArray3DCreate_v2, (array, &plane_by_3d), "plane by 3D");
 }
 
 /* Copies of a line start at a row's begin and stay in it, where an array is 2D. */
@@ -52,12 +51,8 @@ static void through_memory(CUarray array, CUarray other)
     struct place place = place_at(block, 0);
     block_enter(block, lane.stream);
     switch (roll(3)) {
-    case 0:
-        SYNC(cuMemcpyAtoD_v2, lane, (place.address, array, 0, SIDE), "%s", place.text);
-        break;
-    case 1:
-        SYNC(cuMemcpyDtoA_v2, lane, (array, 0, place.address, SIDE), "%s", place.text);
-        break;
+    WHEN(0, SYNC(cuMemcpyAtoD_v2, lane, (place.address, array, 0, SIDE), "%s", place.text))
+    WHEN(1, SYNC(cuMemcpyDtoA_v2, lane, (array, 0, place.address, SIDE), "%s", place.text))
     default:
         SYNC(cuMemcpyAtoA_v2, lane, (other, 0, array, 0, SIDE), "%d", SIDE);
     }
@@ -84,11 +79,8 @@ static void copy_plane(CUarray array, bool there)
 
 static void mipmapped(void)
 {
-    const CUDA_ARRAY3D_DESCRIPTOR plane = {
-        .Width = SIDE, .Height = SIDE, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1,
-    };
     CUmipmappedArray array;
-    if (DO(cuMipmappedArrayCreate, (&array, &plane, 3), "3 levels") == CUDA_SUCCESS)
+    if (DO(cuMipmappedArrayCreate, (&array, &plane_by_3d, 3), "3 levels") == CUDA_SUCCESS)
         DO(cuMipmappedArrayDestroy, (array), "array");
 }
 

@@ -36,13 +36,22 @@ struct block *block_of_device(void)
     return choose(true);
 }
 
-struct block *block_new(enum kind kind, size_t size)
+struct block *block_of_kind(enum kind kind)
+{
+    struct block *block;
+    for (int tries = 0; tries < BLOCKS; tries++)
+        if ((block = block_any()) != NULL && block->kind == kind)
+            return block;
+    return NULL;
+}
+
+struct block *block_new(enum kind kind, size_t size, CUdeviceptr address)
 {
     for (size_t i = 0; i < BLOCKS; i++)
         if (blocks[i].kind == NOTHING) {
-            blocks[i] = (struct block){
-                .kind = kind, .number = ++made, .size = size, .context = context,
-            };
+            blocks[i] = (struct block){ .kind = kind, .number = ++made, .size = size,
+                                        .context = context, .address = address };
+            tell(" b%u", made);
             return &blocks[i];
         }
     return NULL;
@@ -133,20 +142,14 @@ void block_enter(struct block *block, CUstream stream)
     block->busy = true;
 }
 
-static void fill_on_host(struct block *block)
-{
-    memset((void *)(uintptr_t)block->address, (int)block->number, block->size);
-}
-
 void block_fill(struct block *block)
 {
     unsigned char value = (unsigned char)roll(256);
-    struct lane lane;
     if (block_on_host(block)) {
-        fill_on_host(block);
+        memset((void *)(uintptr_t)block->address, (int)block->number, block->size);
         return;
     }
-    lane = one_in(2) ? lane_any() : lane_sync(one_in(2));
+    struct lane lane = one_in(2) ? lane_any() : lane_sync(one_in(2));
     /* It is new, but in a pool's case not to other streams. */
     block_enter(block, lane.stream);
     IN_LANE(cuMemsetD8Async, lane, (block->address, value, block->size, lane.handle),

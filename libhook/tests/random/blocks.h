@@ -56,7 +56,9 @@ void blocks_begin(void);
 /* NULL: there is none, or no slot is free. */
 struct block *block_any(void);
 struct block *block_of_device(void); /* not one of host memory */
-struct block *block_new(enum kind kind, size_t size);
+struct block *block_of_kind(enum kind kind); /* after several rolls: NULL, though one may exist */
+/* Names the new block in the line of the call that allocated it. */
+struct block *block_new(enum kind kind, size_t size, CUdeviceptr address);
 void block_gone(struct block *block);
 size_t blocks_held(void);
 size_t block_size(void);             /* of one to be made; 0: enough is held */
@@ -76,6 +78,7 @@ void wait_for_all(void);
 struct lane lane_any(void);
 struct lane lane_own(void);          /* a stream of the program's if there is one */
 struct lane lane_sync(bool per_thread);      /* where synchronous calls work */
+struct lane lane_waiting(bool *waits);       /* the same if *waits, which is rolled, else any */
 void streams_begin(void);
 void streams_end(void);
 void stream_made(void);

@@ -39,6 +39,9 @@ CUresult call_ends(CUresult result);
 #define DO(name, arguments, ...) \
     (call_begins(offsetof(struct driver, name) / sizeof(void (*)(void)), #name, __VA_ARGS__), \
      call_ends(cu.name != NULL ? cu.name arguments : CUDA_ERROR_NOT_FOUND))
+/* A row in the table of calls between which a roll chooses. */
+#define WHEN(number, ...) case number: __VA_ARGS__; break;
+
 /* One or the other of two with the same parameters. */
 #define EITHER(first, second, arguments, ...) \
     (one_in(2) ? DO(first, arguments, __VA_ARGS__) : DO(second, arguments, __VA_ARGS__))

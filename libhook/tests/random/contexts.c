@@ -97,17 +97,13 @@ void reset_context(void)
     size_t value = 77;
     CUlimit limit = one_in(2) ? CU_LIMIT_STACK_SIZE : CU_LIMIT_MALLOC_HEAP_SIZE;
     switch (roll(5)) {
-    case 0:
-        tell_state();
-        break;
+    WHEN(0, tell_state())
     case 1:
         DO(cuDevicePrimaryCtxRetain, (&again, device), "0");
         tell(" %s", again == primary ? "primary" : "another");
         EITHER(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (device), "0");
         break;
-    case 2:
-        attach();
-        break;
+    WHEN(2, attach())
     case 3:
         DO(cuDevicePrimaryCtxRetain, (&again, 9), "9");
         DO(cuCtxEnablePeerAccess, (primary, 0), "itself");

@@ -16,8 +16,8 @@ static void to_card(struct block *block)
 {
     struct place place = place_in(block, 1);
     size_t size = some(place.room), from = roll(SCRATCH - size + 1);
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
     block_enter(block, lane.stream);
     if (waits)
         SYNC(cuMemcpyHtoD_v2, lane, (place.address, pattern + from, size), "%s, p+%zu, %zu",
@@ -31,8 +31,8 @@ static void from_card(struct block *block)
 {
     struct place place = place_in(block, 1);
     size_t size = some(place.room);
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
     block_enter(block, lane.stream);
     memset(scratch, 0, size);
     if (waits) {
@@ -54,8 +54,8 @@ static void on_card(struct block *to, struct block *from)
 {
     struct place target = place_in(to, 1), source = place_in(from, 1);
     size_t size = some(target.room < source.room ? target.room : source.room);
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
     CUdeviceptr a = target.address, b = source.address;
     bool unified = block_on_host(to) || block_on_host(from);
     block_enter(to, lane.stream);
@@ -65,9 +65,7 @@ static void on_card(struct block *to, struct block *from)
     case 0: case 1:
         COPY(cuMemcpy, cuMemcpyAsync, a, b, size);
         break;
-    case 2:
-        COPY(cuMemcpyPeer, cuMemcpyPeerAsync, a, context, b, context, size);
-        break;
+    WHEN(2, COPY(cuMemcpyPeer, cuMemcpyPeerAsync, a, context, b, context, size))
     default:
         COPY(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, a, b, size);
     }
@@ -103,8 +101,8 @@ static bool shape_within(size_t room, struct shape *shape)
 
 static void copy_2d(struct place to, struct place from, const struct shape *shape)
 {
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
     CUDA_MEMCPY2D copy = {
         .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from.address, .srcPitch = shape->pitch,
         .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to.address, .dstPitch = shape->pitch,
@@ -129,8 +127,8 @@ static void copy_2d(struct place to, struct place from, const struct shape *shap
 
 static void copy_3d(struct place to, struct place from, const struct shape *shape)
 {
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
 #define SHAPE                                                                               \
     .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from.address,                       \
     .srcPitch = shape->pitch, .srcHeight = shape->rows,                                     \

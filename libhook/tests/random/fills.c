@@ -16,8 +16,8 @@ void fill(void)
     if (block == NULL || block->size < 8)
         return;
     struct place place = place_in(block, 4);
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
     size_t width = (size_t)1 << roll(3), count = some(place, width);
     block_enter(block, lane.stream);
 #define FILL(sync, async, type, word)                                                       \
@@ -46,8 +46,8 @@ void fill_shape(void)
     size_t pitch = (columns * width + roll(3) * 4 + 3) / 4 * 4;
     struct place place = place_in(block, 4);
     size_t rows = place.room / pitch;
-    bool waits = one_in(2);
-    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    bool waits;
+    struct lane lane = lane_waiting(&waits);
     if (rows == 0)
         return;
     rows = 1 + roll(rows < 50 ? rows : 50);
@@ -69,15 +69,6 @@ void fill_shape(void)
 #undef FILL
 }
 
-static struct block *managed_one(void)
-{
-    struct block *block;
-    for (int tries = 0; tries < BLOCKS; tries++)
-        if ((block = block_any()) != NULL && block->kind == MANAGED)
-            return block;
-    return NULL;
-}
-
 /* What was said of all of it, and where it was last prefetched to. */
 static void ask_range(struct block *block)
 {
@@ -96,7 +87,7 @@ static void ask_range(struct block *block)
 
 void managed_advised(void)
 {
-    struct block *block = managed_one();
+    struct block *block = block_of_kind(MANAGED);
     struct lane lane = lane_own();
     CUmemLocation place = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
     CUmem_advise advice = (CUmem_advise)(1 + roll(6));
@@ -109,32 +100,21 @@ void managed_advised(void)
         place = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST };
     block_enter(block, lane.stream);
     switch (roll(7)) {
-    case 0:
-        IN_LANE(cuMemPrefetchAsync, lane, (block->address, size, home ? CU_DEVICE_CPU : device,
-                lane.handle), "b%u, %zu, %d, %s", block->number, size, home, lane.text);
-        break;
-    case 1:
-        IN_LANE(cuMemPrefetchAsync_v2, lane, (block->address, size, place, 0, lane.handle),
-                "b%u, %zu, %d, %s", block->number, size, home, lane.text);
-        break;
-    case 2:
-        DO(cuMemAdvise, (block->address, block->size, advice, device), "b%u, %d", block->number,
-           (int)advice);
-        break;
-    case 3:
-        DO(cuMemAdvise_v2, (block->address, block->size, advice, place), "b%u, %d", block->number,
-           (int)advice);
-        break;
-    case 4:
-        IN_LANE(cuStreamAttachMemAsync, lane, (lane.handle, block->address, 0,
-                                              CU_MEM_ATTACH_GLOBAL),
-                "%s, b%u", lane.text, block->number);
-        break;
-    case 5:
-        IN_LANE(cuMemPrefetchBatchAsync, lane, (&block->address, &block->size, 1, &place,
-                (size_t[]){ 0 }, 1, 0, lane.handle), "b%u, %d, %s", block->number, home,
-                lane.text);
-        break;
+    WHEN(0, IN_LANE(cuMemPrefetchAsync, lane, (block->address, size, home ? CU_DEVICE_CPU : device,
+                                               lane.handle), "b%u, %zu, %d, %s", block->number,
+                    size, home, lane.text))
+    WHEN(1, IN_LANE(cuMemPrefetchAsync_v2, lane, (block->address, size, place, 0, lane.handle),
+                    "b%u, %zu, %d, %s", block->number, size, home, lane.text))
+    WHEN(2, DO(cuMemAdvise, (block->address, block->size, advice, device), "b%u, %d", block->number,
+               (int)advice))
+    WHEN(3, DO(cuMemAdvise_v2, (block->address, block->size, advice, place), "b%u, %d",
+               block->number, (int)advice))
+    WHEN(4, IN_LANE(cuStreamAttachMemAsync, lane, (lane.handle, block->address, 0,
+                                                   CU_MEM_ATTACH_GLOBAL), "%s, b%u", lane.text,
+                    block->number))
+    WHEN(5, IN_LANE(cuMemPrefetchBatchAsync, lane, (&block->address, &block->size, 1, &place,
+                                                    (size_t[]){ 0 }, 1, 0, lane.handle),
+                    "b%u, %d, %s", block->number, home, lane.text))
     default:
         /* The processor's own look at it, and writes. */
         wait_for_all();

@@ -74,12 +74,8 @@ static void record_mistake(struct lane lane, struct block *block, CUstreamCaptur
             && DO(cuMemAlloc_v2, (&address, 4096), "4096, recording") == CUDA_SUCCESS)
             DO(cuMemFree_v2, (address), "just allocated");
         break;
-    case 1:
-        DO(cuMemcpyHtoD_v2, (block->address, pattern, 1), "b%u, recording", block->number);
-        break;
-    case 2:
-        wait_for(lane.stream);
-        break;
+    WHEN(1, DO(cuMemcpyHtoD_v2, (block->address, pattern, 1), "b%u, recording", block->number))
+    WHEN(2, wait_for(lane.stream))
     default:
         if (block->kind == PLAIN)
             IN_LANE(cuMemFreeAsync, lane, (block->address, lane.handle), "b%u, recording, %s",
@@ -96,30 +92,21 @@ static void record(struct lane lane, bool may_fail, CUstreamCaptureMode mode)
     struct place place = place_in(block, 8);
     count = place.room / 8;
     switch (roll(may_fail ? 6 : 5)) {
-    case 0:
-        IN_LANE(cuMemsetD32Async, lane, (place.address, (unsigned)value, place.room / 4,
-                                         lane.handle),
-                "%s, %u, %zu, %s", place.text, (unsigned)value, place.room / 4, lane.text);
-        break;
+    WHEN(0, IN_LANE(cuMemsetD32Async, lane, (place.address, (unsigned)value, place.room / 4,
+                                             lane.handle), "%s, %u, %zu, %s", place.text,
+                    (unsigned)value, place.room / 4, lane.text))
     case 1:
         if (other != block && other->size >= 64)
             IN_LANE(cuMemcpyDtoDAsync_v2, lane, (block->address, other->address, 64, lane.handle),
                     "b%u, b%u, 64, %s", block->number, other->number, lane.text);
         break;
-    case 2:
-        IN_LANE(cuMemcpyHtoDAsync_v2, lane, (block->address, pattern + value % MIB, 64,
-                                             lane.handle),
-                "b%u, p+%llu, 64, %s", block->number, (unsigned long long)(value % MIB),
-                lane.text);
-        break;
-    case 3:
-        record_memory(lane, block);
-        break;
-    case 4:
-        IN_LANE(cuLaunchKernel, lane, (kernels.step, 2, 1, 1, 64, 1, 1, 0, lane.handle,
-                (void *[]){ &place.address, &count, &value }, NULL), "step, %s, %s", place.text,
-                lane.text);
-        break;
+    WHEN(2, IN_LANE(cuMemcpyHtoDAsync_v2, lane, (block->address, pattern + value % MIB, 64,
+                                                 lane.handle), "b%u, p+%llu, 64, %s", block->number,
+                    (unsigned long long)(value % MIB), lane.text))
+    WHEN(3, record_memory(lane, block))
+    WHEN(4, IN_LANE(cuLaunchKernel, lane, (kernels.step, 2, 1, 1, 64, 1, 1, 0, lane.handle,
+                                           (void *[]){ &place.address, &count, &value }, NULL),
+                    "step, %s, %s", place.text, lane.text))
     default:
         record_mistake(lane, block, mode);
     }
@@ -233,30 +220,15 @@ static void change(struct plan *p, CUgraphExec exec)
     CUgraphNodeParams fills = as_any(p, true), copies = as_any(p, false);
 #define FILLS "set, %u", p->fills.value
 #define COPIES "copy, %zu", p->copies.WidthInBytes
-    switch (roll(4)) {
-    case 0:
-        if (exec != NULL)
-            DO(cuGraphExecMemsetNodeSetParams, (exec, p->set, &p->fills, context), FILLS);
-        else
-            DO(cuGraphMemsetNodeSetParams, (p->set, &p->fills), FILLS);
-        break;
-    case 1:
-        if (exec != NULL)
-            DO(cuGraphExecMemcpyNodeSetParams, (exec, p->copy, &p->copies, context), COPIES);
-        else
-            DO(cuGraphMemcpyNodeSetParams, (p->copy, &p->copies), COPIES);
-        break;
-    case 2:
-        if (exec != NULL)
-            DO(cuGraphExecNodeSetParams, (exec, p->set, &fills), FILLS);
-        else
-            DO(cuGraphNodeSetParams, (p->set, &fills), FILLS);
-        break;
-    default:
-        if (exec != NULL)
-            DO(cuGraphExecNodeSetParams, (exec, p->copy, &copies), COPIES);
-        else
-            DO(cuGraphNodeSetParams, (p->copy, &copies), COPIES);
+    switch (roll(4) + (exec != NULL ? 4 : 0)) {
+    WHEN(0, DO(cuGraphMemsetNodeSetParams, (p->set, &p->fills), FILLS))
+    WHEN(1, DO(cuGraphMemcpyNodeSetParams, (p->copy, &p->copies), COPIES))
+    WHEN(2, DO(cuGraphNodeSetParams, (p->set, &fills), FILLS))
+    WHEN(3, DO(cuGraphNodeSetParams, (p->copy, &copies), COPIES))
+    WHEN(4, DO(cuGraphExecMemsetNodeSetParams, (exec, p->set, &p->fills, context), FILLS))
+    WHEN(5, DO(cuGraphExecMemcpyNodeSetParams, (exec, p->copy, &p->copies, context), COPIES))
+    WHEN(6, DO(cuGraphExecNodeSetParams, (exec, p->set, &fills), FILLS))
+    WHEN(7, DO(cuGraphExecNodeSetParams, (exec, p->copy, &copies), COPIES))
     }
 #undef FILLS
 #undef COPIES

@@ -31,13 +31,9 @@ static void start(CUfunction kernel, struct lane lane, void **parameters, const 
     };
 #define ABOUT "%s, %s, %zu, %s", name, place.text, count, lane.text
     switch (roll(4)) {
-    case 0:
-        IN_LANE(cuLaunchKernelEx, lane, (&config, kernel, parameters, NULL), ABOUT);
-        break;
-    case 1:
-        IN_LANE(cuLaunchCooperativeKernel, lane, (kernel, 4, 1, 1, 64, 1, 1, 0, lane.handle,
-                                                  parameters), ABOUT);
-        break;
+    WHEN(0, IN_LANE(cuLaunchKernelEx, lane, (&config, kernel, parameters, NULL), ABOUT))
+    WHEN(1, IN_LANE(cuLaunchCooperativeKernel, lane, (kernel, 4, 1, 1, 64, 1, 1, 0, lane.handle,
+                                                      parameters), ABOUT))
     default:
         IN_LANE(cuLaunchKernel, lane, (kernel, 4, 1, 1, 64, 1, 1, 0, lane.handle, parameters,
                                        NULL), ABOUT);
@@ -55,9 +51,8 @@ void launch(void)
     uint64_t count = roll(place.room / 8 + 1), value = roll(1u << 30);
     block_enter(block, lane.stream);
     switch (roll(4)) {
-    case 0:
-        start(kernels.fill, lane, (void *[]){ &place.address, &count, &value }, "fill", place, count);
-        break;
+    WHEN(0, start(kernels.fill, lane, (void *[]){ &place.address, &count, &value }, "fill", place,
+                  count))
     case 1:
         if (other != block && other->size / 8 >= count) {
             CUdeviceptr from = other->address;
@@ -103,18 +98,10 @@ void write_value(void)
                                      CU_STREAM_WAIT_VALUE_EQ), ABOUT);                      \
     } while (0)
     switch (roll(6)) {
-    case 0:
-        BOTH(cuStreamWriteValue32, cuStreamWaitValue32, );
-        break;
-    case 1:
-        BOTH(cuStreamWriteValue32, cuStreamWaitValue32, _v2);
-        break;
-    case 2:
-        BOTH(cuStreamWriteValue64, cuStreamWaitValue64, );
-        break;
-    case 3:
-        BOTH(cuStreamWriteValue64, cuStreamWaitValue64, _v2);
-        break;
+    WHEN(0, BOTH(cuStreamWriteValue32, cuStreamWaitValue32, ))
+    WHEN(1, BOTH(cuStreamWriteValue32, cuStreamWaitValue32, _v2))
+    WHEN(2, BOTH(cuStreamWriteValue64, cuStreamWaitValue64, ))
+    WHEN(3, BOTH(cuStreamWriteValue64, cuStreamWaitValue64, _v2))
     default: {
         CUstreamBatchMemOpParams operations[2] = {
             { .writeValue = { .operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,

@@ -36,7 +36,6 @@ static void ask_handle(CUmemGenericAllocationHandle handle)
 static struct block *map_handle(CUmemGenericAllocationHandle handle, size_t size)
 {
     CUdeviceptr address;
-    struct block *block;
     if (DO(cuMemAddressReserve, (&address, size + GRAIN, 0, 0, 0), "%zu", size + GRAIN)
         != CUDA_SUCCESS)
         return NULL;
@@ -45,9 +44,8 @@ static struct block *map_handle(CUmemGenericAllocationHandle handle, size_t size
         return NULL;
     }
     allow(address, size, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "mapped");
-    block = block_new(MAPPED, size);
-    block->address = block->reserved = address;
-    tell(" b%u", block->number);
+    struct block *block = block_new(MAPPED, size, address);
+    block->reserved = address;
     return block;
 }
 
@@ -70,15 +68,6 @@ void map_own(void)
         DO(cuMemRelease, (handle), "handle");
     if (block != NULL)
         block_fill(block);
-}
-
-static struct block *mapped_one(void)
-{
-    struct block *block = NULL;
-    for (int tries = 0; tries < BLOCKS; tries++)
-        if ((block = block_any()) != NULL && block->kind == MAPPED)
-            return block;
-    return NULL;
 }
 
 /* Out of the process and in again, as the same memory. */
@@ -105,12 +94,11 @@ static void export(CUmemGenericAllocationHandle handle, size_t size)
 /* Its memory at another address as well, or from now on. */
 void map_twice(void)
 {
-    struct block *block = mapped_one(), *other;
+    struct block *block = block_of_kind(MAPPED), *other;
     CUmemGenericAllocationHandle handle;
-    size_t size;
     if (block == NULL || block_size() == 0 || blocks_held() + block->size > HELD_MOST)
         return;
-    size = block->size;
+    size_t size = block->size;
     struct place place = place_in(block, 1);
     if (DO(cuMemRetainAllocationHandle, (&handle, (void *)(uintptr_t)place.address), "%s",
            place.text) != CUDA_SUCCESS)
@@ -138,7 +126,7 @@ void map_twice(void)
 /* What the driver refuses, and what it does not. */
 void map_wrongly(void)
 {
-    struct block *block = mapped_one();
+    struct block *block = block_of_kind(MAPPED);
     CUmemAllocationProp properties = properties_here();
     CUmemGenericAllocationHandle handle = 0;
     unsigned long long flags = 77;
@@ -150,19 +138,13 @@ void map_wrongly(void)
     wait_for_all();
     /* Not what is no handle at all: the driver follows it as a pointer, and crashes. */
     switch (roll(14)) {
-    case 0:
-        DO(cuMemCreate, (&handle, 4096, &properties, 0), "4096");
-        break;
-    case 1:
-        DO(cuMemCreate, (NULL, GRAIN, &properties, 0), "NULL");
-        break;
+    WHEN(0, DO(cuMemCreate, (&handle, 4096, &properties, 0), "4096"))
+    WHEN(1, DO(cuMemCreate, (NULL, GRAIN, &properties, 0), "NULL"))
     case 2:
         properties.location.id = 9;
         DO(cuMemCreate, (&handle, GRAIN, &properties, 0), "device 9");
         break;
-    case 3:
-        DO(cuMemCreate, (&handle, (size_t)1 << 50, &properties, 0), "1 << 50");
-        break;
+    WHEN(3, DO(cuMemCreate, (&handle, (size_t)1 << 50, &properties, 0), "1 << 50"))
     case 4:
         DO(cuMemUnmap, (place.address, GRAIN), "%s, a part or all of %zu", place.text, block->size);
         if (block->size == GRAIN) {
@@ -172,28 +154,21 @@ void map_wrongly(void)
             block_gone(block);
         }
         break;
-    case 5:
-        DO(cuMemUnmap, (INTO_VOID, GRAIN), "void");
-        break;
-    case 6:
-        DO(cuMemAddressFree, (block->reserved, block->size + GRAIN), "b%u in use", block->number);
-        break;
-    case 7:
-        DO(cuMemRetainAllocationHandle,
-           (&handle, (void *)(uintptr_t)(block->address + block->size)), "behind b%u",
-           block->number);
-        break;
+    WHEN(5, DO(cuMemUnmap, (INTO_VOID, GRAIN), "void"))
+    WHEN(6, DO(cuMemAddressFree, (block->reserved, block->size + GRAIN), "b%u in use",
+               block->number))
+    WHEN(7,
+         DO(cuMemRetainAllocationHandle,
+            (&handle, (void *)(uintptr_t)(block->address + block->size)), "behind b%u",
+            block->number))
     case 8:
         DO(cuMemGetAccess, (&flags, &here, inside.address), "%s", inside.text);
         tell(" access=%llu", flags);
         break;
-    case 9:
-        DO(cuMemGetAccess, (&flags, &here, block->address + block->size), "behind b%u",
-           block->number);
-        break;
-    case 10:
-        allow(block->address + block->size, GRAIN, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "behind");
-        break;
+    WHEN(9, DO(cuMemGetAccess, (&flags, &here, block->address + block->size), "behind b%u",
+               block->number))
+    WHEN(10, allow(block->address + block->size, GRAIN, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                   "behind"))
     default:
         DO(cuMemGetAllocationGranularity, (&grain, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
            "minimum");

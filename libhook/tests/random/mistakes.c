@@ -10,36 +10,16 @@ static void allocations(void)
     CUdeviceptr address = 0;
     size_t pitch = 77;
     switch (roll(11)) {
-    case 0:
-        DO(cuMemAlloc_v2, (&address, 0), "0");
-        break;
-    case 1:
-        DO(cuMemAlloc_v2, (&address, VAST), "1 << 50");
-        break;
-    case 2:
-        DO(cuMemAlloc_v2, (NULL, 100), "NULL");
-        break;
-    case 3:
-        DO(cuMemAlloc_v2, (&address, SIZE_MAX), "SIZE_MAX");
-        break;
-    case 4:
-        DO(cuMemAllocPitch_v2, (&address, &pitch, 100, 10, 3), "element 3");
-        break;
-    case 5:
-        DO(cuMemAllocPitch_v2, (&address, &pitch, 0, 10, 4), "width 0");
-        break;
-    case 6:
-        DO(cuMemAllocPitch_v2, (&address, &pitch, 100, 0, 4), "height 0");
-        break;
-    case 7:
-        DO(cuMemAllocManaged, (&address, 100, 0), "flags 0");
-        break;
-    case 8:
-        DO(cuMemAllocManaged, (&address, 0, CU_MEM_ATTACH_GLOBAL), "0");
-        break;
-    case 9:
-        DO(cuMemAllocAsync, (&address, VAST, NULL), "1 << 50");
-        break;
+    WHEN(0, DO(cuMemAlloc_v2, (&address, 0), "0"))
+    WHEN(1, DO(cuMemAlloc_v2, (&address, VAST), "1 << 50"))
+    WHEN(2, DO(cuMemAlloc_v2, (NULL, 100), "NULL"))
+    WHEN(3, DO(cuMemAlloc_v2, (&address, SIZE_MAX), "SIZE_MAX"))
+    WHEN(4, DO(cuMemAllocPitch_v2, (&address, &pitch, 100, 10, 3), "element 3"))
+    WHEN(5, DO(cuMemAllocPitch_v2, (&address, &pitch, 0, 10, 4), "width 0"))
+    WHEN(6, DO(cuMemAllocPitch_v2, (&address, &pitch, 100, 0, 4), "height 0"))
+    WHEN(7, DO(cuMemAllocManaged, (&address, 100, 0), "flags 0"))
+    WHEN(8, DO(cuMemAllocManaged, (&address, 0, CU_MEM_ATTACH_GLOBAL), "0"))
+    WHEN(9, DO(cuMemAllocAsync, (&address, VAST, NULL), "1 << 50"))
     default:
         if (DO(cuMemAllocAsync, (&address, 0, NULL), "0") == CUDA_SUCCESS && address != 0)
             DO(cuMemFreeAsync, (address, NULL), "of size 0");
@@ -49,18 +29,10 @@ static void allocations(void)
 static void frees(struct block *block)
 {
     switch (roll(8)) {
-    case 0:
-        DO(cuMemFree_v2, (0), "0");
-        break;
-    case 1:
-        DO(cuMemFreeAsync, (0, NULL), "0");
-        break;
-    case 2:
-        DO(cuMemFree_v2, (NOWHERE), "nowhere");
-        break;
-    case 3:
-        DO(cuMemFreeAsync, (NOWHERE, NULL), "nowhere");
-        break;
+    WHEN(0, DO(cuMemFree_v2, (0), "0"))
+    WHEN(1, DO(cuMemFreeAsync, (0, NULL), "0"))
+    WHEN(2, DO(cuMemFree_v2, (NOWHERE), "nowhere"))
+    WHEN(3, DO(cuMemFreeAsync, (NOWHERE, NULL), "nowhere"))
     case 4:
         if (block != NULL && block->size > 1)
             DO(cuMemFree_v2, (block->address + 1), "b%u+1", block->number);
@@ -84,21 +56,11 @@ static void copies(struct block *block)
     struct lane lane = lane_any();
     unsigned char byte = 0;
     switch (roll(9)) {
-    case 0:
-        DO(cuMemcpyHtoD_v2, (NOWHERE, pattern, 64), "nowhere");
-        break;
-    case 1:
-        DO(cuMemcpyDtoH_v2, (scratch, NOWHERE, 64), "nowhere");
-        break;
-    case 2:
-        DO(cuMemcpyHtoD_v2, (NOWHERE, pattern, 0), "nowhere, 0");
-        break;
-    case 3:
-        DO(cuMemsetD8_v2, (NOWHERE, 1, 64), "nowhere");
-        break;
-    case 4:
-        DO(cuMemsetD8_v2, (NOWHERE, 1, 0), "nowhere, 0");
-        break;
+    WHEN(0, DO(cuMemcpyHtoD_v2, (NOWHERE, pattern, 64), "nowhere"))
+    WHEN(1, DO(cuMemcpyDtoH_v2, (scratch, NOWHERE, 64), "nowhere"))
+    WHEN(2, DO(cuMemcpyHtoD_v2, (NOWHERE, pattern, 0), "nowhere, 0"))
+    WHEN(3, DO(cuMemsetD8_v2, (NOWHERE, 1, 64), "nowhere"))
+    WHEN(4, DO(cuMemsetD8_v2, (NOWHERE, 1, 0), "nowhere, 0"))
     case 5:
         if (block != NULL && block->size > 64)
             DO(cuMemsetD32_v2, (block->address + 1, 1, 4), "b%u+1", block->number);
@@ -131,25 +93,15 @@ static void pools_and_hosts(struct block *block)
     void *memory = NULL;
     unsigned flags = 77;
     switch (roll(8)) {
-    case 0:
-        DO(cuMemPoolCreate, (&pool, &properties), "no location");
-        break;
-    case 1:
-        DO(cuMemPoolCreate, (NULL, &properties), "NULL");
-        break;
+    WHEN(0, DO(cuMemPoolCreate, (&pool, &properties), "no location"))
+    WHEN(1, DO(cuMemPoolCreate, (NULL, &properties), "NULL"))
     case 2:
         DO(cuDeviceGetDefaultMemPool, (&standard, device), "0");
         DO(cuMemPoolDestroy, (standard), "standard");
         break;
-    case 3:
-        DO(cuMemAllocAsync, (NULL, 100, NULL), "NULL");
-        break;
-    case 4:
-        DO(cuMemHostAlloc, (&memory, 4096, 128), "flags 128");
-        break;
-    case 5:
-        DO(cuMemHostRegister_v2, (NULL, 4096, 0), "NULL");
-        break;
+    WHEN(3, DO(cuMemAllocAsync, (NULL, 100, NULL), "NULL"))
+    WHEN(4, DO(cuMemHostAlloc, (&memory, 4096, 128), "flags 128"))
+    WHEN(5, DO(cuMemHostRegister_v2, (NULL, 4096, 0), "NULL"))
     case 6:
         if (block != NULL) {
             DO(cuMemHostGetDevicePointer_v2, (&address, (void *)(uintptr_t)block->address, 0),
@@ -170,21 +122,11 @@ static void addresses(void)
     CUdeviceptr address;
     unsigned on = 1;
     switch (roll(7)) {
-    case 0:
-        DO(cuMemAddressReserve, (&address, 4096, 0, 0, 0), "4096");
-        break;
-    case 1:
-        DO(cuMemAddressReserve, (&address, 0, 0, 0, 0), "0");
-        break;
-    case 2:
-        DO(cuMemAddressFree, (NOWHERE, GRAIN), "nowhere");
-        break;
-    case 3:
-        DO(cuPointerGetAttribute, (NULL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE), "NULL");
-        break;
-    case 4:
-        DO(cuPointerSetAttribute, (&on, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE), "nowhere");
-        break;
+    WHEN(0, DO(cuMemAddressReserve, (&address, 4096, 0, 0, 0), "4096"))
+    WHEN(1, DO(cuMemAddressReserve, (&address, 0, 0, 0, 0), "0"))
+    WHEN(2, DO(cuMemAddressFree, (NOWHERE, GRAIN), "nowhere"))
+    WHEN(3, DO(cuPointerGetAttribute, (NULL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE), "NULL"))
+    WHEN(4, DO(cuPointerSetAttribute, (&on, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE), "nowhere"))
     case 5: {
         struct block *block = block_of_device();
         if (block != NULL)
@@ -206,18 +148,10 @@ static void addresses(void)
 void mistake(void)
 {
     switch (roll(5)) {
-    case 0:
-        allocations();
-        break;
-    case 1:
-        frees(block_any());
-        break;
-    case 2:
-        copies(block_any());
-        break;
-    case 3:
-        pools_and_hosts(block_any());
-        break;
+    WHEN(0, allocations())
+    WHEN(1, frees(block_any()))
+    WHEN(2, copies(block_any()))
+    WHEN(3, pools_and_hosts(block_any()))
     default:
         addresses();
     }

@@ -35,19 +35,17 @@ void pool_used(void)
     struct lane lane = lane_any();
     size_t size = block_size();
     CUdeviceptr address = 0;
-    CUresult result;
     bool from = own != NULL && one_in(2);
     if (size == 0)
         return;
-    result = from ? IN_LANE(cuMemAllocFromPoolAsync, lane, (&address, size, own, lane.handle),
-                            "%zu, pool, %s", size, lane.text)
-                  : IN_LANE(cuMemAllocAsync, lane, (&address, size, lane.handle), "%zu, %s", size,
-                            lane.text);
+    CUresult result = from
+        ? IN_LANE(cuMemAllocFromPoolAsync, lane, (&address, size, own, lane.handle),
+                  "%zu, pool, %s", size, lane.text)
+        : IN_LANE(cuMemAllocAsync, lane, (&address, size, lane.handle), "%zu, %s", size, lane.text);
     if (result != CUDA_SUCCESS)
         return;
-    struct block *block = block_new(POOLED, size);
-    tell(" b%u %s", block->number, address % 256 == 0 ? "aligned" : "crooked");
-    block->address = address;
+    struct block *block = block_new(POOLED, size, address);
+    tell(" %s", address % 256 == 0 ? "aligned" : "crooked");
     block->pool = from ? own : standard;
     block->stream = lane.stream;
     block->busy = true;
@@ -76,14 +74,10 @@ static void set_pool(CUmemoryPool pool, const char *name)
     int on = (int)roll(2);
     cuuint64_t threshold = one_in(3) ? UINT64_MAX : roll(16 * MIB), zero = 0;
     switch (roll(4)) {
-    case 0:
-        DO(cuMemPoolSetAttribute, (pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &on),
-           "%s, opportunistic %d", name, on);
-        break;
-    case 1:
-        DO(cuMemPoolSetAttribute, (pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
-           "%s, threshold %llu", name, (unsigned long long)threshold);
-        break;
+    WHEN(0, DO(cuMemPoolSetAttribute, (pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &on),
+               "%s, opportunistic %d", name, on))
+    WHEN(1, DO(cuMemPoolSetAttribute, (pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
+               "%s, threshold %llu", name, (unsigned long long)threshold))
     case 2: {
         CUmemPool_attribute attribute = one_in(2) ? CU_MEMPOOL_ATTR_USED_MEM_HIGH
                                                   : CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
@@ -131,18 +125,10 @@ void pools_asked(void)
     const char *name = use_own ? "pool" : "standard";
     size_t keep = roll(16 * MIB);
     switch (roll(6)) {
-    case 0:
-        set_pool(pool, name);
-        break;
-    case 1:
-        DO(cuMemPoolTrimTo, (pool, keep), "%s, %zu", name, keep);
-        break;
-    case 2:
-        open_pool(pool, name);
-        break;
-    case 3:
-        change_pool();
-        break;
+    WHEN(0, set_pool(pool, name))
+    WHEN(1, DO(cuMemPoolTrimTo, (pool, keep), "%s, %zu", name, keep))
+    WHEN(2, open_pool(pool, name))
+    WHEN(3, change_pool())
     default:
         ask_pool(pool, name);
     }

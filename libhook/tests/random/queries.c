@@ -198,9 +198,7 @@ void share(void)
         memset(&handle, 0, sizeof handle);
         EITHER(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (&address, handle, 1), "zeros");
         break;
-    case 1:
-        DO(cuIpcCloseMemHandle, (place.address), "%s", place.text);
-        break;
+    WHEN(1, DO(cuIpcCloseMemHandle, (place.address), "%s", place.text))
     case 2:
         if (block->kind != PLAIN && block->kind != PITCHED)
             break;

@@ -34,6 +34,12 @@ struct lane lane_any(void)
     }
 }
 
+struct lane lane_waiting(bool *waits)
+{
+    *waits = one_in(2);
+    return *waits ? lane_sync(one_in(2)) : lane_any();
+}
+
 struct lane lane_own(void)
 {
     struct lane lane = lane_sync(one_in(3));
@@ -123,9 +129,7 @@ void streams_asked(void)
         DO(cuStreamIsCapturing, (lane.handle, &status), "%s", lane.text);
         tell(" status=%d", (int)status);
         break;
-    case 3:
-        wait_for(lane.stream);
-        break;
+    WHEN(3, wait_for(lane.stream))
     default:
         if (DO(cuEventCreate, (&first, 0), "%s", "timed") != CUDA_SUCCESS)
             break;
