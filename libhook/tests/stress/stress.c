@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -37,25 +38,53 @@ __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS
 #include "../driver.def"
 #undef HOOK
 
+static _Noreturn void fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("stress: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    exit(1);
+}
+
 static void load_calls(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (driver == NULL) {
-        fprintf(stderr, "stress: %s\n", dlerror());
-        exit(2);
-    }
+    if (driver == NULL)
+        fail("%s", dlerror());
 #define HOOK(name, parameters) *(void **)&name = dlsym(driver, #name);
 #include "../driver.def"
 #undef HOOK
 }
 
-static void check(CUresult result, const char *what)
+static void check(CUresult result, const char *function)
 {
-    if (result == CUDA_SUCCESS)
-        return;
-    fprintf(stderr, "stress: %s failed: error %d\n", what, (int)result);
-    exit(1);
+    if (result != CUDA_SUCCESS)
+        fail("%s failed: error %d", function, (int)result);
 }
+
+#define CHECK(function, ...) check(function(__VA_ARGS__), #function)
+
+/* False: out of memory. Other errors end the program. */
+static bool is_allocated(CUresult result, const char *function)
+{
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        check(result, function);
+    return result == CUDA_SUCCESS;
+}
+
+#define ALLOCATED(function, ...) is_allocated(function(__VA_ARGS__), #function)
+
+/* What each thread counts, with its name in the output. REUSED: pool allocations at the address
+ * that was freed last. */
+enum count {
+    OPERATIONS, COMPARED, GRAPHS, MAPPED_ELSEWHERE, SHARED, POOLED, REUSED, TOUCHED, CHURNED, COUNTS
+};
+static const char *const count_names[COUNTS] = {
+    "operations", "compared_bytes", "graphs", "mapped_elsewhere", "shared", "pooled", "reused",
+    "touched", "churned",
+};
 
 /* Memory of pools, in stream order, without waits. */
 
@@ -65,7 +94,7 @@ struct pooling {
                                         as well */
     CUstream other;
     CUevent event;
-    uint64_t taken, again;           /* number of allocations; of those at the address freed last */
+    uint64_t *counts;                /* of the thread */
     CUdeviceptr last;
 };
 
@@ -76,27 +105,26 @@ static CUmemoryPool make_shared_pool(void)
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
     };
     CUmemoryPool pool;
-    check(cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
+    CHECK(cuMemPoolCreate, &pool, &properties);
     return pool;
 }
 
-static void start_pooling(struct pooling *p, CUmemoryPool pool)
+static void start_pooling(struct pooling *p)
 {
-    p->pool = pool;
-    check(cuStreamCreate(&p->other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    check(cuEventCreate(&p->event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    CHECK(cuStreamCreate, &p->other, CU_STREAM_NON_BLOCKING);
+    CHECK(cuEventCreate, &p->event, CU_EVENT_DISABLE_TIMING);
 }
 
 static void stop_pooling(struct pooling *p)
 {
-    check(cuEventDestroy_v2(p->event), "cuEventDestroy");
-    check(cuStreamDestroy_v2(p->other), "cuStreamDestroy");
+    CHECK(cuEventDestroy_v2, p->event);
+    CHECK(cuStreamDestroy_v2, p->other);
 }
 
 static void order(struct pooling *p, CUstream before, CUstream behind)
 {
-    check(cuEventRecord(p->event, before), "cuEventRecord");
-    check(cuStreamWaitEvent(behind, p->event, 0), "cuStreamWaitEvent");
+    CHECK(cuEventRecord, p->event, before);
+    CHECK(cuStreamWaitEvent, behind, p->event, 0);
 }
 
 /* Allocates for `stream`, sometimes in the other stream. 0: out of memory. */
@@ -105,15 +133,13 @@ static CUdeviceptr take_pooled(struct pooling *p, size_t bytes, CUstream stream,
 {
     CUdeviceptr address;
     CUstream from = random % 4 == 0 ? p->other : stream;
-    CUresult result = random % 8 < 4 ? cuMemAllocAsync(&address, bytes, from)
-                                     : cuMemAllocFromPoolAsync(&address, bytes, p->pool, from);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    if (!(random % 8 < 4 ? ALLOCATED(cuMemAllocAsync, &address, bytes, from)
+                         : ALLOCATED(cuMemAllocFromPoolAsync, &address, bytes, p->pool, from)))
         return 0;
-    check(result, "cuMemAllocAsync");
     if (from != stream)
         order(p, from, stream);
-    p->taken++;
-    p->again += address == p->last;
+    p->counts[POOLED]++;
+    p->counts[REUSED] += address == p->last;
     return address;
 }
 
@@ -124,12 +150,12 @@ static void give_pooled(struct pooling *p, CUdeviceptr address, CUstream stream,
     p->last = address;
     if (random % 4 == 0) {
         order(p, stream, p->other);
-        check(cuMemFreeAsync(address, p->other), "cuMemFreeAsync");
+        CHECK(cuMemFreeAsync, address, p->other);
     } else if (random % 8 == 1) {
-        check(cuStreamSynchronize(stream), "cuStreamSynchronize");
-        check(cuMemFree_v2(address), "cuMemFree");
+        CHECK(cuStreamSynchronize, stream);
+        CHECK(cuMemFree_v2, address);
     } else {
-        check(cuMemFreeAsync(address, stream), "cuMemFreeAsync");
+        CHECK(cuMemFreeAsync, address, stream);
     }
 }
 
@@ -140,22 +166,16 @@ static void tend_pools(struct pooling *p, uint64_t random)
     cuuint64_t threshold = random % 3 == 0 ? 0 : random % 3 == 1 ? (random >> 8) % (16 << 20)
                                                                  : UINT64_MAX;
     cuuint64_t used, high;
-    check(cuMemPoolSetAttribute(p->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
-          "cuMemPoolSetAttribute");
-    check(cuMemPoolGetAttribute(p->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
-          "cuMemPoolGetAttribute");
-    check(cuMemPoolGetAttribute(p->pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high),
-          "cuMemPoolGetAttribute");
-    if (used > high) {
-        fprintf(stderr, "stress: a pool has %llu bytes in use, %llu at most\n",
-                (unsigned long long)used, (unsigned long long)high);
-        exit(1);
-    }
+    CHECK(cuMemPoolSetAttribute, p->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+    CHECK(cuMemPoolGetAttribute, p->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    CHECK(cuMemPoolGetAttribute, p->pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high);
+    if (used > high)
+        fail("a pool has %llu bytes in use, %llu at most", used, high);
     if (random % 5 == 0)
-        check(cuMemPoolTrimTo(p->pool, (random >> 8) % (16 << 20)), "cuMemPoolTrimTo");
+        CHECK(cuMemPoolTrimTo, p->pool, (random >> 8) % (16 << 20));
     if (random % 7 == 0) {
-        check(cuStreamDestroy_v2(p->other), "cuStreamDestroy");
-        check(cuStreamCreate(&p->other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        CHECK(cuStreamDestroy_v2, p->other);
+        CHECK(cuStreamCreate, &p->other, CU_STREAM_NON_BLOCKING);
     }
 }
 
@@ -190,7 +210,7 @@ struct worker {
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
-    uint64_t operations, compared, graphs, moved, shared, touched, churned;
+    uint64_t counts[COUNTS];
 };
 
 static uint64_t next(struct worker *w)
@@ -241,29 +261,23 @@ static bool rested(void)
 static CUdeviceptr take_managed(size_t bytes)
 {
     CUdeviceptr address;
-    CUresult result = cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return 0;
-    check(result, "cuMemAllocManaged");
-    return address;
+    return ALLOCATED(cuMemAllocManaged, &address, bytes, CU_MEM_ATTACH_GLOBAL) ? address : 0;
 }
 
 /* The host writes some words, wherever the pages are, and reads one. */
 static void touch_managed(struct worker *w, struct buffer *b)
 {
     uint64_t *words = (uint64_t *)(uintptr_t)b->address;
-    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    CHECK(cuStreamSynchronize, w->stream);
     for (unsigned i = 0; i < 16; i++) {
         size_t place = below(w, b->words);
         words[place] = b->shadow[place] = next(w);
     }
     size_t place = below(w, b->words);
-    if (words[place] != b->shadow[place]) {
-        fprintf(stderr, "stress: wrong: the processor finds %#llx at word %zu, must be %#llx\n",
-                (unsigned long long)words[place], place, (unsigned long long)b->shadow[place]);
-        exit(1);
-    }
-    w->touched++;
+    if (words[place] != b->shadow[place])
+        fail("wrong: the processor finds %#lx at word %zu, must be %#lx", words[place], place,
+             b->shadow[place]);
+    w->counts[TOUCHED]++;
 }
 
 /* Random advice for a part of the memory, and a prefetch to host or GPU. The last prefetch
@@ -274,8 +288,8 @@ static void tend_managed(struct worker *w, struct buffer *b)
     const CUdevice to = below(w, 2) == 0 ? CU_DEVICE_CPU : 0;
     size_t bytes = b->words * 8, offset = below(w, bytes), size = 1 + below(w, bytes - offset);
     CUmem_advise advice = (CUmem_advise)(1 + below(w, 6));
-    check(cuMemAdvise(b->address + offset, size, advice, to), "cuMemAdvise");
-    check(cuMemPrefetchAsync(b->address, bytes, to, w->stream), "cuMemPrefetchAsync");
+    CHECK(cuMemAdvise, b->address + offset, size, advice, to);
+    CHECK(cuMemPrefetchAsync, b->address, bytes, to, w->stream);
 }
 
 /* Memory that the program creates and maps, one whole handle each. */
@@ -290,9 +304,9 @@ static CUdeviceptr map_handle(CUmemGenericAllocationHandle handle, size_t bytes)
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     CUdeviceptr address = 0;
-    check(cuMemAddressReserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
-    check(cuMemMap(address, bytes, 0, handle, 0), "cuMemMap");
-    check(cuMemSetAccess(address, bytes, &access, 1), "cuMemSetAccess");
+    CHECK(cuMemAddressReserve, &address, bytes, 0, 0, 0);
+    CHECK(cuMemMap, address, bytes, 0, handle, 0);
+    CHECK(cuMemSetAccess, address, bytes, &access, 1);
     return address;
 }
 
@@ -305,40 +319,33 @@ static CUdeviceptr map_new(size_t bytes)
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
     };
     CUmemGenericAllocationHandle handle;
-    CUresult result = cuMemCreate(&handle, bytes, &properties, 0);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    if (!ALLOCATED(cuMemCreate, &handle, bytes, &properties, 0))
         return 0;
-    check(result, "cuMemCreate");
     CUdeviceptr address = map_handle(handle, bytes);
-    check(cuMemRelease(handle), "cuMemRelease");
+    CHECK(cuMemRelease, handle);
     return address;
 }
 
 static void unmap(CUdeviceptr address, size_t bytes)
 {
-    check(cuMemUnmap(address, bytes), "cuMemUnmap");
-    check(cuMemAddressFree(address, bytes), "cuMemAddressFree");
+    CHECK(cuMemUnmap, address, bytes);
+    CHECK(cuMemAddressFree, address, bytes);
 }
 
 /* Moves a mapping to a new address; meanwhile the memory is mapped at both or at none. */
 static CUdeviceptr map_elsewhere(CUdeviceptr address, size_t bytes, bool both, bool export)
 {
     CUmemGenericAllocationHandle handle;
-    check(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(address + bytes / 2)),
-          "cuMemRetainAllocationHandle");
+    CHECK(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)(address + bytes / 2));
     int file;
-    CUresult result = export ? cuMemExportToShareableHandle(&file, handle,
-                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
-                             : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_ERROR_OUT_OF_MEMORY) {
-        check(result, "cuMemExportToShareableHandle");
+    if (export && ALLOCATED(cuMemExportToShareableHandle, &file, handle,
+                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
         close(file);
-    }
     CUdeviceptr moved = both ? map_handle(handle, bytes) : 0;
     unmap(address, bytes);
     if (!both)
         moved = map_handle(handle, bytes);
-    check(cuMemRelease(handle), "cuMemRelease");
+    CHECK(cuMemRelease, handle);
     return moved;
 }
 
@@ -349,8 +356,7 @@ static atomic_bool finish;
 
 static void launch(struct worker *w, CUfunction kernel, void **parameters)
 {
-    check(cuLaunchKernel(kernel, 64, 1, 1, 256, 1, 1, 0, w->stream, parameters, NULL),
-          "cuLaunchKernel");
+    CHECK(cuLaunchKernel, kernel, 64, 1, 1, 256, 1, 1, 0, w->stream, parameters, NULL);
 }
 
 static void device_fill(struct worker *w, struct buffer *b, uint64_t value)
@@ -380,38 +386,40 @@ static void compare(struct worker *w, struct buffer *b)
     size_t bytes = b->words * 8;
     uint64_t *copy = malloc(bytes);
     if (below(w, 2) == 0) {
-        check(cuMemcpyDtoHAsync_v2(copy, b->address, bytes, w->stream), "cuMemcpyDtoHAsync");
-        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+        CHECK(cuMemcpyDtoHAsync_v2, copy, b->address, bytes, w->stream);
+        CHECK(cuStreamSynchronize, w->stream);
     } else {
-        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
-        check(cuMemcpyDtoH_v2(copy, b->address, bytes), "cuMemcpyDtoH");
+        CHECK(cuStreamSynchronize, w->stream);
+        CHECK(cuMemcpyDtoH_v2, copy, b->address, bytes);
     }
-    for (size_t i = 0; i < b->words; i++) {
-        if (copy[i] == b->shadow[i])
-            continue;
-        fprintf(stderr, "stress: wrong: word %zu of %zu at %#llx is %#llx, must be %#llx\n", i,
-                b->words, (unsigned long long)b->address, (unsigned long long)copy[i],
-                (unsigned long long)b->shadow[i]);
-        exit(1);
-    }
+    for (size_t i = 0; i < b->words; i++)
+        if (copy[i] != b->shadow[i])
+            fail("wrong: word %zu of %zu at %#llx is %#lx, must be %#lx", i, b->words, b->address,
+                 copy[i], b->shadow[i]);
     free(copy);
-    w->compared += bytes;
+    w->counts[COMPARED] += bytes;
 }
 
 static void checksum(struct worker *w, struct buffer *b)
 {
     uint64_t count = b->words, expected = 0, got = 0;
-    check(cuMemsetD8Async(w->sum, 0, 8, w->stream), "cuMemsetD8Async");
+    CHECK(cuMemsetD8Async, w->sum, 0, 8, w->stream);
     launch(w, checksum_kernel, (void *[]){ &b->address, &count, &w->sum });
-    check(cuMemcpyDtoHAsync_v2(&got, w->sum, 8, w->stream), "cuMemcpyDtoHAsync");
-    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    CHECK(cuMemcpyDtoHAsync_v2, &got, w->sum, 8, w->stream);
+    CHECK(cuStreamSynchronize, w->stream);
     for (size_t i = 0; i < b->words; i++)
         expected += b->shadow[i] * (2 * i + 1);
-    if (got != expected) {
-        fprintf(stderr, "stress: wrong checksum %#llx, must be %#llx\n", (unsigned long long)got,
-                (unsigned long long)expected);
-        exit(1);
-    }
+    if (got != expected)
+        fail("wrong checksum %#lx, must be %#lx", got, expected);
+}
+
+/* Of allocated memory. */
+static void begin_buffer(struct worker *w, struct buffer *b, size_t bytes)
+{
+    b->words = bytes / 8;
+    b->shadow = malloc(bytes);
+    w->held += bytes;
+    device_fill(w, b, next(w));
 }
 
 static void make(struct worker *w, struct buffer *b)
@@ -427,24 +435,16 @@ static void make(struct worker *w, struct buffer *b)
         bytes = GRAIN * (1 + below(w, 2));
     if (w->held + bytes > w->limit)
         return;
-    CUresult result = CUDA_SUCCESS;
     if (b->mapped)
         b->address = map_new(bytes);
     else if (b->pooled)
         b->address = take_pooled(&w->pooling, bytes, w->stream, next(w) >> 16);
     else if (b->managed)
         b->address = take_managed(bytes);
-    else
-        result = cuMemAlloc_v2(&b->address, bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY || b->address == 0) {
+    else if (!ALLOCATED(cuMemAlloc_v2, &b->address, bytes))
         b->address = 0;
-        return;
-    }
-    check(result, "cuMemAlloc");
-    b->words = bytes / 8;
-    b->shadow = malloc(bytes);
-    w->held += bytes;
-    device_fill(w, b, next(w));
+    if (b->address != 0)
+        begin_buffer(w, b, bytes);
 }
 
 static void drop(struct worker *w, struct buffer *b)
@@ -453,34 +453,31 @@ static void drop(struct worker *w, struct buffer *b)
     if (below(w, 4) == 0)
         compare(w, b);
     if (b->mapped) {
-        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+        CHECK(cuStreamSynchronize, w->stream);
         unmap(b->address, b->words * 8);
     } else if (b->pooled || (!b->managed && below(w, 4) == 0)) {
         give_pooled(&w->pooling, b->address, w->stream, next(w) >> 16);
     } else {
-        check(cuMemFree_v2(b->address), "cuMemFree");
+        CHECK(cuMemFree_v2, b->address);
     }
     w->held -= b->words * 8;
     free(b->shadow);
     *b = (struct buffer){ .generation = b->generation + 1 };
 }
 
-#define CHURNED ((size_t)2 << 20)
+#define CHURNED_BYTES ((size_t)2 << 20)
 
 /* Allocates and frees the same size repeatedly, so that freed memory is reused at once. `b` is
  * empty before and after. */
 static void churn(struct worker *w, struct buffer *b)
 {
-    size_t bytes = CHURNED * (1 + below(w, 2));
+    size_t bytes = CHURNED_BYTES * (1 + below(w, 2));
     b->mapped = b->pooled = b->managed = false;    /* left from the last attempt to allocate */
     while (w->held + bytes <= w->limit && below(w, 8) != 0
            && cuMemAlloc_v2(&b->address, bytes) == CUDA_SUCCESS) {
-        b->words = bytes / 8;
-        b->shadow = malloc(bytes);
-        w->held += bytes;
-        device_fill(w, b, next(w));
+        begin_buffer(w, b, bytes);
         drop(w, b);
-        w->churned++;
+        w->counts[CHURNED]++;
     }
 }
 
@@ -491,10 +488,10 @@ static void move(struct worker *w, struct buffer *b)
         b = &w->buffers[(b - w->buffers + 1) % BUFFERS];
     if (!b->mapped || b->address == 0)
         return;
-    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    CHECK(cuStreamSynchronize, w->stream);
     b->address = map_elsewhere(b->address, b->words * 8, below(w, 2) == 0, below(w, 6) == 0);
     b->generation++;
-    w->moved++;
+    w->counts[MAPPED_ELSEWHERE]++;
 }
 
 static void upload(struct worker *w, struct buffer *b)
@@ -502,14 +499,13 @@ static void upload(struct worker *w, struct buffer *b)
     for (size_t i = 0; i < b->words; i++)
         b->shadow[i] = next(w);
     if (below(w, 2) == 0) {
-        check(cuMemcpyHtoDAsync_v2(b->address, b->shadow, b->words * 8, w->stream),
-              "cuMemcpyHtoDAsync");
-        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+        CHECK(cuMemcpyHtoDAsync_v2, b->address, b->shadow, b->words * 8, w->stream);
+        CHECK(cuStreamSynchronize, w->stream);
     } else {
-        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
-        check(cuMemcpyHtoD_v2(b->address, b->shadow, b->words * 8), "cuMemcpyHtoD");
+        CHECK(cuStreamSynchronize, w->stream);
+        CHECK(cuMemcpyHtoD_v2, b->address, b->shadow, b->words * 8);
         /* A small copy may still be in progress from the driver's own buffer. */
-        check(cuStreamSynchronize(NULL), "cuStreamSynchronize");
+        CHECK(cuStreamSynchronize, NULL);
     }
 }
 
@@ -518,8 +514,7 @@ static void copy_between(struct worker *w, struct buffer *to, struct buffer *fro
     size_t words = to->words < from->words ? to->words : from->words;
     if (to == from)
         return;
-    check(cuMemcpyDtoDAsync_v2(to->address, from->address, words * 8, w->stream),
-          "cuMemcpyDtoDAsync");
+    CHECK(cuMemcpyDtoDAsync_v2, to->address, from->address, words * 8, w->stream);
     memcpy(to->shadow, from->shadow, words * 8);
 }
 
@@ -539,10 +534,10 @@ static void set(struct worker *w, struct buffer *b)
     unsigned char value = (unsigned char)next(w);
     size_t bytes = b->words * 8;
     if (below(w, 2) == 0) {
-        check(cuMemsetD8Async(b->address, value, bytes, w->stream), "cuMemsetD8Async");
+        CHECK(cuMemsetD8Async, b->address, value, bytes, w->stream);
     } else {
         uint32_t word = value * 0x01010101u;
-        check(cuMemsetD32Async(b->address, word, bytes / 4, w->stream), "cuMemsetD32Async");
+        CHECK(cuMemsetD32Async, b->address, word, bytes / 4, w->stream);
     }
     memset(b->shadow, value, bytes);
 }
@@ -552,14 +547,10 @@ static void ask(struct buffer *b)
     CUdeviceptr base = 0, inside = b->address + (b->words - 1) * 8;
     size_t size = 0;
     unsigned type = 0;
-    check(cuMemGetAddressRange_v2(&base, &size, inside), "cuMemGetAddressRange");
-    check(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside),
-          "cuPointerGetAttribute");
-    if (base != b->address || size != b->words * 8 || type != CU_MEMORYTYPE_DEVICE) {
-        fprintf(stderr, "stress: asked about %#llx: base %#llx size %zu type %u\n",
-                (unsigned long long)inside, (unsigned long long)base, size, type);
-        exit(1);
-    }
+    CHECK(cuMemGetAddressRange_v2, &base, &size, inside);
+    CHECK(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside);
+    if (base != b->address || size != b->words * 8 || type != CU_MEMORYTYPE_DEVICE)
+        fail("asked about %#llx: base %#llx size %zu type %u", inside, base, size, type);
 }
 
 static bool can_be_shared(const struct buffer *b)
@@ -577,14 +568,9 @@ static bool share(struct worker *w, struct buffer *b)
     CUipcMemHandle handle;
     for (unsigned i = 0; i < BUFFERS && !can_be_shared(b); i++)
         b = &w->buffers[(b - w->buffers + 1) % BUFFERS];
-    if (!can_be_shared(b))
-        return false;
-    CUresult result = cuIpcGetMemHandle(&handle, b->address + 8);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return false;
-    check(result, "cuIpcGetMemHandle");
-    w->shared++;
-    return true;
+    bool shared = can_be_shared(b) && ALLOCATED(cuIpcGetMemHandle, &handle, b->address + 8);
+    w->counts[SHARED] += shared;
+    return shared;
 }
 
 /*
@@ -595,21 +581,13 @@ static bool share(struct worker *w, struct buffer *b)
 static void share_first(struct worker *w)
 {
     struct buffer *b = &w->buffers[0];
-    size_t bytes = (size_t)3 << 19;
-    b->words = bytes / 8;
-    b->shadow = malloc(bytes);
-    w->held += bytes;
-    for (;;) {
-        CUresult result = cuMemAlloc_v2(&b->address, bytes);
-        if (result == CUDA_SUCCESS) {
-            device_fill(w, b, next(w));
-            if (share(w, b))
-                return;
-            check(cuMemFree_v2(b->address), "cuMemFree");
-        } else if (result != CUDA_ERROR_OUT_OF_MEMORY) {
-            check(result, "cuMemAlloc");
-        }
-        usleep(1000);
+    for (;; usleep(1000)) {
+        if (!ALLOCATED(cuMemAlloc_v2, &b->address, (size_t)3 << 19))
+            continue;
+        begin_buffer(w, b, (size_t)3 << 19);
+        if (share(w, b))
+            return;
+        drop(w, b);
     }
 }
 
@@ -623,11 +601,10 @@ static void record_graph(struct worker *w)
 {
     CUgraph graph;
     if (w->graph != NULL)
-        check(cuGraphExecDestroy(w->graph), "cuGraphExecDestroy");
+        CHECK(cuGraphExecDestroy, w->graph);
     w->graph = NULL;
     w->node_count = 0;
-    check(cuStreamBeginCapture_v2(w->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-          "cuStreamBeginCapture");
+    CHECK(cuStreamBeginCapture_v2, w->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     /* Other threads allocate and free during the capture. */
     if (below(w, 4) == 0)
         usleep(3000);
@@ -639,9 +616,9 @@ static void record_graph(struct worker *w)
         *node = (struct recorded){ (unsigned)(b - w->buffers), b->generation, next(w) };
         device_step(w, b, node->step);
     }
-    check(cuStreamEndCapture(w->stream, &graph), "cuStreamEndCapture");
-    check(cuGraphInstantiateWithFlags(&w->graph, graph, 0), "cuGraphInstantiate");
-    check(cuGraphDestroy(graph), "cuGraphDestroy");
+    CHECK(cuStreamEndCapture, w->stream, &graph);
+    CHECK(cuGraphInstantiateWithFlags, &w->graph, graph, 0);
+    CHECK(cuGraphDestroy, graph);
 }
 
 static void replay_graph(struct worker *w)
@@ -653,16 +630,16 @@ static void replay_graph(struct worker *w)
         record_graph(w);
         return;
     }
-    check(cuGraphLaunch(w->graph, w->stream), "cuGraphLaunch");
+    CHECK(cuGraphLaunch, w->graph, w->stream);
     for (unsigned i = 0; i < w->node_count; i++)
         shadow_step(&w->buffers[w->nodes[i].buffer], w->nodes[i].step);
-    w->graphs++;
+    w->counts[GRAPHS]++;
 }
 
 static void operate(struct worker *w)
 {
     struct buffer *slot = &w->buffers[below(w, BUFFERS)], *other;
-    w->operations++;
+    w->counts[OPERATIONS]++;
     if (slot->address == 0) {
         (below(w, 4) == 0 ? churn : make)(w, slot);
         return;
@@ -724,13 +701,13 @@ static void operate(struct worker *w)
 static void *work(void *argument)
 {
     struct worker *w = argument;
-    CUresult result;
-    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    check(cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    start_pooling(&w->pooling, pool);
-    while ((result = cuMemAlloc_v2(&w->sum, 8)) == CUDA_ERROR_OUT_OF_MEMORY)
+    CHECK(cuCtxSetCurrent, context);
+    CHECK(cuStreamCreate, &w->stream, CU_STREAM_NON_BLOCKING);
+    w->pooling.pool = pool;
+    w->pooling.counts = w->counts;
+    start_pooling(&w->pooling);
+    while (!ALLOCATED(cuMemAlloc_v2, &w->sum, 8))
         usleep(1000);
-    check(result, "cuMemAlloc");
     if (w->first)
         share_first(w);
     while (!atomic_load(&finish))
@@ -742,9 +719,9 @@ static void *work(void *argument)
         compare(w, &w->buffers[i]);
         drop(w, &w->buffers[i]);
     }
-    check(cuMemFree_v2(w->sum), "cuMemFree");
+    CHECK(cuMemFree_v2, w->sum);
     stop_pooling(&w->pooling);
-    check(cuStreamDestroy_v2(w->stream), "cuStreamDestroy");
+    CHECK(cuStreamDestroy_v2, w->stream);
     return NULL;
 }
 
@@ -775,15 +752,15 @@ int main(int argc, char **argv)
 
     load_calls();
     sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop }, NULL);
-    check(cuInit(0), "cuInit");
-    check(cuDeviceGet(&device, 0), "cuDeviceGet");
-    check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
-    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    check(cuModuleLoadData(&module, kernels_ptx), "cuModuleLoadData");
-    check(cuModuleGetFunction(&fill_kernel, module, "nvshare_fill"), "nvshare_fill");
-    check(cuModuleGetFunction(&step_kernel, module, "nvshare_step"), "nvshare_step");
-    check(cuModuleGetFunction(&checksum_kernel, module, "nvshare_checksum"), "nvshare_checksum");
-    check(cuModuleGetFunction(&add_kernel, module, "nvshare_add"), "nvshare_add");
+    CHECK(cuInit, 0);
+    CHECK(cuDeviceGet, &device, 0);
+    CHECK(cuDevicePrimaryCtxRetain, &context, device);
+    CHECK(cuCtxSetCurrent, context);
+    CHECK(cuModuleLoadData, &module, kernels_ptx);
+    CHECK(cuModuleGetFunction, &fill_kernel, module, "nvshare_fill");
+    CHECK(cuModuleGetFunction, &step_kernel, module, "nvshare_step");
+    CHECK(cuModuleGetFunction, &checksum_kernel, module, "nvshare_checksum");
+    CHECK(cuModuleGetFunction, &add_kernel, module, "nvshare_add");
 
     pool = make_shared_pool();
 
@@ -801,29 +778,17 @@ int main(int argc, char **argv)
         rest_as_due(passed, rest);
     }
     atomic_store(&finish, true);
-    uint64_t operations = 0, compared = 0, graphs = 0, moved = 0, shared = 0;
-    uint64_t pooled = 0, again = 0, touched = 0, churned = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
-        operations += workers[i].operations;
-        compared += workers[i].compared;
-        graphs += workers[i].graphs;
-        moved += workers[i].moved;
-        shared += workers[i].shared;
-        pooled += workers[i].pooling.taken;
-        again += workers[i].pooling.again;
-        touched += workers[i].touched;
-        churned += workers[i].churned;
+        for (int count = 0; count < COUNTS && i > 0; count++)
+            workers[0].counts[count] += workers[i].counts[count];
     }
-    check(cuMemPoolDestroy(pool), "cuMemPoolDestroy");
-    check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
-    printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu, "
-           "\"mapped_elsewhere\": %llu, \"shared\": %llu, \"pooled\": %llu, \"reused\": %llu, "
-           "\"touched\": %llu, \"churned\": %llu}\n",
-           (unsigned long long)seed, (unsigned long long)operations,
-           (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved,
-           (unsigned long long)shared, (unsigned long long)pooled, (unsigned long long)again,
-           (unsigned long long)touched, (unsigned long long)churned);
+    CHECK(cuMemPoolDestroy, pool);
+    CHECK(cuDevicePrimaryCtxRelease_v2, device);
+    printf("{\"seed\": %lu", seed);
+    for (int count = 0; count < COUNTS; count++)
+        printf(", \"%s\": %lu", count_names[count], workers[0].counts[count]);
+    puts("}");
     free(workers);
     return 0;
 }
