@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "nvshare/cuda_types.h"
 #include "nvshare/protocol.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -40,6 +41,11 @@
             abort();                                                 \
         }                                                            \
     } while (0)
+
+static inline void succeed(CUresult result, const char *what)
+{
+    MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
+}
 
 struct input {
     const uint8_t *data;
@@ -58,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A daemon that grants the whole GPU to this program. While `right` is set it answers the hook's
  * requests; otherwise it only validates and counts the reports. */
-void peer_listen(void);
+void peer_listen(void);              /* also sets the variables of the simulated GPU */
 void peer_accept(void);              /* waits until the hook is connected */
 void peer_send(const void *packet, size_t size);
 void peer_hang_up(void);
@@ -69,6 +75,10 @@ void peer_introduce(bool right);     /* returns when the hook has carried out al
 void peer_put_right(void);           /* grants all room, host memory and a turn that the program
                                         needs */
 void peer_evict_all(void);           /* evicts all memory of the program */
+
+/* Sends a packet with `count` descriptors, at most FILES_MAX. False: the receiver has disconnected. */
+#define FILES_MAX 5
+bool peer_send_files(int socket, void *packet, size_t size, const int *files, size_t count);
 
 /* The program's calls, executed in order by a thread of its own. */
 void program_start(void);

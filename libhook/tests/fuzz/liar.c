@@ -15,7 +15,6 @@
 #include "ipc/ipc_export.h"
 
 #define PIECES_MAX 4
-#define FILES_MAX 5
 
 enum lie {
     TRUTH, SHORT, LONG, NO_SECRET, NO_SIZE, ODD_SIZE, LARGER_SIZE, ODD_LEFT, HUGE_LEFT, LESS_LEFT,
@@ -34,11 +33,6 @@ static struct {
     enum lie lie;
     size_t where;                    /* index of the part with the lie */
 } liar;
-
-static void succeed(CUresult result, const char *what)
-{
-    MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
-}
 
 static int file_for(size_t index, bool lies)
 {
@@ -82,31 +76,19 @@ static struct ipc_part say(size_t index, bool lies)
 /* Sends one part, with the lie or without. False: the exporter sends no more parts. */
 static bool send_part(int to, size_t index)
 {
-    union { char space[CMSG_SPACE(FILES_MAX * sizeof(int))]; struct cmsghdr aligned; } control;
     bool lies = liar.lie != TRUTH && index == liar.where;
     if (lies && liar.lie == HANG_UP)
         return false;
     struct { struct ipc_part piece; char more[8]; } packet = { say(index, lies), { 0 } };
-    struct iovec part = { &packet, sizeof packet.piece };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    size_t size = sizeof packet.piece;
     if (lies && (liar.lie == SHORT || liar.lie == LONG))
-        part.iov_len += liar.lie == SHORT ? -8u : 8u;
+        size += liar.lie == SHORT ? -8u : 8u;
     size_t count = !lies ? 1 : liar.lie == NO_FILE ? 0 : liar.lie == TWO_FILES ? 2
         : liar.lie == MANY_FILES ? FILES_MAX : 1;
     int files[FILES_MAX];
     for (size_t i = 0; i < count; i++)
         files[i] = file_for(index, lies);
-    if (count > 0) {
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_len = CMSG_LEN(count * sizeof(int));
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        memcpy(CMSG_DATA(header), files, count * sizeof(int));
-    }
-    bool sent = sendmsg(to, &message, MSG_NOSIGNAL) >= 0;    /* the importer may have
-                                                                disconnected */
+    bool sent = peer_send_files(to, &packet, size, files, count);
     for (size_t i = 0; i < count; i++)
         close(files[i]);
     return sent;

@@ -94,9 +94,6 @@ static void finish(void)
 
 static void begin(void)
 {
-    setenv("NVSHARE_SIM_GPUS", "1", 1);
-    setenv("NVSHARE_SIM_MEMORY", "256M", 1);
-    setenv("NVSHARE_SIM_COPY_RATE", "0", 1);
     peer_listen();
     program_start();
     peer_accept();

@@ -25,6 +25,9 @@ void peer_listen(void)
     snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", folder);
     setenv("NVSHARE_SOCKET", address.sun_path, 1);
     setenv("NVSHARE_SIM_DIR", folder, 1);
+    setenv("NVSHARE_SIM_GPUS", "1", 1);
+    setenv("NVSHARE_SIM_MEMORY", "256M", 1);
+    setenv("NVSHARE_SIM_COPY_RATE", "0", 1);
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     MUST(bind(listener, (struct sockaddr *)&address, sizeof address) == 0
          && listen(listener, 4) == 0, "no socket: %s", strerror(errno));
@@ -55,6 +58,23 @@ void peer_accept(void)
     MUST(comes(listener, PATIENCE_MS), "the hook does not come back");
     connection = accept(listener, NULL, NULL);
     MUST(connection >= 0, "accept: %s", strerror(errno));
+}
+
+bool peer_send_files(int socket, void *packet, size_t size, const int *files, size_t count)
+{
+    union { char space[CMSG_SPACE(FILES_MAX * sizeof(int))]; struct cmsghdr aligned; } control;
+    struct iovec part = { packet, size };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    if (count > 0) {
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_len = CMSG_LEN(count * sizeof(int));
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        memcpy(CMSG_DATA(header), files, count * sizeof(int));
+    }
+    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
 void peer_send(const void *packet, size_t size)

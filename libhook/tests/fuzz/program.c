@@ -28,11 +28,6 @@ static struct {
     bool busy;
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-static void succeed(CUresult result, const char *what)
-{
-    MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
-}
-
 static void allocate(struct async_allocation *piece, uint8_t with)
 {
     static const size_t sizes[] = { 512, 4096, 100000, MIB, 2 * MIB, 3 * MIB, 7 * MIB, PIECE_MAX };

@@ -25,11 +25,6 @@ static void *volatile kept;          /* the hook's last IPC handle; volatile, so
 static struct ipc_ticket ticket;
 static struct { size_t files, threads, card; } before;
 
-static void succeed(CUresult result, const char *what)
-{
-    MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
-}
-
 static size_t entries(const char *path)
 {
     size_t count = 0;
@@ -102,9 +97,6 @@ static void compare(void)
 static void begin(void)
 {
     CUcontext context;
-    setenv("NVSHARE_SIM_GPUS", "1", 1);
-    setenv("NVSHARE_SIM_MEMORY", "256M", 1);
-    setenv("NVSHARE_SIM_COPY_RATE", "0", 1);
     peer_listen();
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     MUST(driver != NULL, "no simulated driver: %s", dlerror());

@@ -35,21 +35,9 @@ static void come(const struct ipc_ticket *ticket, unsigned who)
 /* Sends a packet with `files` descriptors; the exporter may have disconnected. */
 static void say(unsigned who, void *packet, size_t size, unsigned files)
 {
-    union { char space[CMSG_SPACE(FILES * sizeof(int))]; struct cmsghdr aligned; } control;
-    struct iovec part = { packet, size };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
-    if (files != 0) {
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(files * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_len = CMSG_LEN(files * sizeof(int));
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        const int same[FILES] = { STDERR_FILENO, STDERR_FILENO, STDERR_FILENO };
-        memcpy(CMSG_DATA(header), same, files * sizeof(int));
-    }
+    const int same[FILES] = { STDERR_FILENO, STDERR_FILENO, STDERR_FILENO };
     if (visitors[who].socket != 0)
-        sendmsg(visitors[who].socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        peer_send_files(visitors[who].socket, packet, size, same, files);
 }
 
 static void ask(const struct ipc_ticket *ticket, unsigned who, struct input *input)
