@@ -47,12 +47,10 @@ static CUresult context_enliven(struct context *context, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* The context is not started yet. NULL: out of memory. */
+/* The context is not started yet. */
 static struct context *context_make(struct device *device, bool primary)
 {
-    struct context *context = calloc(1, sizeof *context);
-    if (context == NULL)
-        return NULL;
+    struct context *context = checked(calloc(1, sizeof *context));
     context->device = device;
     context->primary = primary;
     context->owner = context;
@@ -115,7 +113,7 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
     FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     pthread_mutex_lock(&context_lock);
     struct context *context = context_make(device, false);
-    CUresult result = context != NULL ? context_enliven(context, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = context_enliven(context, flags);
     pthread_mutex_unlock(&context_lock);
     if (result != CUDA_SUCCESS)
         return result;
@@ -209,15 +207,12 @@ API(cuCtxAttach, CUcontext *context, unsigned int flags)
 
 static CUresult primary_retain(struct device *device)
 {
-    CUresult result = CUDA_SUCCESS;
     if (device->primary == NULL)
         device->primary = context_make(device, true);
-    if (device->primary == NULL)
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    else if (!atomic_load(&device->primary->alive))
-        result = context_enliven(device->primary, device->primary_flags);
-    device->retains += result == CUDA_SUCCESS;
-    return result;
+    if (!atomic_load(&device->primary->alive))
+        TRY(context_enliven(device->primary, device->primary_flags));
+    device->retains++;
+    return CUDA_SUCCESS;
 }
 
 API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
@@ -252,8 +247,7 @@ static bool primary_release(struct device *device)
 /* The first version of the function reports no error if there is no retain to release. */
 static CUresult release(CUdevice ordinal, CUresult too_often)
 {
-    struct device *device = device_at(ordinal);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     LOCKED(context_lock);
     return primary_release(device) ? CUDA_SUCCESS : too_often;
 }
@@ -265,8 +259,7 @@ FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
 /* Threads that have retained the context keep it unless `forget`, without memory. */
 static CUresult reset(CUdevice ordinal, bool forget)
 {
-    struct device *device = device_at(ordinal);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     LOCKED(context_lock);
     if (forget)
         device->retains = 0;
@@ -279,8 +272,7 @@ FORWARD(cuDevicePrimaryCtxReset_v2, (CUdevice device), ENTRY_INIT, reset(device,
 
 static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
 {
-    struct device *device = device_at(ordinal);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     FAIL_IF((flags & ~0xffu) != 0, CUDA_ERROR_INVALID_VALUE);
     LOCKED(context_lock);
     device->primary_flags = flags;
@@ -475,8 +467,7 @@ API(cuDevResourceGenerateDesc, CUdevResourceDesc *handle, CUdevResource *resourc
 {
     ENTER(ENTRY_INIT);
     FAIL_IF(handle == NULL || resources == NULL || count == 0, CUDA_ERROR_INVALID_VALUE);
-    struct CUdevResourceDesc_st *description = calloc(1, sizeof *description);
-    FAIL_IF(description == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct CUdevResourceDesc_st *description = checked(calloc(1, sizeof *description));
     for (unsigned i = 0; i < count; i++)
         description->sms += resources[i].sm.smCount;
     object_add(description, OBJECT_RESOURCES);
@@ -487,10 +478,8 @@ API(cuDevResourceGenerateDesc, CUdevResourceDesc *handle, CUdevResource *resourc
 static CUresult make(struct device *device, CUgreenCtx *green)
 {
     TRY(primary_retain(device));
-    CUgreenCtx made = calloc(1, sizeof *made);
+    CUgreenCtx made = checked(calloc(1, sizeof *made));
     struct context *context = context_make(device, false);
-    if (made == NULL || context == NULL)
-        abort();
     context->owner = device->primary;
     context->green = made;
     made->context = context;

@@ -34,6 +34,13 @@ struct device {
             return tried_;                                                               \
     } while (0)
 
+/* Declares the object of a handle; returns an error from the calling function if there is none. */
+#define FIND(structure, name, found, error)                                              \
+    structure *name = found;                                                             \
+    FAIL_IF(name == NULL, error)
+#define FIND_DEVICE(ordinal)                                                             \
+    FIND(struct device, device, device_at(ordinal), CUDA_ERROR_INVALID_DEVICE)
+
 /* Stores a result that the program may not want. */
 #define GIVE_IF(pointer, value)                                                          \
     do {                                                                                 \

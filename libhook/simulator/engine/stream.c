@@ -8,9 +8,7 @@
 struct stream *stream_make(struct context *context, unsigned flags, int priority)
 {
     static _Atomic unsigned long long made;
-    struct stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL)
-        return NULL;
+    struct stream *stream = checked(calloc(1, sizeof *stream));
     *stream = (struct stream){.context = context, .references = 1, .flags = flags,
                               .priority = priority, .id = atomic_fetch_add(&made, 1) + 1};
     pthread_cond_init(&stream->work, NULL);
@@ -64,9 +62,7 @@ void stream_add(struct position **list, size_t *count, struct position position)
 {
     if (stream_reached(&position))
         return;
-    *list = realloc(*list, (*count + 1) * sizeof **list);
-    if (*list == NULL)
-        abort();
+    *list = checked(realloc(*list, (*count + 1) * sizeof **list));
     (*list)[(*count)++] = position;
     stream_hold(position.stream);
 }

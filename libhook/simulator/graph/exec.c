@@ -23,10 +23,8 @@ static void append(struct graph_exec *exec, const struct node *node)
 /* Appends the graph's nodes in order. False: the dependencies form a cycle. */
 static bool flatten(struct graph_exec *exec, const struct graph *graph)
 {
-    bool *placed = calloc(graph->count + 1, sizeof *placed);
+    bool *placed = checked(calloc(graph->count + 1, sizeof *placed));
     size_t left = graph->count;
-    if (placed == NULL)
-        abort();
     for (bool any = true; any && left > 0;) {
         any = false;
         for (size_t i = 0; i < graph->count; i++) {
@@ -64,8 +62,7 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     struct graph *graph = graph_from(graph_handle);
     FAIL_IF(handle == NULL || graph == NULL || flags > 15, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0, CUDA_ERROR_NOT_SUPPORTED);
-    struct graph_exec *exec = calloc(1, sizeof *exec);
-    FAIL_IF(exec == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct graph_exec *exec = checked(calloc(1, sizeof *exec));
     pthread_mutex_lock(&engine_lock);
     bool ordered = flatten(exec, graph);
     if (!ordered)
@@ -116,8 +113,7 @@ FORWARD_BOTH(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec *exec, CUgraph gr
 API(cuGraphExecDestroy, CUgraphExec handle)
 {
     ENTER(ENTRY_INIT);
-    struct graph_exec *exec = graph_exec_from(handle);
-    FAIL_IF(exec == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct graph_exec, exec, graph_exec_from(handle), CUDA_ERROR_INVALID_VALUE);
     object_remove(exec);
     LOCKED(engine_lock);
     exec_free(exec);                 /* launches in flight hold their own references */
@@ -126,11 +122,9 @@ API(cuGraphExecDestroy, CUgraphExec handle)
 
 void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
 {
-    struct work *works = calloc(exec->count + 1, sizeof *works);
-    struct position *after = calloc(exec->count + 1, sizeof *after);
+    struct work *works = checked(calloc(exec->count + 1, sizeof *works));
+    struct position *after = checked(calloc(exec->count + 1, sizeof *after));
     size_t count = 0, after_count = 0;
-    if (works == NULL || after == NULL)
-        abort();
     if (exec->last.stream != NULL)           /* launches of one executable graph run one after
                                                 the other */
         after[after_count++] = exec->last;

@@ -63,10 +63,8 @@ void node_depend(struct node *node, struct node *other)
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct work *work,
                        struct node *const *after, size_t count)
 {
-    struct node *node = calloc(1, sizeof *node);
-    graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof(struct node *));
-    if (node == NULL || graph->nodes == NULL)
-        abort();
+    struct node *node = checked(calloc(1, sizeof *node));
+    graph->nodes = checked(realloc(graph->nodes, (graph->count + 1) * sizeof(struct node *)));
     *node = (struct node){.graph = graph, .type = type, .work = *work};
     work_hold(work);
     for (size_t i = 0; i < count; i++)
@@ -146,8 +144,7 @@ API(cuGraphClone, CUgraph *handle, CUgraph original)
 API(cuGraphDestroyNode, CUgraphNode handle)
 {
     ENTER(ENTRY_INIT);
-    struct node *node = node_from(handle);
-    FAIL_IF(node == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct node, node, node_from(handle), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     struct graph *graph = node->graph;
     size_t kept = 0;
@@ -166,15 +163,13 @@ API(cuGraphDestroyNode, CUgraphNode handle)
     return CUDA_SUCCESS;
 }
 
-/* Stores as many list elements as the caller has room for, and returns how many there are. */
-static CUresult copy_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
-                           size_t *room)
+/* Stores as many list elements as the caller has room for, and how many there are. */
+static void copy_nodes(struct node *const *found, size_t count, CUgraphNode *nodes, size_t *room)
 {
     for (size_t i = 0; nodes != NULL && i < *room; i++)
         nodes[i] = i < count ? (CUgraphNode)found[i] : NULL;
     if (nodes == NULL || *room > count)
         *room = count;
-    return CUDA_SUCCESS;
 }
 
 API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
@@ -193,9 +188,9 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
     struct graph *graph = graph_from(handle);
     FAIL_IF(graph == NULL || room == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
-    struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
+    struct node **roots = checked(calloc(graph->count + 1, sizeof(struct node *)));
     size_t count = 0;
-    for (size_t i = 0; roots != NULL && i < graph->count; i++)
+    for (size_t i = 0; i < graph->count; i++)
         if (graph->nodes[i]->after_count == 0)
             roots[count++] = graph->nodes[i];
     copy_nodes(roots, count, nodes, room);
@@ -211,8 +206,7 @@ GETTER(cuGraphNodeGetType, (CUgraphNode handle, CUgraphNodeType *type), ENTRY_IN
 API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
 {
     ENTER(ENTRY_INIT);
-    const struct device *device = device_at(ordinal);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND(const struct device, device, device_at(ordinal), CUDA_ERROR_INVALID_DEVICE);
     FAIL_IF(value == NULL, CUDA_ERROR_INVALID_VALUE);
     if (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
         && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
@@ -226,8 +220,7 @@ API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribu
 API(cuDeviceGraphMemTrim, CUdevice ordinal)
 {
     ENTER(ENTRY_INIT);
-    const struct device *device = device_at(ordinal);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND(const struct device, device, device_at(ordinal), CUDA_ERROR_INVALID_DEVICE);
     LOCKED(engine_lock);
     graph_memory_trim(device);
     return CUDA_SUCCESS;

@@ -118,8 +118,7 @@ ADD(cuGraphAddEmptyNode, (), (work = (struct work){.kind = WORK_NOTHING}, CUDA_S
 /* The node owns a copy of the child. */
 static CUresult add_child(AFTER, CUgraph child_handle)
 {
-    struct graph *child = graph_from(child_handle);
-    FAIL_IF(child == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct graph, child, graph_from(child_handle), CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&engine_lock);
     struct work work = {.kind = WORK_GRAPH, .child = graph_clone(child)};
     work.child->child = true;

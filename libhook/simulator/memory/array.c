@@ -55,8 +55,7 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
     unsigned channels = descriptor != NULL ? descriptor->NumChannels : 0;
     FAIL_IF(handle == NULL || element == 0 || descriptor->Width == 0
             || (channels != 1 && channels != 2 && channels != 4), CUDA_ERROR_INVALID_VALUE);
-    struct array *array = calloc(1, sizeof *array);
-    FAIL_IF(array == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct array *array = checked(calloc(1, sizeof *array));
     *array = (struct array){
         .context = context_current()->owner,
         .pitch = (descriptor->Width * element * channels + 511) / 512 * 512,
@@ -68,11 +67,10 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
         free(array);
         return result;
     }
-    pthread_mutex_lock(&allocations_lock);
-    allocation_find(array->memory)->hidden = true;
-    pthread_mutex_unlock(&allocations_lock);
     object_add(array, OBJECT_ARRAY);
     *handle = (CUarray)array;
+    LOCKED(allocations_lock);
+    allocation_at(array->memory)->hidden = true;
     return CUDA_SUCCESS;
 }
 
@@ -95,11 +93,10 @@ static CUresult array_end(CUarray handle)
     struct array *array = array_from(handle);
     TRY(context_drain(array->context));
     object_remove(array);
-    pthread_mutex_lock(&allocations_lock);
-    struct allocation *allocation = allocation_find(array->memory);
-    if (allocation != NULL && allocation->base == array->memory)
+    LOCKED(allocations_lock);
+    struct allocation *allocation = allocation_at(array->memory);
+    if (allocation != NULL)
         device_free(allocation);
-    pthread_mutex_unlock(&allocations_lock);
     free(array);
     return CUDA_SUCCESS;
 }
@@ -160,8 +157,7 @@ API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIP
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
     FAIL_IF(handle == NULL || descriptor == NULL, CUDA_ERROR_INVALID_VALUE);
-    struct mipmap *mipmap = calloc(1, sizeof *mipmap);
-    FAIL_IF(mipmap == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct mipmap *mipmap = checked(calloc(1, sizeof *mipmap));
     CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
     CUresult result = array_make(&mipmap->levels[0], &level);
     mipmap->count = result == CUDA_SUCCESS;
@@ -183,8 +179,7 @@ API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIP
 API(cuMipmappedArrayDestroy, CUmipmappedArray handle)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
-    struct mipmap *mipmap = mipmap_from(handle);
-    FAIL_IF(mipmap == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(struct mipmap, mipmap, mipmap_from(handle), CUDA_ERROR_INVALID_HANDLE);
     object_remove(mipmap);
     return end(mipmap);
 }

@@ -18,10 +18,9 @@ struct side side_device(CUdeviceptr address)
 /* An address that is neither device memory nor registered is a host address, as for the driver. */
 struct side side_unified(CUdeviceptr address)
 {
-    space_lock_to_read();
-    bool known = space_find(address) != NULL;
-    space_unlock();
-    return known ? side_device(address) : side_host((const void *)(uintptr_t)address);
+    SPACE_LOCKED(read);
+    return space_find(address) != NULL ? side_device(address)
+                                       : side_host((const void *)(uintptr_t)address);
 }
 
 struct work copy_line(struct side to, struct side from, size_t bytes)

@@ -14,24 +14,20 @@
 
 static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, unsigned flags)
 {
-    struct context *context = context_current();
     FAIL_IF(memory == NULL || size == 0, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(whole_pages(size) < size, CUDA_ERROR_OUT_OF_MEMORY);
     void *mapped = mmap(NULL, whole_pages(size), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     FAIL_IF(mapped == MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
-    struct residency *residency = NULL;
-    if (kind == ALLOCATED_MANAGED && (residency = residency_new((uintptr_t)mapped, size)) == NULL) {
-        munmap(mapped, whole_pages(size));
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pthread_mutex_lock(&allocations_lock);
+    struct residency *residency = kind != ALLOCATED_MANAGED ? NULL
+        : residency_new((uintptr_t)mapped, size);
+    *memory = mapped;
+    LOCKED(allocations_lock);
     host_map(mapped, size, residency);
-    struct allocation *allocation = allocation_add((uintptr_t)mapped, size, kind, context);
+    struct allocation *allocation = allocation_add((uintptr_t)mapped, size, kind,
+                                                   context_current());
     allocation->flags = flags;
     allocation->residency = residency;
-    pthread_mutex_unlock(&allocations_lock);
-    *memory = mapped;
     return CUDA_SUCCESS;
 }
 
@@ -78,11 +74,10 @@ static CUresult release(void *memory, enum allocation_kind kind, CUresult unknow
     if (!ours)
         return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
     TRY(context_drain(context));
-    pthread_mutex_lock(&allocations_lock);
-    allocation = allocation_find((uintptr_t)memory);
-    if (allocation != NULL && allocation->base == (uintptr_t)memory)
+    LOCKED(allocations_lock);
+    allocation = allocation_at((uintptr_t)memory);
+    if (allocation != NULL)
         host_free(allocation);
-    pthread_mutex_unlock(&allocations_lock);
     return CUDA_SUCCESS;
 }
 
@@ -132,11 +127,9 @@ static bool is_mapped_by_program(CUdeviceptr address)
 
 static bool is_known(CUdeviceptr address)
 {
-    pthread_mutex_lock(&allocations_lock);
+    LOCKED(allocations_lock);
     const struct allocation *allocation = allocation_find(address);
-    bool known = allocation != NULL && !allocation->hidden;
-    pthread_mutex_unlock(&allocations_lock);
-    return known || is_mapped_by_program(address);
+    return (allocation != NULL && !allocation->hidden) || is_mapped_by_program(address);
 }
 
 API(cuMemHostUnregister, void *memory)
@@ -172,15 +165,13 @@ API(cuMemHostGetFlags, unsigned int *flags, void *memory)
 {
     ENTER(ENTRY_CONTEXT);
     FAIL_IF(flags == NULL, CUDA_ERROR_INVALID_VALUE);
-    pthread_mutex_lock(&allocations_lock);
-    struct allocation *allocation = allocation_find((uintptr_t)memory);
-    bool locked = is_locked(allocation);
-    if (locked)
+    LOCKED(allocations_lock);
+    const struct allocation *allocation = allocation_find((uintptr_t)memory);
+    if (is_locked(allocation))
         *flags = allocation->flags;
-    pthread_mutex_unlock(&allocations_lock);
-    if (!locked && is_mapped_by_program((uintptr_t)memory)) {
+    else if (is_mapped_by_program((uintptr_t)memory))
         *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
-        return CUDA_SUCCESS;
-    }
-    return locked ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    else
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }

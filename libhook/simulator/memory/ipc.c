@@ -63,10 +63,9 @@ static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
     close(file);
     TRY(result);
     TRY(device_map(context_current()->device, physical, &base));
-    pthread_mutex_lock(&allocations_lock);
-    allocation_add(base + handle.offset, handle.size, ALLOCATED_IMPORT, context_current());
-    pthread_mutex_unlock(&allocations_lock);
     *address = base + handle.offset;
+    LOCKED(allocations_lock);
+    allocation_add(*address, handle.size, ALLOCATED_IMPORT, context_current());
     return CUDA_SUCCESS;
 }
 
@@ -88,9 +87,8 @@ API(cuIpcCloseMemHandle, CUdeviceptr address)
     ENTER(ENTRY_CONTEXT);
     TRY(context_drain(context_current()));
     LOCKED(allocations_lock);
-    struct allocation *allocation = allocation_find(address);
-    bool ours = allocation != NULL && allocation->base == address
-        && allocation->kind == ALLOCATED_IMPORT;
+    struct allocation *allocation = allocation_at(address);
+    bool ours = allocation != NULL && allocation->kind == ALLOCATED_IMPORT;
     if (ours)
         device_free(allocation);
     return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

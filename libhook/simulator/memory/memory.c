@@ -49,8 +49,8 @@ API(cuMemFree_v2, CUdeviceptr address)
     if (address == 0)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&allocations_lock);
-    struct allocation *allocation = allocation_find(address);
-    bool ours = allocation != NULL && allocation->base == address && !allocation->hidden
+    struct allocation *allocation = allocation_at(address);
+    bool ours = allocation != NULL && !allocation->hidden
         && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
             || allocation->kind == ALLOCATED_MANAGED);
     struct context *context = ours ? allocation->context : NULL;
@@ -67,9 +67,8 @@ API(cuMemFree_v2, CUdeviceptr address)
         return free_behind_all(context_current() != NULL ? context_current() : context, address);
     TRY(context_drain(context));     /* as the driver: work in flight may use the memory */
     LOCKED(allocations_lock);
-    allocation = allocation_find(address);
-    FAIL_IF(allocation == NULL || allocation->base != address,
-            CUDA_ERROR_INVALID_VALUE);       /* another thread has freed it meanwhile */
+    allocation = allocation_at(address);
+    FAIL_IF(allocation == NULL, CUDA_ERROR_INVALID_VALUE);   /* another thread has freed it */
     if (allocation->kind == ALLOCATED_MANAGED)
         host_free(allocation);
     else
@@ -89,35 +88,28 @@ API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
 
 static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
-    bool found = false;
-    pthread_mutex_lock(&allocations_lock);
-    struct allocation *allocation = allocation_find(address);
+    LOCKED(allocations_lock);
+    SPACE_LOCKED(read);
+    const struct allocation *allocation = allocation_find(address);
+    const struct mapping *mapping = space_find(address);
     if (allocation != NULL && !allocation->hidden) {
-        found = true;
         *base = allocation->base;
         *size = allocation->size;
-    }
-    pthread_mutex_unlock(&allocations_lock);
-    if (found)
         return true;
-    SPACE_LOCKED(read);
-    struct mapping *mapping = space_find(address);
-    if (mapping != NULL && !mapping->allocated) {
-        found = true;
-        *base = mapping->base;
-        *size = mapping->size;
     }
-    return found;
+    if (mapping == NULL || mapping->allocated)
+        return false;
+    *base = mapping->base;
+    *size = mapping->size;
+    return true;
 }
 
 API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr address)
 {
     ENTER(ENTRY_CONTEXT);
-    CUdeviceptr found_base;
-    size_t found_size;
+    CUdeviceptr found_base = 0;
+    size_t found_size = 0;
     bool found = find_range(address, &found_base, &found_size);
-    if (!found)
-        found_base = found_size = 0;
     GIVE_IF(base, found_base);
     GIVE_IF(size, found_size);
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

@@ -42,8 +42,7 @@ API(cuMemPoolDestroy, CUmemoryPool handle)
 API(cuMemPoolTrimTo, CUmemoryPool handle, size_t keep)
 {
     ENTER(ENTRY_INIT);
-    struct pool *pool = pool_from(handle);
-    FAIL_IF(pool == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct pool, pool, pool_from(handle), CUDA_ERROR_INVALID_VALUE);
     LOCKED(allocations_lock);
     pool_shrink(pool, keep);
     return CUDA_SUCCESS;

@@ -78,8 +78,7 @@ API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size,
 API(cuMemRelease, CUmemGenericAllocationHandle handle)
 {
     ENTER(ENTRY_INIT);
-    struct physical *physical = physical_from(handle);
-    FAIL_IF(physical == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct physical, physical, physical_from(handle), CUDA_ERROR_INVALID_VALUE);
     if (atomic_fetch_sub(&physical->handles, 1) == 1)
         object_remove(physical);
     physical_drop(physical);
@@ -120,9 +119,7 @@ API(cuMemUnmap, CUdeviceptr address, size_t size)
                                                                 outside of the reservation */
     size_t count = 0;
     valid = valid && space_within(address, size, &first, &count);
-    struct physical **dropped = malloc((count != 0 ? count : 1) * sizeof(struct physical *));
-    if (dropped == NULL)
-        abort();
+    struct physical **dropped = checked(calloc(count + 1, sizeof(struct physical *)));
     for (size_t i = 0; i < count; i++)
         dropped[i] = first[i].physical;
     if (count != 0)

@@ -104,14 +104,12 @@ static CUresult make_variables(const char *text, struct module *module)
 
 static void drop_variables(struct module *module)
 {
-    pthread_mutex_lock(&allocations_lock);
+    LOCKED(allocations_lock);
     for (size_t i = 0; i < module->variable_count; i++) {
-        struct allocation *allocation = allocation_find(module->variables[i].address);
-        if (allocation != NULL && allocation->base == module->variables[i].address
-            && allocation->kind == ALLOCATED_VARIABLE)
+        struct allocation *allocation = allocation_at(module->variables[i].address);
+        if (allocation != NULL && allocation->kind == ALLOCATED_VARIABLE)
             device_free(allocation);         /* otherwise it was freed with its context */
     }
-    pthread_mutex_unlock(&allocations_lock);
     free(module->variables);
 }
 
@@ -136,15 +134,11 @@ static CUresult module_load(const char *image, struct context *context, struct m
     size_t count;
     FAIL_IF(image == NULL || result == NULL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(strstr(image, ".version") == NULL, CUDA_ERROR_INVALID_IMAGE);
-    CUresult found = find_kernels(image, kernels, FUNCTIONS, &count);
-    if (found != CUDA_SUCCESS)
-        return found;
+    TRY(find_kernels(image, kernels, FUNCTIONS, &count));
     if (count == 0 && strstr(image, ".global .align") == NULL && !is_empty_program(image))
         return CUDA_ERROR_INVALID_PTX;
-    struct module *module = calloc(1, sizeof *module);
-    struct function *functions = calloc(count + 1, sizeof *functions);
-    if (module == NULL || functions == NULL)
-        abort();
+    struct module *module = checked(calloc(1, sizeof *module));
+    struct function *functions = checked(calloc(count + 1, sizeof *functions));
     *module = (struct module){.context = context, .functions = functions, .count = count};
     if (context != NULL)
         context_drain(context);      /* driver 580 waits here, too */
@@ -153,7 +147,7 @@ static CUresult module_load(const char *image, struct context *context, struct m
         object_add(&functions[i], OBJECT_FUNCTION);
     }
     object_add(module, context != NULL ? OBJECT_MODULE : OBJECT_LIBRARY);
-    found = make_variables(image, module);
+    CUresult found = make_variables(image, module);
     if (found != CUDA_SUCCESS) {
         module_unload(module);
         return found;
@@ -229,8 +223,7 @@ API(cuModuleLoadDataEx, CUmodule *module, const void *image, unsigned int count,
 API(cuModuleUnload, CUmodule handle)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
-    struct module *module = module_from(handle);
-    FAIL_IF(module == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(struct module, module, module_from(handle), CUDA_ERROR_INVALID_HANDLE);
     CUresult result = context_drain(module->context);        /* the module's code may be running */
     module_unload(module);
     return result;
@@ -302,8 +295,7 @@ GETTER(cuFuncGetName, (const char **name, CUfunction function), ENTRY_INIT, name
 API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t *size)
 {
     ENTER(ENTRY_INIT);
-    const struct function *function = function_from(handle);
-    FAIL_IF(function == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(const struct function, function, function_from(handle), CUDA_ERROR_INVALID_HANDLE);
     if (offset == NULL || index >= (size_t)function->kernel->parameters)
         return CUDA_ERROR_INVALID_VALUE;
     *offset = index * 8;
@@ -377,8 +369,7 @@ API(cuLibraryLoadData, CUlibrary *library, const void *code, CUjit_option *optio
 API(cuLibraryUnload, CUlibrary handle)
 {
     ENTER(ENTRY_INIT);
-    struct module *library = library_from(handle);
-    FAIL_IF(library == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(struct module, library, library_from(handle), CUDA_ERROR_INVALID_HANDLE);
     module_unload(library);
     return CUDA_SUCCESS;
 }
@@ -407,10 +398,8 @@ static struct module *instance_in(struct module *library, struct context *contex
            && (instance->context != context || instance->context_id != context->id))
         instance = instance->next;
     if (instance == NULL) {
-        instance = calloc(1, sizeof *instance);
-        struct function *functions = calloc(library->count + 1, sizeof *functions);
-        if (instance == NULL || functions == NULL)
-            abort();
+        instance = checked(calloc(1, sizeof *instance));
+        struct function *functions = checked(calloc(library->count + 1, sizeof *functions));
         *instance = (struct module){.context = context, .context_id = context->id,
                                     .functions = functions, .count = library->count,
                                     .next = library->instances};
@@ -432,8 +421,7 @@ API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
 {
     ENTER(ENTRY_CONTEXT);
     FAIL_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
-    const struct function *own = function_from((CUfunction)kernel);
-    FAIL_IF(own == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(const struct function, own, function_from((CUfunction)kernel), CUDA_ERROR_INVALID_HANDLE);
     if (own->context == NULL)        /* a kernel of a library */
         own = &instance_in(own->module, context_current())
                    ->functions[own - own->module->functions];

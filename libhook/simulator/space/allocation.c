@@ -56,16 +56,20 @@ struct allocation *allocation_find(CUdeviceptr address)
     return address < allocation->base + size ? allocation : NULL;
 }
 
+struct allocation *allocation_at(CUdeviceptr base)
+{
+    struct allocation *allocation = allocation_find(base);
+    return allocation != NULL && allocation->base == base ? allocation : NULL;
+}
+
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context)
 {
-    struct allocation *allocation = calloc(1, sizeof *allocation);
+    struct allocation *allocation = checked(calloc(1, sizeof *allocation));
     if (state.count == state.room) {
         state.room = state.room == 0 ? 64 : state.room * 2;
-        state.list = realloc(state.list, state.room * sizeof(struct allocation *));
+        state.list = checked(realloc(state.list, state.room * sizeof(struct allocation *)));
     }
-    if (allocation == NULL || state.list == NULL)
-        abort();
     *allocation = (struct allocation){.base = base, .size = size, .kind = kind,
                                       .context = context->owner, .device = context->device,
                                       .id = ++state.made};
@@ -167,8 +171,7 @@ static CUresult take_part(struct device *device, size_t size, struct chunk **chu
             && free_run(*chunk, units) != UNITS)
             break;
     if (*chunk == NULL) {
-        struct chunk *made = calloc(1, sizeof *made);
-        FAIL_IF(made == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+        struct chunk *made = checked(calloc(1, sizeof *made));
         CUresult result = map_new(device, PHYSICAL_GRAIN, &made->physical, &made->base);
         if (result != CUDA_SUCCESS) {
             free(made);

@@ -40,6 +40,7 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
 
 /* The lock is held for the following functions. */
 struct allocation *allocation_find(CUdeviceptr address);     /* NULL: none has the address */
+struct allocation *allocation_at(CUdeviceptr base);          /* NULL: none begins there */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context);
 

@@ -9,8 +9,7 @@ static struct graph_memory *all;
 
 CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **result)
 {
-    struct graph_memory *memory = calloc(1, sizeof *memory);
-    FAIL_IF(memory == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct graph_memory *memory = checked(calloc(1, sizeof *memory));
     graph_memory_trim(context->device);
     *memory = (struct graph_memory){
         .references = 1, .size = size, .device = context->device, .next = all,
@@ -20,10 +19,9 @@ CUresult graph_memory_new(struct context *context, size_t size, struct graph_mem
         free(memory);
         return failed;
     }
-    pthread_mutex_lock(&allocations_lock);
-    allocation_find(memory->address)->graphs = true;
-    pthread_mutex_unlock(&allocations_lock);
     *result = all = memory;
+    LOCKED(allocations_lock);
+    allocation_at(memory->address)->graphs = true;
     return CUDA_SUCCESS;
 }
 
@@ -40,9 +38,8 @@ void graph_memory_drop(struct graph_memory *memory)
 /* NULL: it was freed with its context. */
 static struct allocation *allocation_of(const struct graph_memory *memory)
 {
-    struct allocation *allocation = allocation_find(memory->address);
-    return allocation != NULL && allocation->base == memory->address && allocation->graphs
-        ? allocation : NULL;
+    struct allocation *allocation = allocation_at(memory->address);
+    return allocation != NULL && allocation->graphs ? allocation : NULL;
 }
 
 void graph_memory_trim(const struct device *device)

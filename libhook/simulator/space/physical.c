@@ -92,8 +92,7 @@ static void destroy(struct physical *physical)
 CUresult physical_create(struct device *device, size_t size, CUmemAllocationHandleType types,
                          struct physical **result)
 {
-    struct physical *physical = calloc(1, sizeof *physical);
-    FAIL_IF(physical == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct physical *physical = checked(calloc(1, sizeof *physical));
     *physical = (struct physical){.device = device, .size = size, .references = 1,
                                   .handle_types = types, .file = -1};
     pthread_mutex_init(&physical->filling, NULL);
@@ -193,10 +192,8 @@ CUresult physical_import(int file, struct physical **result)
                    != (ssize_t)sizeof trailer
             || trailer.magic != TRAILER_MAGIC
             || (uint64_t)status.st_size != trailer.size + TRAILER_SPACE, CUDA_ERROR_INVALID_VALUE);
-    struct device *device = device_of_gpu(trailer.gpu);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
-    struct physical *physical = calloc(1, sizeof *physical);
-    FAIL_IF(physical == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    FIND(struct device, device, device_of_gpu(trailer.gpu), CUDA_ERROR_INVALID_DEVICE);
+    struct physical *physical = checked(calloc(1, sizeof *physical));
     *physical = (struct physical){.device = device, .size = trailer.size, .references = 1,
                                   .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                   .file = -1 /* the driver does not export imported memory */};

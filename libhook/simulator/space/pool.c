@@ -26,8 +26,7 @@ struct pool *pool_default(struct device *device)
     LOCKED(allocations_lock);
     if (device->default_pool == NULL)
         device->default_pool = pool_make(device, 0);
-    struct pool *pool = device->default_pool;
-    return pool;
+    return device->default_pool;
 }
 
 struct pool *pool_current(struct device *device)
@@ -77,11 +76,10 @@ void pool_loses(struct allocation *allocation)
 void pool_give_back(CUdeviceptr address)
 {
     LOCKED(allocations_lock);
-    struct allocation *allocation = allocation_find(address);
-    bool found = allocation != NULL && allocation->base == address;
-    if (found && allocation->pool != NULL)
+    struct allocation *allocation = allocation_at(address);
+    if (allocation != NULL && allocation->pool != NULL)
         free_now(allocation);
-    else if (found)
+    else if (allocation != NULL)
         device_free(allocation);     /* memory of cuMemAlloc may be freed in a stream, too */
 }
 
@@ -114,7 +112,6 @@ static bool reuse(struct pool *pool, size_t size, CUdeviceptr *address)
 CUresult pool_take(struct pool *pool, struct context *context, size_t size,
                    CUdeviceptr *address)
 {
-    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&allocations_lock);
     bool reused = reuse(pool, size, address);
     bool full = !reused && pool->maximum != 0 && pool->reserved + size > pool->maximum;
@@ -124,10 +121,8 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
     if (context->device->primary != NULL)
         context = context->device->primary;
     if (!reused)
-        result = device_allocate(context, size, ALLOCATED_POOL, pool, address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&allocations_lock);
+        TRY(device_allocate(context, size, ALLOCATED_POOL, pool, address));
+    LOCKED(allocations_lock);
     pool->used += size;
     allocations_open(pool, pool->readers);
     pool->reserved += reused ? 0 : size;
@@ -135,6 +130,5 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
         pool->used_high = pool->used + pool->lost;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
-    pthread_mutex_unlock(&allocations_lock);
     return CUDA_SUCCESS;
 }

@@ -27,9 +27,7 @@ static struct residency *all;
 struct residency *residency_new(CUdeviceptr base, size_t size)
 {
     size_t count = (size + RESIDENCY_PAGE - 1) / RESIDENCY_PAGE;
-    struct residency *made = calloc(1, sizeof *made + count * sizeof made->pages[0]);
-    if (made == NULL)
-        return NULL;
+    struct residency *made = checked(calloc(1, sizeof *made + count * sizeof made->pages[0]));
     made->base = base;
     made->count = count;
     LOCKED(lock);

@@ -16,7 +16,7 @@
 
 struct residency;
 
-/* NULL: out of memory. `base` is aligned to a page. */
+/* `base` is aligned to a page. */
 struct residency *residency_new(CUdeviceptr base, size_t size);
 void residency_drop(struct residency *residency);
 

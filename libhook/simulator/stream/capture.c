@@ -70,8 +70,7 @@ CUresult capture_wait(struct stream *stream, struct event *event)
         capture->broken = true;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
-    struct capture *other = capture_numbered(event->capture_id);
-    FAIL_IF(other == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct capture, other, capture_numbered(event->capture_id), CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(other->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     if (capture != NULL && capture != other) {
         capture->broken = other->broken = true;

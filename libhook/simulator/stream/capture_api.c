@@ -18,24 +18,19 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
             return CUDA_ERROR_INVALID_VALUE;
     if (stream == stream->context->legacy)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct capture *capture = calloc(1, sizeof *capture);
-    FAIL_IF(capture == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     LOCKED(engine_lock);
-    if (stream->capture != NULL) {
-        free(capture);
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    } else {
-        *capture = (struct capture){.next = captures.list, .id = ++captures.made,
-                                    .origin = stream, .mode = mode, .thread = &capture_thread_mode,
-                                    .to_graph = into != NULL,
-                                    .graph = into != NULL ? graph_from(into) : graph_make()};
-        capture->first = capture->graph->count;
-        captures.list = capture;
-        atomic_fetch_add(&captures.count, 1);
-        stream->capture = capture;
-        capture_set_ends(stream, (struct node *const *)after, count);
-    }
-    return result;
+    FAIL_IF(stream->capture != NULL, CUDA_ERROR_ILLEGAL_STATE);
+    struct capture *capture = checked(calloc(1, sizeof *capture));
+    *capture = (struct capture){.next = captures.list, .id = ++captures.made,
+                                .origin = stream, .mode = mode, .thread = &capture_thread_mode,
+                                .to_graph = into != NULL,
+                                .graph = into != NULL ? graph_from(into) : graph_make()};
+    capture->first = capture->graph->count;
+    captures.list = capture;
+    atomic_fetch_add(&captures.count, 1);
+    stream->capture = capture;
+    capture_set_ends(stream, (struct node *const *)after, count);
+    return CUDA_SUCCESS;
 }
 
 /* Whether the origin stream has waited for all other streams of the capture. */

@@ -25,8 +25,7 @@ static bool is_pageable(const struct side *side)
     if (!side->host)
         return false;
     SPACE_LOCKED(read);
-    bool known = space_find(side->address) != NULL;
-    return !known;
+    return space_find(side->address) == NULL;
 }
 
 static bool is_valid(const struct side *side, const struct work *work,

@@ -17,8 +17,7 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
     if (handle == NULL || flags > 7
         || ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0))
         return CUDA_ERROR_INVALID_VALUE;
-    struct event *event = calloc(1, sizeof *event);
-    FAIL_IF(event == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct event *event = checked(calloc(1, sizeof *event));
     event->context = context_current()->owner;
     event->references = 1;
     event->flags = flags;
@@ -30,8 +29,7 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
 /* Fails in a broken context, although the handle becomes invalid. */
 static CUresult destroy(CUevent handle)
 {
-    struct event *event = event_from(handle);
-    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(struct event, event, event_from(handle), CUDA_ERROR_INVALID_HANDLE);
     CUresult result = context_error();
     object_remove(event);
     LOCKED(engine_lock);
@@ -42,8 +40,7 @@ static CUresult destroy(CUevent handle)
 FORWARD_BOTH(cuEventDestroy, _v2, (CUevent handle), ENTRY_INIT, destroy(handle))
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
 {
-    struct event *event = event_from(handle);
-    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(struct event, event, event_from(handle), CUDA_ERROR_INVALID_HANDLE);
     FIND_STREAM(stream_handle);
     FAIL_IF(flags > CU_EVENT_RECORD_EXTERNAL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(event->context != stream->context->owner, CUDA_ERROR_INVALID_HANDLE);
@@ -69,8 +66,7 @@ API_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int f
 
 static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
 {
-    struct event *event = event_from(handle);
-    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FIND(struct event, event, event_from(handle), CUDA_ERROR_INVALID_HANDLE);
     FIND_STREAM(stream_handle);
     FAIL_IF(flags > CU_EVENT_WAIT_EXTERNAL, CUDA_ERROR_INVALID_VALUE);
     struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
@@ -135,17 +131,13 @@ static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_han
     FAIL_IF(milliseconds == NULL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(from == NULL || to == NULL || from->context != to->context, CUDA_ERROR_INVALID_HANDLE);
     FAIL_IF(((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING) != 0, CUDA_ERROR_INVALID_HANDLE);
-    pthread_mutex_lock(&engine_lock);
-    CUresult result = context_check(from->context);
-    if (result == CUDA_SUCCESS && (from->last.stream == NULL || to->last.stream == NULL))
-        result = CUDA_ERROR_INVALID_HANDLE;
-    if (result == CUDA_SUCCESS && (!event_reached(from) || !event_reached(to)))
-        result = CUDA_ERROR_NOT_READY;
-    pthread_mutex_unlock(&engine_lock);
-    if (result == CUDA_SUCCESS)
-        *milliseconds = (float)((double)(int64_t)(atomic_load(&to->time)
-                                                  - atomic_load(&from->time)) / 1e6);
-    return result;
+    LOCKED(engine_lock);
+    TRY(context_check(from->context));
+    FAIL_IF(from->last.stream == NULL || to->last.stream == NULL, CUDA_ERROR_INVALID_HANDLE);
+    FAIL_IF(!event_reached(from) || !event_reached(to), CUDA_ERROR_NOT_READY);
+    *milliseconds = (float)((double)(int64_t)(atomic_load(&to->time) - atomic_load(&from->time))
+                            / 1e6);
+    return CUDA_SUCCESS;
 }
 
 FORWARD_BOTH(cuEventElapsedTime, _v2, (float *milliseconds, CUevent from, CUevent to), ENTRY_INIT,

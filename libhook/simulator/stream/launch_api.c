@@ -79,8 +79,7 @@ API_PTSZ(cuStreamAddCallback,
 static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
 {
     FIND_STREAM(stream_handle);
-    struct graph_exec *exec = graph_exec_from(handle);
-    FAIL_IF(exec == NULL, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct graph_exec, exec, graph_exec_from(handle), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     TRY(capture_forbids_stream(stream));
     graph_exec_queue(exec, stream);

@@ -67,8 +67,8 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
         return result;
     struct work work = {.kind = WORK_FREE, .freed = address};
     pthread_mutex_lock(&allocations_lock);
-    struct allocation *allocation = allocation_find(address);
-    bool graphs = allocation != NULL && allocation->base == address && allocation->graphs;
+    struct allocation *allocation = allocation_at(address);
+    bool graphs = allocation != NULL && allocation->graphs;
     pthread_mutex_unlock(&allocations_lock);
     pthread_mutex_lock(&engine_lock);
     bool capturing = stream->capture != NULL;
@@ -81,9 +81,8 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
         return result;
     TRY(capture_prohibits());
     pthread_mutex_lock(&allocations_lock);
-    allocation = allocation_find(address);
-    bool pooled = allocation != NULL && allocation->base == address && !allocation->hidden
-        && !allocation->freeing
+    allocation = allocation_at(address);
+    bool pooled = allocation != NULL && !allocation->hidden && !allocation->freeing
         && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);
     if (pooled)
         allocation->freeing = true;

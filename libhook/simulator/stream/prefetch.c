@@ -9,9 +9,7 @@ static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, 
     bool managed = managed_at(address, size) != NULL;
     pthread_mutex_unlock(&allocations_lock);
     FAIL_IF(!managed, CUDA_ERROR_INVALID_VALUE);
-    result = managed_check((int)place.type, place.id);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(managed_check((int)place.type, place.id));
     bool to_card = place.type == CU_MEM_LOCATION_TYPE_DEVICE;
     struct work work = {.kind = WORK_PREFETCH,
                         .prefetch = {.address = address, .size = size,
@@ -19,11 +17,10 @@ static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, 
     pthread_mutex_lock(&engine_lock);
     result = stream_submit(stream, &work);
     pthread_mutex_unlock(&engine_lock);
-    pthread_mutex_lock(&allocations_lock);
+    LOCKED(allocations_lock);
     struct residency *residency = managed_at(address, size);
     if (result == CUDA_SUCCESS && residency != NULL)
         residency_prefetched(residency, address, size, place);
-    pthread_mutex_unlock(&allocations_lock);
     return result;
 }
 

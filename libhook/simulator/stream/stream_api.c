@@ -11,9 +11,7 @@ CUresult stream_new(struct context *context, unsigned flags, int priority, CUstr
 {
     FAIL_IF(handle == NULL || flags > CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
     priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
-    struct stream *stream = stream_make(context, flags, priority);
-    FAIL_IF(stream == NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    *handle = (CUstream)stream;
+    *handle = (CUstream)stream_make(context, flags, priority);
     return CUDA_SUCCESS;
 }
 
@@ -52,41 +50,18 @@ static struct position *ends_of(struct stream *stream, size_t *count)
     return ends;
 }
 
-static CUresult check_free(struct stream *stream)
+/* Whether all work of the stream has ended; with `wait`, when it has. */
+static CUresult check_ended(struct stream *stream, bool wait)
 {
-    CUresult result = capture_prohibits();
-    pthread_mutex_lock(&engine_lock);
-    if (result == CUDA_SUCCESS)
-        result = capture_forbids_stream(stream);
-    return result;
-}
-
-static CUresult query(struct stream *stream)
-{
-    CUresult result = check_free(stream);
-    if (result == CUDA_SUCCESS) {
-        size_t count;
-        struct position *ends = ends_of(stream, &count);
-        positions_drop(ends, count);
-        result = count == 0 ? context_check(stream->context) : CUDA_ERROR_NOT_READY;
-    }
-    pthread_mutex_unlock(&engine_lock);
-    return result;
-}
-
-static CUresult synchronize(struct stream *stream)
-{
-    CUresult result = check_free(stream);
-    if (result == CUDA_SUCCESS) {
-        size_t count;
-        struct position *ends = ends_of(stream, &count);
-        for (size_t i = 0; i < count; i++)
-            stream_wait(ends[i].stream, ends[i].number);
-        positions_drop(ends, count);
-        result = context_check(stream->context);
-    }
-    pthread_mutex_unlock(&engine_lock);
-    return result;
+    size_t count;
+    TRY(capture_prohibits());
+    LOCKED(engine_lock);
+    TRY(capture_forbids_stream(stream));
+    struct position *ends = ends_of(stream, &count);
+    for (size_t i = 0; i < count && wait; i++)
+        stream_wait(ends[i].stream, ends[i].number);
+    positions_drop(ends, count);
+    return count == 0 || wait ? context_check(stream->context) : CUDA_ERROR_NOT_READY;
 }
 
 /* Defines both variants (plain and _ptsz) of a function with a stream; its body uses `stream`. */
@@ -109,8 +84,8 @@ static CUresult synchronize(struct stream *stream)
         return CUDA_SUCCESS;                                                             \
     }
 
-STREAM_API(cuStreamQuery, ENTRY_CALLBACK, (CUstream handle), return query(stream);)
-STREAM_API(cuStreamSynchronize, ENTRY_INIT, (CUstream handle), return synchronize(stream);)
+STREAM_API(cuStreamQuery, ENTRY_CALLBACK, (CUstream handle), return check_ended(stream, false);)
+STREAM_API(cuStreamSynchronize, ENTRY_INIT, (CUstream handle), return check_ended(stream, true);)
 STREAM_API(cuStreamGetPriority, ENTRY_INIT, (CUstream handle, int *priority),
            GIVE(priority, stream->priority))
 STREAM_API(cuStreamGetFlags, ENTRY_INIT, (CUstream handle, unsigned int *flags),

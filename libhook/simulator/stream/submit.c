@@ -44,10 +44,8 @@ static struct stream *own_stream(struct context *context)
     for (struct own_stream *own = own_streams; own != NULL; own = own->next)
         if (own->context == context && own->id == context->id)
             return own->stream;
-    struct own_stream *own = calloc(1, sizeof *own);
-    struct stream *stream = own != NULL ? stream_make(context, CU_STREAM_DEFAULT, 0) : NULL;
-    if (stream == NULL)
-        abort();
+    struct own_stream *own = checked(calloc(1, sizeof *own));
+    struct stream *stream = stream_make(context, CU_STREAM_DEFAULT, 0);
     stream->per_thread = true;
     *own = (struct own_stream){own_streams, context, context->id, stream};
     own_streams = own;
