@@ -138,9 +138,9 @@ class Peeper:
     async def call(self, member: str, signature: str = "", body: Sequence[Any] = (), *,
                    path: str = MANAGER_PATH, interface: str = MANAGER_INTERFACE,
                    flags: int = 0) -> Message:
-        reply = await self.bus.call(Message(destination=BUS_NAME, path=path, interface=interface,
-                                            member=member, signature=signature, body=list(body),
-                                            flags=MessageFlag(flags)))
+        reply = await self.bus.call(Message(
+            destination=BUS_NAME, path=path, interface=interface or None,   # type: ignore[arg-type]
+            member=member, signature=signature, body=list(body), flags=MessageFlag(flags)))
         assert reply is not None
         return reply
 

@@ -5,7 +5,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from nvshared.bus import Publication
 from nvshared.bus.dispatch import CALLS_EACH, Bus
 from nvshared.errors import ConfigError
 from nvshared.names import (
-    BUS_NAME,
     CLIENT_INTERFACE,
     GPU_INTERFACE,
     LOG_CONTROL_INTERFACE,
@@ -54,6 +53,7 @@ from tests.bus.service import (
 from tests.unit.scripted import FACTS, OTHER, script
 
 STANDARD = "org.freedesktop.DBus.Error."
+OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 
 
 def refusal(reply: Message) -> tuple[str, str]:
@@ -101,22 +101,20 @@ async def test_getall_shows_settings_and_state_of_each_object(
         manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     manager.gpus[1].lose("it fell off the bus")
-    get_all = other.properties
-    whole = await get_all(MANAGER_PATH, MANAGER_INTERFACE)
+    whole = await other.properties(MANAGER_PATH, MANAGER_INTERFACE)
     assert (whole["TQ"], whole["AntiThrash"]) == (30, "auto")
     assert whole["GPUs"] == [gpu_path(0), gpu_path(1)]
-    gpu = await get_all(gpu_path(0), GPU_INTERFACE)
+    gpu = await other.properties(gpu_path(0), GPU_INTERFACE)
     assert (gpu["Index"], gpu["UUID"], gpu["MemoryTotal"]) == (0, FACTS.uuid, FACTS.memory_total)
-    lost = await get_all(gpu_path(1), GPU_INTERFACE)
+    lost = await other.properties(gpu_path(1), GPU_INTERFACE)
     assert (gpu["Fault"], lost["State"], lost["Fault"]) == ("", "lost", "it fell off the bus")
-    figures = await get_all(gpu_path(0), STATISTICS_INTERFACE)
+    figures = await other.properties(gpu_path(0), STATISTICS_INTERFACE)
     assert (figures["Utilization"], figures["Temperature"], figures["Power"]) == (0.97, 61, 412.4)
-    shown = await get_all(client_path(client.id), CLIENT_INTERFACE)
+    shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
     memory = client.memory
     assert (shown["Allocated"], shown["Resident"]) == (memory.allocated, memory.resident)
     assert shown["Swapped"] == memory.allocated - memory.resident
-    everything = await get_all(gpu_path(0), "")
-    assert everything == gpu | figures
+    assert await other.properties(gpu_path(0)) == gpu | figures
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "error", "words"), [
@@ -147,26 +145,16 @@ async def test_dbus_call_with_a_wrong_value_is_refused_with_that_value(
     ("/com/nvshare/gpu/9", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownObject"),
     (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
     ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
+    (MANAGER_PATH, "", "SetTQ", [5], "UnknownInterface"),
+    (MANAGER_PATH, PROPERTIES, "Set", [MANAGER_INTERFACE, "TQ", Variant("u", 5)],
+     "PropertyReadOnly"),
 ])
-async def test_dbus_call_of_an_unknown_object_interface_or_member_gets_the_standard_error(
-        other: Peeper, path: str, interface: str, member: str, body: list[str], error: str) -> None:
-    name, _ = refusal(await other.call(member, "ss", body, path=path, interface=interface))
+async def test_dbus_call_of_an_unknown_object_or_member_or_readonly_property_gets_an_error(
+        manager: Manager, other: Peeper, path: str, interface: str, member: str,
+        body: list[Any], error: str) -> None:
+    signature = {"SetTQ": "u", "Set": "ssv"}.get(member, "ss")
+    name, _ = refusal(await other.call(member, signature, body, path=path, interface=interface))
     assert name == STANDARD + error
-
-
-async def test_dbus_call_without_an_interface_is_refused(manager: Manager, other: Peeper) -> None:
-    reply = await other.bus.call(Message(
-        destination=BUS_NAME, path=MANAGER_PATH, member="SetTQ", signature="u", body=[5]))
-    assert reply is not None
-    assert refusal(reply)[0] == STANDARD + "UnknownInterface"
-    assert manager.tq == 30 * SECOND
-
-
-async def test_dbus_set_of_a_property_of_the_manager_is_refused_as_read_only(
-        manager: Manager, other: Peeper) -> None:
-    body = [MANAGER_INTERFACE, "TQ", Variant("u", 5)]
-    name, _ = refusal(await other.call("Set", "ssv", body, interface=PROPERTIES))
-    assert name == STANDARD + "PropertyReadOnly"
     assert manager.tq == 30 * SECOND
 
 
@@ -237,12 +225,15 @@ async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
 async def test_dbus_caller_with_too_many_pending_calls_is_refused_while_other_callers_are_served(
         manager: Manager, other: Peeper, private: PrivateBus,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = asyncio.Event()
-    monkeypatch.setattr(Bus, "_collect", _held(Bus._collect, hold))
-    question = ("GetManagedObjects",)
-    interface = "org.freedesktop.DBus.ObjectManager"
+    hold, make = asyncio.Event(), Bus._collect
+
+    async def waits(self: Bus) -> tuple[bytes, float]:
+        await hold.wait()
+        return await make(self)
+
+    monkeypatch.setattr(Bus, "_collect", waits)
     calls = [
-        asyncio.ensure_future(other.call(*question, interface=interface))
+        asyncio.ensure_future(other.call("GetManagedObjects", interface=OBJECT_MANAGER))
         for _ in range(CALLS_EACH + 3)]
     refused = [await call for call in calls[CALLS_EACH:]]
     assert {refusal(one)[0] for one in refused} == {STANDARD + "LimitsExceeded"}
@@ -252,15 +243,6 @@ async def test_dbus_caller_with_too_many_pending_calls_is_refused_while_other_ca
     answers = [await call for call in calls[:CALLS_EACH]]
     assert {one.message_type for one in answers} == {MessageType.METHOD_RETURN}
     assert len(await other.result("ListGPUs")) == 2
-
-
-def _held(make: Callable[[Bus], Awaitable[tuple[bytes, float]]],
-          hold: asyncio.Event) -> Callable[[Bus], Awaitable[tuple[bytes, float]]]:
-    async def waits(self: Bus) -> tuple[bytes, float]:
-        await hold.wait()
-        return await make(self)
-
-    return waits
 
 
 @pytest.mark.parametrize("how", ["Get", "GetAll", "GetManagedObjects"])
@@ -276,14 +258,13 @@ async def test_dbus_read_of_gpu_figures_samples_the_card_first(
     path = gpu_path(0)
     if how == "Get":
         body = [STATISTICS_INTERFACE, "Temperature"]
-        found = await other.result(how, "ss", body, path=path, interface=PROPERTIES)
+        found = (await other.result(how, "ss", body, path=path, interface=PROPERTIES)).value
     elif how == "GetAll":
-        all_ = await other.result(how, "s", [STATISTICS_INTERFACE], path=path, interface=PROPERTIES)
-        found = all_["Temperature"]
+        found = (await other.properties(path, STATISTICS_INTERFACE))["Temperature"]
     else:
-        objects = await other.result(how, interface="org.freedesktop.DBus.ObjectManager")
-        found = objects[path][STATISTICS_INTERFACE]["Temperature"]
-    assert found.value == 77
+        objects = await other.result(how, interface=OBJECT_MANAGER)
+        found = objects[path][STATISTICS_INTERFACE]["Temperature"].value
+    assert found == 77
 
 
 async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
@@ -297,14 +278,17 @@ async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
         return await make(self)
 
     monkeypatch.setattr(Bus, "_collect", counted)
-    interface = "org.freedesktop.DBus.ObjectManager"
+    client = a_client(manager, manager.gpus[1])
     answers = await asyncio.gather(
-        *(other.result("GetManagedObjects", interface=interface) for _ in range(20)))
-    assert all(set(one) == {gpu_path(0), gpu_path(1)} for one in answers)
+        *(other.result("GetManagedObjects", interface=OBJECT_MANAGER) for _ in range(20)))
+    path = client_path(client.id)
+    assert all(set(one) == {gpu_path(0), gpu_path(1), path} for one in answers)
+    shown = answers[0][path][CLIENT_INTERFACE]
+    assert (shown["GPU"].value, shown["Name"].value) == (gpu_path(1), client.peer.name)
     assert made < 20
     before = made
     await other.call("SetTQ", "u", [77])
-    now = await other.result("GetManagedObjects", interface=interface)
+    now = await other.result("GetManagedObjects", interface=OBJECT_MANAGER)
     assert now[gpu_path(0)][GPU_INTERFACE]["TQ"].value == 77
     assert made == before + 1
 
@@ -313,8 +297,7 @@ async def test_getmanagedobjects_omits_clients_that_disconnect_during_the_call(
         manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.bus.dispatch.SLICE", -1.0)      # a pause after each object
     clients = [a_client(manager, manager.gpus[0]) for _ in range(5)]
-    call = asyncio.ensure_future(
-        other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager"))
+    call = asyncio.ensure_future(other.result("GetManagedObjects", interface=OBJECT_MANAGER))
     gone = 0
     described = Bus._described
 

@@ -23,6 +23,7 @@ from tests.unit.scripted import DEFAULTS, FACTS
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NVSHARECTL = (sys.executable, "-c", PROGRAM)
+QUOTED = " ".join(f"'{part}'" for part in NVSHARECTL)
 ROOT = Path(__file__).parents[2]
 
 
@@ -86,6 +87,7 @@ async def test_status_and_doctor_say_why_no_memory_is_stored_on_disk(
 
 
 async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Run) -> None:
+    assert "No program uses a GPU" in (await ctl("status")).out
     client = a_client(manager, manager.gpus[0])
     decide(client, holders=[client])
     ended = await ctl("status")
@@ -100,10 +102,6 @@ async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Ru
     assert lines[5].split()[:7] == ["0", "4999999", "root", "31.0G", "21.0G", "10.0G", "idle"]
     assert lines[5].endswith(" python")
     assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb: runs status
-
-
-async def test_status_without_clients_says_that_no_program_uses_a_gpu(ctl: Run) -> None:
-    assert "No program uses a GPU" in (await ctl("status")).out
 
 
 async def test_drain_command_names_programs_with_swapped_memory_and_waits_until_none_is_left(
@@ -175,8 +173,7 @@ async def test_help_example_for_process_ids_prints_only_process_ids(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
     (command,) = [line for line, text in clients.examples if text == "their process ids"]
     a_client(manager, manager.gpus[0], pid=11)
-    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run("bash", "-c", command.replace("nvsharectl", quoted, 1),
+    ended = await run("bash", "-c", command.replace("nvsharectl", QUOTED, 1),
                       NVSHARE_BUS=private.address)
     assert ended.out == "11\n"
 
@@ -200,7 +197,6 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
 @pytest.mark.parametrize(("tq", "words", "data"), [
     (500_000, "500 ms", {"tq": 1, "tq_usec": 500_000}),
     (1_500_000, "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
-    (1_000_000, "1 second", {"tq": 1, "tq_usec": 1_000_000}),
     (None, "auto", {"tq": "auto", "tq_usec": None}),
 ])
 async def test_reset_command_prints_the_restored_quantum_without_rounding(
@@ -217,6 +213,7 @@ async def test_reset_command_prints_the_restored_quantum_without_rounding(
     ("500ms", "500 ms", {"tq": 1, "tq_usec": 500_000}),
     ("1.5s", "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
     ("2min", "120 seconds", {"tq": 120, "tq_usec": 120_000_000}),
+    ("1", "1 second", {"tq": 1, "tq_usec": 1_000_000}),
 ])
 async def test_set_tq_accepts_the_units_of_the_configuration_file(
         manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]) -> None:
@@ -230,9 +227,9 @@ async def test_set_tq_accepts_the_units_of_the_configuration_file(
 
 async def test_reset_command_keeps_terms_of_programs(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
-    await ctl("limit", "11", "--memory", "1GiB")
+    assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
     assert (await ctl("reset")).code == ExitCode.OK
-    assert client.terms.in_force == Terms(1 << 30)
+    assert client.terms.in_force == Terms(1)
     help_text = " ".join((await ctl("reset", "--help")).out.split())
     assert "set for programs and tenants, with limit, weight and suspend, stay" in help_text
     assert "undo all" not in help_text
@@ -251,13 +248,6 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert (await ctl("help")).out == (await ctl("--help")).out
     assert (await ctl("help", "limit")).out == (await ctl("limit", "--help")).out
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
-
-
-async def test_command_that_sets_one_second_or_one_byte_prints_the_unit_in_the_singular(
-        manager: Manager, ctl: Run) -> None:
-    a_client(manager, manager.gpus[0], pid=11)
-    assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
-    assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
 
 
 async def test_quantum_set_to_auto_is_shown_as_auto_with_its_present_length(
@@ -306,45 +296,35 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
     assert "end now" in (await ctl("preempt", "0")).out
 
 
-@pytest.mark.parametrize(("arguments", "tq", "mode"), [
-    (["-T", "12"], 12, "auto"), (["--set-tq=12"], 12, "auto"), (["-S", "off"], 30, "off"),
-    (["--anti-thrash=on"], 30, "on"), (["-T", "12", "-S", "on"], 12, "on"),
+@pytest.mark.parametrize(("arguments", "tq", "mode", "out"), [
+    (["--set-tq=12"], 12, "auto", "The quantum of all GPUs is 12 seconds.\n"),
+    (["--anti-thrash=on"], 30, "on", "The anti-thrash mode of all GPUs is on.\n"),
+    (["-S", "off", "--json"], 30, "off", {"anti_thrash": "off", "gpu": None}),
+    (["-T", "3", "-S", "on", "--json"], 3, "on",
+     {"tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}),
+    (["-T", "4", "-S", "off"], 4, "off",
+     "The quantum of all GPUs is 4 seconds.\nThe anti-thrash mode of all GPUs is off.\n"),
 ])
 async def test_original_nvshare_flags_set_tq_and_anti_thrash(
-        manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str) -> None:
-    assert (await ctl(*arguments)).code == ExitCode.OK
+        manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str, out: object) -> None:
+    ended = await ctl(*arguments)
+    assert ended.code == ExitCode.OK
+    assert (json.loads(ended.out) if "--json" in arguments else ended.out) == out
     assert (manager.tq, manager.settings.anti_thrash) == (tq * SECOND, mode)
 
 
-async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run) -> None:
-    ended = await ctl("-T", "3", "-S", "on", "--json")
-    assert json.loads(ended.out) == {
-        "tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}
-    assert json.loads((await ctl("-S", "auto", "--json")).out) == {
-        "anti_thrash": "auto", "gpu": None}
-    assert (await ctl("-T", "4", "-S", "off")).out == (
-        "The quantum of all GPUs is 4 seconds.\nThe anti-thrash mode of all GPUs is off.\n")
-
-
 @pytest.mark.parametrize(("arguments", "code", "words"), [
-    (["set-tq", "0"], ExitCode.INVALID_ARGS, "'0'; give whole seconds, such as 30, or"),
-    (["set-tq", "-1"], ExitCode.INVALID_ARGS, "'-1'"),
-    (["set-tq", "x"], ExitCode.INVALID_ARGS, "'x'"),
-    (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
+    (["set-tq", "-1"], ExitCode.INVALID_ARGS, "'-1'; give whole seconds, such as 30, or"),
     (["set-tq"], ExitCode.INVALID_ARGS, "TIME"),
-    (["set-tq", "100000000"], ExitCode.INVALID_ARGS, "give a time of at most 1d, or auto"),
     (["status", "--bus", "none"], ExitCode.INVALID_ARGS, "an nvshared that runs with --bus "
      "none cannot be asked or told anything; start it with another, such as: nvshared --bus"),
-    (["set-tq", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
     (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
-    (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
     (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
     (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
     (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9s && nvsharectl anti-t"),
     (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
     (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
     (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
-    (["set-tq", "5", "--gpu", ""], ExitCode.NO_SUCH_THING, "no GPU ''"),
     (["clients", "--gpu", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
     (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
     (["frob"], ExitCode.INVALID_ARGS, "'frob'; give one of status,"),
@@ -357,14 +337,9 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
     (["suspend", "0"], ExitCode.INVALID_ARGS, "'0' is no process id; see the programs"),
     (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
     (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
-    (["weight", "1", "1001"], ExitCode.INVALID_ARGS, "the weight cannot be '1001'"),
     (["limit", "1"], ExitCode.INVALID_ARGS, "no limit is given; give --memory SIZE, --host"),
-    (["limit", "1", "--compute", "0"], ExitCode.INVALID_ARGS, "the compute limit cannot be"),
     (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
-    (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "give 1 to 18446744073709551615"),
     (["limit", "1", "--memory", "16777216T"], ExitCode.INVALID_ARGS, "551615 bytes, or none"),
-    (["limit", "1", "--memory", "999999999T"], ExitCode.INVALID_ARGS, "or none"),
-    (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
     (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
     (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
     (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' belongs behind its verb, not"),
@@ -375,9 +350,7 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
     (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
     (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),
     (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
-    (["set-tq", "5", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
     (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
-    (["preload", "disable", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
     (["preload", "enable", "--library", ""], ExitCode.INVALID_ARGS, "'' is no library"),
     (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
     (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),
@@ -409,25 +382,24 @@ async def test_command_without_a_daemon_says_how_to_start_nvshared(private: Priv
     assert sentence(on_system) == "nvshared is not running; start it with: systemctl start nvshared"
 
 
-@pytest.mark.parametrize("verb", ["status", "doctor", "clients", "set-tq"])
-async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(verb: str) -> None:
+async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(
+        capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise each command would start a failed service again."""
     with private_bus() as bus:
         bus.stop()
         (bus.folder / "com.nvshare.service").write_text(
             f"[D-BUS Service]\nName=com.nvshare\nExec=/bin/touch {bus.folder}/started\n")
         bus.start()
-        words = (verb, "3") if verb == "set-tq" else (verb,)
-        ended = await run(*NVSHARECTL, "--bus", bus.address, *words)
-        assert ended.code != ExitCode.OK
-        assert not (bus.folder / "started").exists()
+        for words in (["status"], ["doctor"], ["clients"], ["set-tq", "3"]):
+            ended = await in_process(capsys)("--bus", bus.address, *words)
+            assert ended.code != ExitCode.OK
+            assert not (bus.folder / "started").exists()
 
 
 async def test_top_prints_no_error_when_its_output_pipe_is_closed(
         ctl: Run, private: PrivateBus) -> None:
     """`nvsharectl top --json | head -1` ends quietly."""
-    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run("bash", "-c", f"{quoted} top --json -i 0.1 | head -1",
+    ended = await run("bash", "-c", f"{QUOTED} top --json -i 0.1 | head -1",
                       NVSHARE_BUS=private.address)
     assert json.loads(ended.out)["tq"] == 30
     assert ended.err == ""
@@ -438,38 +410,35 @@ async def test_top_prints_no_error_when_its_output_pipe_is_closed(
     [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")])
 async def test_command_with_unwritable_stdout_fails_with_the_reason(
         ctl: Run, private: PrivateBus, redirection: str, code: int, words: str) -> None:
-    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run("bash", "-c", f"{quoted} status {redirection}", NVSHARE_BUS=private.address)
+    ended = await run("bash", "-c", f"{QUOTED} status {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert ended.err == (f"nvsharectl: {words}\n" if words else "")
     ended = await run(
-        "bash", "-c", f"{quoted} status --json {redirection}", NVSHARE_BUS=private.address)
+        "bash", "-c", f"{QUOTED} status --json {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
 
 
-@pytest.mark.parametrize("arguments", ["--help", "--version", "status --help"])
+@pytest.mark.parametrize("arguments", ["--version", "status --help"])
 async def test_help_with_an_unwritable_stdout_fails_with_a_single_line(arguments: str) -> None:
-    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run("bash", "-c", f"{quoted} {arguments} >/dev/full")
+    ended = await run("bash", "-c", f"{QUOTED} {arguments} >/dev/full")
     assert ended.code == ExitCode.FAILURE
     assert ended.err == ("nvsharectl: the output cannot be written: No space left on device\n")
-    ended = await run("bash", "-c", f"set -o pipefail; {quoted} {arguments} | :")
+    ended = await run("bash", "-c", f"set -o pipefail; {QUOTED} {arguments} | :")
     assert ended.code in (0, 141)
     assert ended.err == ""
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
-@pytest.mark.parametrize("arguments", ["frob", "frob --json", "set-tq 5 --gpu 9"])
+@pytest.mark.parametrize("command", [
+    "set-tq 5 --gpu 9 2>&-", "set-tq 5 --gpu 9 2>/dev/full", "set-tq 5 --gpu 9 --json 2>/dev/full",
+])
 async def test_command_with_unwritable_stderr_keeps_its_exit_code(
-        ctl: Run, private: PrivateBus, redirection: str, arguments: str) -> None:
-    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
+        ctl: Run, private: PrivateBus, command: str) -> None:
     ended = await run(
-        "bash", "-c", f"{quoted} {arguments} {redirection}", NVSHARE_BUS=private.address,
+        "bash", "-c", f"{QUOTED} {command}", NVSHARE_BUS=private.address,
         PYTHONUNBUFFERED="",            # Python's default: it buffers output that it cannot write
     )
-    code = ExitCode.NO_SUCH_THING if "9" in arguments else ExitCode.INVALID_ARGS
-    assert (ended.code, ended.out, ended.err) == (code, "", "")
+    assert (ended.code, ended.out, ended.err) == (ExitCode.NO_SUCH_THING, "", "")
 
 
 async def test_internal_error_of_nvsharectl_is_reported_with_the_command_that_prints_a_traceback(

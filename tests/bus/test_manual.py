@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ MAN = ROOT / "packaging" / "man"
 PAGES = sorted(path.name.removesuffix(".in") for path in MAN.glob("*.in"))
 
 
+@cache
 def page(name: str) -> str:
     command = [sys.executable, "-B", str(MAN / "page.py"), str(MAN / f"{name}.in"), "1.0", "/lib/x"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -75,39 +77,28 @@ def test_man_page_is_rendered_by_mandoc_and_groff_without_warnings(
             assert ended.stdout + ended.stderr == ""
 
 
-def test_man_page_nvshared_conf_describes_every_setting() -> None:
+def test_man_page_nvshared_conf_describes_every_setting_and_placeholder() -> None:
     text = plain(page("nvshared.conf.5"))
     for option in options():
         assert f"\\fB{option.name} = " in text
         assert option.variable in text
         assert option.variable_words in text
+        assert option.metavar not in ("SIZE", "TIME", "PERCENT") or f".I {option.metavar}\n" in text
     assert text.count(".SS [") == len({option.section for option in options()})
 
 
-def test_man_page_nvsharectl_describes_every_verb_and_example() -> None:
+def test_man_page_nvsharectl_describes_every_verb_example_and_environment_variable() -> None:
     text = plain(page("nvsharectl.1"))
     for verb in VERBS:
         assert f"nvsharectl {verb.name}" in text
         for command, _ in verb.examples:
             assert command in text
-
-
-def test_man_page_nvsharectl_keeps_hyphens_of_options_and_commands() -> None:
-    text = plain(page("nvsharectl.1"))
-    assert "\nlibnvshare.so as the system's programs find it" in text
-    assert "\nThe same as: nvsharectl anti-thrash." in text
-    assert "\nThe same as: nvsharectl set-tq." in text
-    assert "\nauto: when not all programs fit" in text
-    assert "--set-tq TIME|auto" in text
-
-
-def test_man_pages_explain_each_option_placeholder_and_environment_variable() -> None:
-    text = plain(page("nvshared.conf.5"))
-    for word in {option.metavar for option in options()} & {"SIZE", "TIME", "PERCENT"}:
-        assert f".I {word}\n" in text
-    text = plain(page("nvsharectl.1"))
     for variable in (BUS_VARIABLE, SOCKET_VARIABLE, DEBUG_VARIABLE):
         assert f"\n.B {variable}\n" in text
+    # Hyphens of names and commands stay hyphens.
+    assert "\nlibnvshare.so as the system's programs find it" in text
+    assert "\nThe same as: nvsharectl anti-thrash." in text
+    assert "--set-tq TIME|auto" in text
 
 
 def test_man_pages_explain_every_exit_status() -> None:

@@ -28,15 +28,3 @@ async def test_busctl_calls_and_introspects_the_daemon(manager: Manager, publica
         assert words in shown
     ended = await run(*busctl, "call", *target, "SetTQ", "u", "0")
     assert "the quantum cannot be 0 seconds" in ended.err
-
-
-@pytest.mark.skipif(not shutil.which("gdbus"), reason="there is no gdbus on this machine")
-async def test_gdbus_calls_and_introspects_the_daemon(manager: Manager, publication: Publication,
-                                                      private: PrivateBus) -> None:
-    gdbus = ("--address", private.address, "--dest", "com.nvshare", "--object-path")
-    ended = await run("gdbus", "call", *gdbus, "/com/nvshare/gpu/1", "--method",
-                      "com.nvshare.GPU.SetTQ", "21")
-    assert ended.code == 0, ended.err
-    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 21]
-    shown = (await run("gdbus", "introspect", *gdbus, "/com/nvshare", "--recurse")).out
-    assert "node /com/nvshare/gpu/1" in shown
