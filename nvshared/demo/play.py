@@ -16,9 +16,20 @@ from typing import Any, NamedTuple, TextIO
 
 from nvshared import library
 from nvshared.control import Daemon
-from nvshared.demo.processes import TRACE, DemoGPU, Outcome, Task, errors_of, find, running, service
+from nvshared.demo.processes import (
+    LEAST,
+    TRACE,
+    DemoGPU,
+    Outcome,
+    Task,
+    errors_of,
+    find,
+    running,
+    service,
+)
 from nvshared.demo.show import Handovers, Show, show_on
 from nvshared.errors import NvshareError
+from nvshared.quantity import rounded
 from nvshared.tui.figures import size
 from nvshared.tui.tables import NARROWEST, Column
 from nvshared.units import GIB, MIB
@@ -233,6 +244,10 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
     with tempfile.TemporaryDirectory(prefix="nvshare-demo-", dir=parent) as name:
         folder = Path(name)
         gpu = await find(folder, simulate)
+        if gpu.capacity < LEAST:
+            raise NvshareError(
+                f"{gpu.name} is too small for a demonstration: {rounded(gpu.capacity)} of memory "
+                f"can be used, and {rounded(LEAST)} are needed", "try again with --simulate")
         memory = tasks(gpu)[0].memory
         is_what = "is simulated: " if gpu.simulated else f"is {gpu.name}; "
         print(f"The GPU {is_what}{gpu.why}.\nTwo programs share it. Each needs {memory // MIB} of "

@@ -149,7 +149,7 @@ class DemoGPU(NamedTuple):
 async def find(folder: Path, simulate: bool) -> DemoGPU:
     """The real GPU, or (always with `simulate`) a simulated GPU with its state in `folder`.
 
-    Raises NvshareError if the real GPU works but has too little free memory."""
+    Raises NvshareError if the real GPU works but has no free memory."""
     # No daemon serves this socket yet: programs must not find the machine's own nvshared.
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
     environment[library.PRELOAD] = ":".join(library.preloads(environment))
@@ -186,9 +186,6 @@ def _real(environment: dict[str, str], name: str, total: int, free: int) -> Demo
         raise NvshareError("/proc/meminfo does not say how much memory is available")
     host_memory = int(HOST_SHARE * int(available[1]) * KIB)
     capacity = min(free, MOST, host_memory) // MIB * MIB
-    if capacity < LEAST:
-        raise NvshareError(f"{name} and this machine have only {capacity // MIB} MiB left for a "
-                           "demonstration", "try again with --simulate")
     why = f"{rounded(capacity)} of its {rounded(total)} are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
     return DemoGPU(name, total, capacity, False, why, free - capacity, environment)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.demo.play import Act, Report, tasks
+from nvshared.demo import processes
+from nvshared.demo.play import Act, Report, play, tasks
 from nvshared.demo.processes import DemoGPU, Outcome
 from nvshared.demo.show import Handovers
+from nvshared.errors import NvshareError
 from nvshared.units import MIB
 
 CARD = DemoGPU("a card", 512 * MIB, 512 * MIB, True, "in a test", 0, {})
@@ -63,6 +65,15 @@ def test_programs_of_the_demo_fit_alone_and_not_together() -> None:
         assert one.memory + two.memory > capacity
         assert one.memory >= one.chunk
         assert one.seed != two.seed
+
+
+async def test_demo_on_a_small_gpu_fails_at_once_and_names_the_memory_needed(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On such a GPU, nvshared's reserve would leave too little for the two programs."""
+    monkeypatch.setattr(processes, "SIMULATED_MEMORY", 64 * MIB)
+    with pytest.raises(NvshareError, match="64 MiB of memory can be used, and 256 MiB are needed"):
+        await play(simulate=True)
 
 
 RIGHT_A = Outcome(A, 0, "aa", True, 1.0, "")
