@@ -50,7 +50,7 @@ $(BUILT)/nvshared.conf: packaging/man/settings.py nvshared/settings/config.py
 	$(HERE) packaging/man/settings.py >$@
 
 # An empty one would be installed as well and say nothing.
-$(BUILT)/completions/%: $(wildcard nvshared/cli/*.py)
+$(BUILT)/completions/%: $(wildcard nvshared/cli/*.py) $(BUILT)/vendor
 	@mkdir -p $(@D)
 	$(HERE) -c 'import sys; from nvshared.cli.main import main; sys.exit(main())' completion $* >$@
 	@[ -s $@ ] || { echo "The completion for $* is empty" >&2; exit 1; }

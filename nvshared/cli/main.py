@@ -26,7 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         try:
-            options = build(VERBS).parse_args(given)
+            parser = build(VERBS)
+            if "_ARGCOMPLETE" in os.environ:        # the Tab key in a shell
+                completion.print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
+            options = parser.parse_args(given)
         except SystemExit:              # after --help and --version
             sys.stdout.flush()          # raises OSError if stdout cannot be written
             raise

@@ -62,7 +62,7 @@ def test_abbreviated_option_is_refused() -> None:
 ])
 def test_nvsharectl_imports_slow_modules_only_when_needed(arguments: list[str]) -> None:
     heavy = [
-        "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",
+        "argcomplete", "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",
         "nvshared.sharing.manager"]
     program = (
         "import sys\nfrom nvshared.cli.main import main\n"

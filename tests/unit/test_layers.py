@@ -62,6 +62,7 @@ ONLY_FROM: dict[str, set[str]] = {
 
 # Where a foreign library may be imported: a purpose, or a module of one.
 FOREIGN: dict[str, set[str]] = {
+    "argcomplete": {"cli"},
     "dbus_next": {"dbus", "bus", "control"},
     "pynvml": {"machine.nvml"},
     "rich": {"cli", "tui", "demo"},

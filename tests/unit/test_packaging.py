@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvshared import __version__
-from nvshared.cli.completion import SCRIPTS
+from nvshared.cli.completion import SHELLS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -96,6 +96,7 @@ def test_installed_commands_print_their_version(installed: Path) -> None:
 def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
     """make builds the completion that packages bring, into a folder below `folder`."""
     given = [f"{name}={value}" for name, value in variables.items()]
+    (folder / "vendor").mkdir()         # argcomplete is in the test's environment
     return subprocess.run(
         ["make", "--no-print-directory", "--file=packaging/install.mk", f"BUILT={folder}", *given,
          f"{folder}/completions/{shell}"],
@@ -103,7 +104,7 @@ def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedPro
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_packages_install_completions_for_each_shell(shell: str, tmp_path: Path) -> None:
     done = made(shell, tmp_path, PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
