@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real daemon as a process, with a socket of its own and simulated cards."""
 
+import atexit
 import os
 import shutil
 import socket
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.bus.service import private_bus
 from tests.integration.fakehook import PATIENCE, Hook, pump
+from tests.integration.zygote import Daemon, Zygote
 
 if TYPE_CHECKING:
     from tests.integration.kubelet_node import Node
@@ -35,7 +38,7 @@ CARD = 1024 * MIB
 CARDS = 2
 LOOK = 1.0                              # seconds after which one looks whether a daemon still runs
 
-FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
+DAEMON = [sys.executable, "-m", "nvshared"]
 
 
 @dataclass(eq=False)
@@ -85,7 +88,8 @@ class Site:
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
     module: str = "nvshared"            # or tests.integration.changed, with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    meter: Process | None = None        # of test_moving: it samples NVML
+    meter: Process | None = None        # of test_moving: it samples NVML,
+    programs: list[Any] = field(default_factory=list)   # and programs that are checked at the end
     hooks: list[Hook] = field(default_factory=list)
     sockets: list[socket.socket] = field(default_factory=list)     # of a daemon that a test plays
 
@@ -121,10 +125,15 @@ class Site:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(str(address))
             ready.settimeout(LOOK)
+            environment = {**self.environment, "NOTIFY_SOCKET": str(address), **changed}
+            command = [*self.before, *self.command(*options)]
+            daemon: subprocess.Popen[str]
             with self.log.open("a") as log:
-                daemon = subprocess.Popen(
-                    [*self.before, *self.command(*options)], cwd=ROOT, stderr=log, text=True,
-                    env={**self.environment, "NOTIFY_SOCKET": str(address), **changed})
+                if command[:3] == DAEMON and environment.get("LD_LIBRARY_PATH") == str(SIMULATOR):
+                    daemon = Daemon(zygote(), command[3:], stderr=log, env=environment)
+                else:
+                    daemon = subprocess.Popen(
+                        command, cwd=ROOT, stderr=log, text=True, env=environment)
             self.started.append(daemon)
             try:
                 while not _says_ready(ready):
@@ -230,10 +239,19 @@ def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
         "NVSHARE_SIM_MEMORY": str(memory),
         "NVSHARE_SIM_DRIVER": os.environ.get("NVSHARE_SIM_DRIVER", ""),
     }
-    found = subprocess.run(
-        [sys.executable, "-c", FIND], env=environment, cwd=ROOT, capture_output=True, text=True,
-        check=True)
-    return environment, [bytes.fromhex(line) for line in found.stdout.split()]
+    return environment, [uuid_of(card) for card in range(number)]
+
+
+def uuid_of(card: int) -> bytes:
+    """As shared_uuid() of the simulator has it."""
+    return bytes([0x51 + 37 * card]) + bytes.fromhex(f"3a7c0e9d424b86a15f6e76736861{card:02x}")
+
+
+@cache
+def zygote() -> Zygote:
+    made = Zygote({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(SIMULATOR)})
+    atexit.register(made.close)
+    return made
 
 
 @pytest.fixture(scope="session")

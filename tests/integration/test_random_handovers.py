@@ -20,14 +20,14 @@ import pytest
 from nvshared.hook.protocol import NO_UUID
 from nvshared.units import MIB
 from tests.integration.commander import Commander
-from tests.integration.conftest import compile_faulty_disk
+from tests.integration.conftest import compile_faulty_disk, uuid_of
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 # Turns in each test, instead of the number given there; 10000 take half an hour under TSan.
 ASKED = int(os.environ.get("NVSHARE_TEST_TURNS", "0"))
 PROGRAMS = 4
-SECOND_CARD = bytes.fromhex("763a7c0e9d424b86a15f6e7673686101")    # the simulator's
+SECOND_CARD = uuid_of(1)
 CAPACITY = 56 * MIB                     # two of the four fit, with their slabs
 # Of sanitized programs: the preloaded library comes before the sanitizer's, and a program that is
 # ended frees no memory.
