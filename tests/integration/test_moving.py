@@ -2,14 +2,12 @@
 """Programs are parked, woken and moved on simulated cards, by the real daemon and helper."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,7 +16,6 @@ from random import Random
 
 import pytest
 
-from bench.moving.measure import Daemon as BenchDaemon
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import NvshareError
@@ -53,6 +50,7 @@ class Program(Process):
         super().__init__(site.program(
             [sys.executable, "-m", *(command or ("tests.integration.moved",))], environment or {},
             bufsize=1, stderr=None))
+        site.programs.append(self)
         if wait:
             assert self.line() == "ready"
 
@@ -113,28 +111,43 @@ def site(own_site: Site) -> Site:
     return own_site
 
 
+Shared = Callable[..., tuple[Control, Program]]
+
+
+@pytest.fixture
+def shared(site: Site, start: Start) -> Shared:
+    """Starts a daemon with these options, and a program."""
+    return lambda *options, **environment: (start(*options, **environment), Program(site))
+
+
+@pytest.fixture(autouse=True)
+def check_programs(site: Site, start: Start, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test that passes, the programs that still run have the right bytes, and end well."""
+    failed = request.session.testsfailed
+    yield
+    for program in site.programs if request.session.testsfailed == failed else ():
+        if program.popen.poll() is None:
+            program.check()
+            program.end()
+
+
 def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_driver_call(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, program = shared()
     assert used(site)[0] >= 64
     park(site, control)
     program.check()
     assert only(control).state == "running"
     assert used(site)[0] >= 64
     # A query wakes the program, too, also from another thread.
-    for question in ("free() > 0", "in_thread('free()')", "in_thread('fill(9)') or True"):
+    for question in ("free() > 0", "in_thread('free()')", "in_thread('fill(7)') or True"):
         park(site, control)
         assert program.ask(question) == "True"
-    program.end()
 
 
-def test_moving_md_commands_park_move_and_drain_a_program(
-    site: Site, start: Start, bus: str
-) -> None:
-    control = start()
-    program = Program(site)
+def test_moving_md_commands_park_move_and_drain_a_program(shared: Shared, bus: str) -> None:
+    control, program = shared()
     for command, card in (
         ("nvsharectl park 4711", 0), ("nvsharectl move 4711 --to 1", 1),
         ("nvsharectl drain --gpu 1", 0), ("nvsharectl --json clients", 0)):
@@ -147,9 +160,6 @@ def test_moving_md_commands_park_move_and_drain_a_program(
         assert only(control).gpu == card
         if "park" in command:
             assert only(control).state == "parked"
-        program.check()
-    program.end()
-
 
 def entries() -> list[str]:
     """All functions of the driver without functions that end contexts or work on processes."""
@@ -160,11 +170,10 @@ def entries() -> list[str]:
 
 
 def test_parked_program_wakes_at_whichever_driver_function_it_calls(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
     """The simulated driver aborts a checkpointed program of which any call arrives."""
-    control = start()
-    program = Program(site)
+    control, program = shared()
     names = entries()
     assert len(names) > 500
     client = only(control).id
@@ -182,15 +191,12 @@ def test_parked_program_wakes_at_whichever_driver_function_it_calls(
     assert only(control).state == "parked"
     control.set_client_term(client, "suspended", 0)
     assert program.ask("join()") == str(len(names))
-    program.check()
-    program.end()
 
 
 def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, program = shared()
     control.set_client_term(only(control).id, "compute-limit", 50)
     for target in (1, 0, 1):
         control.move(only(control).id, str(target))
@@ -200,7 +206,6 @@ def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
         assert figures[target] >= 64
         assert figures[1 - target] == 0
         assert only(control).compute_limit == 50
-    program.end()
 
 
 @pytest.mark.parametrize(("environment", "reason", "kept"), [
@@ -208,25 +213,23 @@ def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
     ({"NVSHARE_SIM_DRIVER": "565"}, "570", ""),
 ], ids=["refused", "an old driver"])
 def test_program_whose_park_the_driver_refuses_continues_and_shows_the_reason(
-    site: Site, start: Start, environment: dict[str, str], reason: str, kept: str
+    shared: Shared, environment: dict[str, str], reason: str, kept: str
 ) -> None:
-    control = start(**environment)
-    program = Program(site)
+    control, program = shared(**environment)
     for _ in range(2):
         refuse_to_park(control, program, reason)
     assert kept in only(control).unparkable
     assert only(control).state == "running"
-    program.end()
 
 
-def test_park_refused_by_a_temporary_driver_error_can_be_repeated(site: Site, start: Start) -> None:
+def test_park_refused_by_a_temporary_driver_error_can_be_repeated(
+    site: Site, shared: Shared
+) -> None:
     """For example, a debugger has stopped the program, and the driver's lock times out."""
-    control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessLock:1:600")
-    program = Program(site)
+    control, program = shared(NVSHARE_SIM_FAIL="cuCheckpointProcessLock:1:600")
     refuse_to_park(control, program, r"lock: .*600")
     assert only(control).unparkable == ""
     park(site, control)
-    program.end()
 
 
 FILLS_SECOND_CARD = """
@@ -240,33 +243,28 @@ input()
 
 
 def test_program_is_not_moved_to_a_card_without_enough_free_memory(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, program = shared()
     foreign = Process(site.program([sys.executable, "-c", FILLS_SECOND_CARD], {"LD_PRELOAD": ""}))
     assert foreign.line() == "0"
     with pytest.raises(NvshareError, match="GPU 1 is too small"):
         control.move(only(control).id, "1")
     program.check()
     assert only(control).gpu == 0
-    program.end()
 
 
 def test_program_is_not_moved_beyond_its_tenants_memory_limit_on_the_other_card(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    programs = [Program(site), Program(site)]
+    control, _ = shared()
+    Program(site)
     (tenant,) = {one.tenant for one in control.snapshot().clients}
     control.move(control.snapshot().clients[0].id, "1")
     control.set_tenant_terms(tenant, {"memory-limit": 100 * MIB})
     (last,) = [one for one in control.snapshot().clients if one.gpu == 0]
     with pytest.raises(NvshareError, match=r"on GPU 1, all programs of .* are limited to"):
         control.move(last.id, "1")
-    for program in programs:
-        program.check()
-        program.end()
 
 
 def answers(calls: Iterable[Callable[[], None]]) -> list[str]:
@@ -296,8 +294,6 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
     for program in programs:
         program.check()
     assert [one.gpu for one in control.snapshot().clients] == [0, 1]
-    for program in programs:
-        program.end()
 
 
 @pytest.mark.parametrize(("orders", "reasons"), [
@@ -305,10 +301,9 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
     (["park", "move"], {("", ""), ("", "has moved")}),      # either comes first
 ])
 def test_moving_with_simultaneous_orders_for_one_program_carries_them_out_in_sequence(
-    site: Site, start: Start, bus: str, orders: list[str], reasons: set[tuple[str, str]]
+    shared: Shared, bus: str, orders: list[str], reasons: set[tuple[str, str]]
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, _ = shared()
     client = only(control).id
     with Control(bus, 60) as first, Control(bus, 60) as second:
         given = answers(
@@ -316,20 +311,16 @@ def test_moving_with_simultaneous_orders_for_one_program_carries_them_out_in_seq
             for one, order in zip((first, second), orders, strict=True))
     assert tuple(why[-9:] for why in sorted(given)) in reasons
     wait_until(partial(is_on, control, int("move" in orders)))
-    program.check()
-    program.end()
 
 
 def test_idle_program_is_parked_after_the_deep_idle_time_though_no_program_waits(
     site: Site, start: Start
 ) -> None:
     control = start("--deep-idle", "10ms")
-    programs = [Program(site) for _ in range(3)]
+    for _ in range(3):
+        Program(site)
     wait_until(lambda: is_state(control, "parked"))
     assert used(site) == [0, 0]
-    for program in programs:
-        program.check()
-        program.end()
 
 
 HALF = ("--capacity", "256MiB")         # of each card, for start_two_busy()
@@ -418,18 +409,16 @@ ENDS = [pytest.param(
 
 @pytest.mark.parametrize("cut", [step for step in STEPS if step != "wake:0"])
 def test_parked_program_continues_when_the_checkpoint_helper_is_killed_at_any_step(
-    site: Site, start: Start, cut: str
+    site: Site, shared: Shared, cut: str
 ) -> None:
     site.module = "tests.integration.changed"
-    control = start(NVSHARE_TEST_CUT=cut)
-    program = Program(site)
+    control, program = shared(NVSHARE_TEST_CUT=cut)
     if cut.startswith("park"):
         refuse_to_park(control, program, "nvshare-checkpoint")
     for _ in range(2):
         program.check()
         park(site, control)
     assert only(control).unparkable == ""
-    program.end()
 
 
 @pytest.mark.parametrize(("cut", "end"), ENDS)
@@ -452,12 +441,10 @@ def test_parked_program_continues_when_the_daemon_is_ended_at_any_step(
     assert program.line() == program.right
     wait_until(lambda: bool(control.snapshot().clients))
     park(site, control)
-    program.check()
-    program.end()
 
 
 def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_were_killed(
-    site: Site, start: Start, helper: Path
+    site: Site, start: Start, shared: Shared, helper: Path
 ) -> None:
     """The process is restored on the other card, and still locked by the driver."""
     write_script(helper, f"""while read line; do
@@ -467,8 +454,7 @@ def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_wer
         *) echo "$line" | {BUILD}/nvshare-checkpoint;;
         esac
     done""")
-    control = start()
-    program = Program(site)
+    control, program = shared()
     with pytest.raises(NvshareError):
         control.move(only(control).id, "1")
     site.started[0].wait()
@@ -479,8 +465,6 @@ def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_wer
     wait_until(partial(is_on, control, 1))
     assert used(site)[0] == 0
     park(site, control)
-    program.check()
-    program.end()
 
 
 @pytest.fixture
@@ -497,16 +481,6 @@ def write_script(helper: Path, script: str) -> None:
     helper.chmod(0o755)
 
 
-def kill_helpers(daemon: subprocess.Popen[str]) -> int:
-    """Kills the daemon's nvshare-checkpoint processes; returns how many there were."""
-    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
-    helpers = [int(pid) for pid in children
-               if Path(f"/proc/{pid}/comm").read_text().startswith("nvshare-checkpo")]
-    for pid in helpers:
-        os.kill(pid, signal.SIGKILL)
-    return len(helpers)
-
-
 @pytest.mark.parametrize(("script", "reason"), [
     ("read line; echo step x y z w; echo state running", "nonsense"),
     ("read line; head -c 100000 /dev/zero; echo; echo state running", "nonsense"),
@@ -520,51 +494,31 @@ def kill_helpers(daemon: subprocess.Popen[str]) -> int:
 ], ids=["nonsense", "endless line", "endless lines", "unknown state", "fails", "hangs", "removed",
         "no program"])
 def test_park_with_a_broken_checkpoint_helper_fails_and_the_program_continues(
-    site: Site, start: Start, helper: Path, script: str | None, reason: str
+    shared: Shared, helper: Path, script: str | None, reason: str
 ) -> None:
     if script is None:
         helper.write_text("")           # and it is not executable
     else:
         write_script(helper, script)
-    control = start(NVSHARE_TEST_PATIENCE="1" if "answered" in reason else "")
-    program = Program(site)
+    control, program = shared(NVSHARE_TEST_PATIENCE="1" if "answered" in reason else "")
     for _ in range(2):
         refuse_to_park(control, program, reason)
-    program.end()
-
-
-def test_park_without_the_checkpoint_helper_fails_and_the_program_continues(
-    site: Site, start: Start, helper: Path
-) -> None:
-    shutil.copy(BUILD / "nvshare-checkpoint", helper)
-    control = start()
-    daemon = site.started[-1]
-    program = Program(site)
-    park(site, control)
-    program.check()
-    helper.unlink()
-    kill_helpers(daemon)
-    refuse_to_park(control, program, "No such file")
-    program.end()
 
 
 def test_parked_program_stopped_by_sigstop_can_be_moved_and_continues_after_sigcont(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, program = shared()
     park(site, control)
     program.popen.send_signal(signal.SIGSTOP)
     control.move(only(control).id, "1")
     program.popen.send_signal(signal.SIGCONT)
     program.check()
     wait_until(partial(is_on, control, 1))
-    program.end()
 
 
-def test_exec_in_a_parked_program_leaves_no_memory_on_the_card(site: Site, start: Start) -> None:
-    control = start()
-    program = Program(site)
+def test_exec_in_a_parked_program_leaves_no_memory_on_the_card(site: Site, shared: Shared) -> None:
+    control, program = shared()
     first = only(control).id
     park(site, control)
     assert program.ask(
@@ -572,8 +526,6 @@ def test_exec_in_a_parked_program_leaves_no_memory_on_the_card(site: Site, start
     wait_until(lambda: [one.id for one in control.snapshot().clients] != [first])
     program.check()
     park(site, control)
-    program.check()
-    program.end()
 
 
 def test_program_that_exits_during_a_move_exits_with_success(
@@ -605,45 +557,36 @@ def test_park_and_move_of_programs_that_share_memory_by_ipc_are_refused(
             with pytest.raises(NvshareError, match=r"\(801\)|memory"):
                 order(client.id)
         program.check()
-    importer.end()
-    exporter.end()
 
 
 def test_drain_before_a_stop_of_the_daemon_restores_a_parked_program(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, _ = shared()
     park(site, control)
     control.drain()
     wait_until(lambda: is_state(control, "running"))
     site.started[0].terminate()
     site.started[0].wait()
-    program.check()                     # without a daemon
-    program.end()
 
 
-def test_park_waits_for_a_long_host_function_of_the_program(site: Site, start: Start) -> None:
-    control = start()
-    program = Program(site)
+def test_park_waits_for_a_long_host_function_of_the_program(site: Site, shared: Shared) -> None:
+    control, program = shared()
     assert program.ask("launch_host_function(1.0)") == "False"      # it has not ended
     park(site, control)
     assert program.ask("ended") == "[True]"
-    program.check()
-    program.end()
 
 
 def test_program_chosen_for_a_turn_while_its_move_fails_on_both_cards_is_restored(
-    site: Site, start: Start, bus: str, helper: Path
+    site: Site, shared: Shared, bus: str, helper: Path
 ) -> None:
     asked, go = site.folder / "asked", site.folder / "go"
     write_script(helper, f"""while read line; do
         case "$line" in wake*) touch {asked}; while [ ! -e {go} ]; do sleep 0.01; done;; esac
         echo "$line"
     done | {BUILD}/nvshare-checkpoint""")
-    control = start(
+    control, program = shared(
         NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:2,cuCheckpointProcessRestore:2:2")
-    program = Program(site)
     park(site, control)
     one = only(control)
     mover = start_move(bus, one.id)
@@ -656,7 +599,6 @@ def test_program_chosen_for_a_turn_while_its_move_fails_on_both_cards_is_restore
         mover.result()
     wait_until(lambda: is_state(control, "running"))
     assert program.line() == program.right
-    program.end()
 
 
 @pytest.mark.parametrize("command", ["state", "park", "wake"])
@@ -682,10 +624,8 @@ def test_program_killed_during_a_checkpoint_helper_command_leaves_no_memory_on_t
         mover.result()
     assert used(site) == [0, 0]
     (site.folder / "armed").unlink()
-    other = Program(site)
+    Program(site)
     park(site, control)
-    other.check()
-    other.end()
 
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
@@ -722,9 +662,6 @@ def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
                     patient.park(client.id)
                 else:
                     patient.move(client.id, str(1 - client.gpu))
-    for program in programs:
-        program.check()
-        program.end()
 
 
 def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
@@ -758,36 +695,12 @@ def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
     assert "ERROR" not in site.log.read_text()
 
 
-def test_daemon_of_the_benchmarks_parks_and_moves_concurrently_and_returns_refusal_reasons(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in site.environment.items():
-        monkeypatch.setenv(name, value)
-    daemon = BenchDaemon(site.folder)
-    site.started.append(daemon.process.popen)
-    programs = [Program(site, environment={"NVSHARE_SOCKET": str(daemon.socket)}) for _ in range(3)]
-    pids = {program.popen.pid for program in programs}
-    for order in (["park"], ["move", 1], ["move", 0]):
-        for pid in pids:
-            daemon.process.send(order[0], pid, *order[1:])
-        assert {daemon.answer() for _ in pids} == {(pid, "done") for pid in pids}
-    for program in programs:
-        program.check()
-    assert "is on GPU 0 already" in daemon.order("move", min(pids), 0)
-    programs[0].end()
-    assert daemon.order("park", programs[0].popen.pid) == "has ended"
-    daemon.end()
-
-
-def test_child_forked_by_a_parked_program_gets_a_driver_error(site: Site, start: Start) -> None:
-    control = start()
-    program = Program(site)
+def test_child_forked_by_a_parked_program_gets_a_driver_error(site: Site, shared: Shared) -> None:
+    control, program = shared()
     assert program.ask("ask_in_child()") == "3"
     park(site, control)
     assert program.ask("ask_in_child()") == "3"
     assert only(control).state == "parked"
-    program.check()
-    program.end()
 
 
 def refuse_all(control: Control, program: Program, reason: str) -> None:
@@ -805,13 +718,11 @@ def refuse_all(control: Control, program: Program, reason: str) -> None:
         (one.id, one.gpu, 0) for one in before]
 
 
-def test_park_and_move_of_a_program_on_two_cards_are_refused(site: Site, start: Start) -> None:
-    control = start()
-    program = Program(site)
+def test_park_and_move_of_a_program_on_two_cards_are_refused(shared: Shared) -> None:
+    control, program = shared()
     assert program.ask("use_second_card()") == "2"
     wait_until(lambda: len(control.snapshot().clients) == 2)
     refuse_all(control, program, "it uses several GPUs")
-    program.end()
 
 
 def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: Start) -> None:
@@ -821,15 +732,13 @@ def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: 
     for program in programs:
         assert program.line() == "ready"
     refuse_all(control, programs[0], "it has its turns together with other programs")
-    for program in programs:
-        program.check()
-        program.end()
 
 
-def test_daemon_restart_leaves_a_suspended_parked_program_parked(site: Site, start: Start) -> None:
+def test_daemon_restart_leaves_a_suspended_parked_program_parked(
+    site: Site, start: Start, shared: Shared
+) -> None:
     state = site.folder / "state"
-    control = start("--state-dir", str(state))
-    program = Program(site)
+    control, program = shared("--state-dir", str(state))
     client = only(control)
     control.set_client_term(client.id, "suspended", 1)
     park(site, control)
@@ -843,7 +752,6 @@ def test_daemon_restart_leaves_a_suspended_parked_program_parked(site: Site, sta
     assert used(site) == [0, 0]
     control.set_client_term(only(control).id, "suspended", 0)
     assert program.line() == program.right
-    program.end()
 
 
 def test_context_parked_before_a_daemon_restart_reduces_the_restarted_daemons_host_budget(
@@ -865,9 +773,6 @@ def test_context_parked_before_a_daemon_restart_reduces_the_restarted_daemons_ho
     (second,) = [one for one in control.snapshot().clients if one.state != "parked"]
     with pytest.raises(NvshareError, match="the host budget has too little left"):
         control.park(second.id)
-    for program in programs:
-        program.check()
-        program.end()
 
 
 def test_context_size_that_a_library_reports_is_limited_to_private_memory_of_its_process(
@@ -879,15 +784,12 @@ def test_context_size_that_a_library_reports_is_limited_to_private_memory_of_its
     program = Program(site)
     (client,) = clients_of(control, program)
     control.park(client.id)
-    program.check()
-    program.end()
 
 
 def test_move_of_a_suspended_program_loads_no_memory_on_the_new_card(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start()
-    program = Program(site)
+    control, program = shared()
     control.set_client_term(only(control).id, "suspended", 1)
     wait_until(lambda: only(control).state == "suspended")
     program.tell("read()")
@@ -900,7 +802,6 @@ def test_move_of_a_suspended_program_loads_no_memory_on_the_new_card(
     loads = site.lines(order="load", gpu=1)
     resumed = site.lines(event="terms-changed", gpu=1)[-1]
     assert min(one["at"] for one in loads) >= resumed["at"]
-    program.end()
 
 
 def start_losing(site: Site, start: Start) -> tuple[Control, Callable[[int], None]]:
@@ -925,20 +826,17 @@ def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start
     program.check()
     wait_until(partial(is_on, control, 1))
     assert used(site)[0] == 0
-    program.end()
 
 
 def test_parked_program_is_not_restored_beyond_its_tenants_memory_limit(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
-    control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:2")
-    program = Program(site)
+    control, program = shared(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:2")
     park(site, control)
     control.set_tenant_terms(only(control).tenant, {"memory-limit": 50 * MIB})
     program.check()
     assert only(control).gpu == 0
     assert "wake failed" in site.log.read_text()
-    program.end()
 
 
 def test_program_is_not_moved_to_a_lost_card(site: Site, start: Start) -> None:
@@ -949,15 +847,13 @@ def test_program_is_not_moved_to_a_lost_card(site: Site, start: Start) -> None:
         control.move(only(control).id, "1")
     program.check()
     assert only(control).gpu == 0
-    program.end()
 
 
 def test_move_with_a_failing_restore_leaves_the_program_on_its_card(
-    site: Site, start: Start
+    site: Site, shared: Shared
 ) -> None:
     """For example, it is in a container that does not see that card, or the card is just lost."""
-    control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:101")
-    program = Program(site)
+    control, program = shared(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:101")
     first = only(control)
     with pytest.raises(NvshareError, match=r"was not moved: restore: .*\(101\)"):
         control.move(first.id, "1")
@@ -966,7 +862,6 @@ def test_move_with_a_failing_restore_leaves_the_program_on_its_card(
     lines = [line for line in site.log.read_text().splitlines() if "nvshare-checkpoint" in line]
     assert len(lines) == 1
     assert "wake failed: restore: " in lines[0]
-    program.end()
 
 
 POD = "8a1b2c3d-1111-2222-3333-444455556666"
@@ -1024,7 +919,6 @@ def test_moved_program_is_shown_on_the_new_card_by_status_top_metrics_and_histor
     wait_until(lambda: measured() == {("1", "lab", "train", "main")})
     assert used(site)[0] == 0
     wait_until(lambda: len(used_gpus()) == 2)
-    program.end()
 
 
 FILLS_CARDS = """
@@ -1039,9 +933,8 @@ input()
 """
 
 
-def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, start: Start) -> None:
-    control = start()
-    program = Program(site)
+def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, shared: Shared) -> None:
+    control, program = shared()
     assert program.ask("grow(600)") == "600"
     park(site, control)
     foreign = Process(site.program([sys.executable, "-c", FILLS_CARDS], {"LD_PRELOAD": ""}))
@@ -1050,4 +943,3 @@ def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, start: S
     wait_until(lambda: only(control).waiting_usec > 0)
     foreign.kill()
     assert program.line() == program.right
-    program.end()

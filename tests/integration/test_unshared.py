@@ -12,7 +12,7 @@ from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import Site, Start, kill, make_site, simulate, wait_until
-from tests.integration.test_moving import Program, clients_of, used
+from tests.integration.test_moving import Program, check_programs, clients_of, used  # noqa: F401
 
 RULE = "[gpu]\ntq = 300ms\n" + pages.block("docs/moving.md", "[tenant user:*]")
 CARD = 384 * MIB
@@ -95,8 +95,6 @@ def test_program_without_the_library_takes_turns_with_a_client_and_keeps_its_byt
     assert client is not None
     assert client.turns > 1
     assert "no libnvshare.so" in client.unparkable
-    ours.end()
-    bare.end()
 
 
 def test_two_unshared_programs_and_a_client_that_does_not_fit_with_either_all_get_turns(
@@ -120,10 +118,6 @@ def test_two_unshared_programs_and_a_client_that_does_not_fit_with_either_all_ge
 
         wait_until(have_had_turns)
     assert ours.ask("") == ours.right
-    ours.end()
-    for bare in unshared:
-        bare.check()
-        bare.end()
 
 
 def test_unshared_program_without_a_checkpoint_rule_is_not_a_client(
@@ -137,8 +131,6 @@ def test_unshared_program_without_a_checkpoint_rule_is_not_a_client(
         ours.check()
         assert not bare.client
         assert bare.reason == ""
-    ours.end()
-    bare.end()
 
 
 @pytest.mark.parametrize(("failing", "driver", "words"), [
@@ -156,8 +148,6 @@ def test_unshared_program_that_cannot_be_checkpointed_continues_and_shows_the_re
         bare.suspend()
     wait_until(lambda: words in bare.reason)
     assert not bare.client
-    bare.check()
-    bare.end()
 
 
 def test_suspended_program_without_the_library_uses_no_card_memory_until_resumed(
@@ -169,8 +159,6 @@ def test_suspended_program_without_the_library_uses_no_card_memory_until_resumed
     wait_until(lambda: used(site) == [0, 0])
     bare.suspend(0)
     bare.await_turn()
-    bare.check()
-    bare.end()
 
 
 def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_rule_for_it(
@@ -187,7 +175,6 @@ def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_rule_
     control = start()
     bare.check()
     wait_until(lambda: has_unshared(control))       # once NVML has been asked
-    bare.end()
 
 
 @pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])
@@ -208,11 +195,7 @@ def test_unshared_program_continues_when_daemon_and_checkpoint_helper_are_killed
     bare.control = start()
     bare.await_turn()
     bare.check()
-    ours = Program(site)
-    ours.check()
-    ours.end()
-    bare.check()
-    bare.end()
+    Program(site)
 
 
 def test_suspended_unshared_program_that_is_killed_leaves_no_memory(
