@@ -103,10 +103,11 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
     awake = [c for c in members if not c.terms.suspended]
     idle = latest_first([c for c in awake if c.phase is not Phase.WAITING], card.now)
     wait = [c for c in awake if c.phase is Phase.WAITING]
-    queued = [c for c in wait if c.queued]
+    queued = {c.id for c in wait if c.queued}
     granted = [c for c in wait if c.standing is Standing.GRANTED]
     apart = [c for c in wait if not c.queued and c.standing is not Standing.GRANTED]
-    return suspended + idle + apart[::-1] + queue.ordered(card, queued)[::-1] + granted[::-1]
+    in_order = [c for c in queue.sequence(card) if c.id in queued]
+    return suspended + idle + apart[::-1] + in_order[::-1] + granted[::-1]
 
 
 def latest_first(idle: Iterable[ScheduledClient], now: int) -> list[ScheduledClient]:

@@ -4,9 +4,10 @@
 docs/scheduler.md explains lines, priority, inner tenants and compute limits.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from math import inf
+from operator import itemgetter
 
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
@@ -76,16 +77,14 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
         child.virtual = max([child.virtual, *times])
 
 
-def sequence(card: Card) -> Iterator[ScheduledClient]:
-    """Yields the waiting clients, the next one first."""
+def sequence(card: Card) -> list[ScheduledClient]:
+    """The waiting clients, the next one first."""
     waiting = card.groups.queue()
-    roots = [root for root in card.tenants.roots.values() if root.members]
-    for root in roots:
-        in_tree = waiting if len(roots) == 1 else [c for c in waiting if c.path[0] is root]
-        yield from _sequence(card, in_tree, 0)
+    trees = [[c for c in waiting if c.path[0] is root] for root in card.tenants.roots.values()]
+    return [client for in_tree in trees for client in _sequence(card, in_tree, 0)]
 
 
-def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterable[ScheduledClient]:
+def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> list[ScheduledClient]:
     """Sorts the waiting clients of one node of this level. `waiting`: ordered by `queue_number`."""
     while waiting and level in LEVELS and not waiting[0].path[level].divided:
         level += 1
@@ -93,48 +92,22 @@ def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterabl
             return waiting              # a line shared by several nodes: by `queue_number`
     if not waiting or level not in LEVELS:
         return waiting
+    level += 1
     lines: dict[Hashable, list[ScheduledClient]] = {}
     for client in waiting:
-        lines.setdefault(client.path[level + 1].line, []).append(client)
-    return _merged(card, lines, level + 1)
-
-
-def _merged(
-    card: Card, lines: dict[Hashable, list[ScheduledClient]], level: int
-) -> Iterator[ScheduledClient]:
-    """Merges lines: of the first clients of all lines, takes the client with least virtual time."""
-    first: dict[Hashable, ScheduledClient] = {}
-    others: dict[Hashable, Iterator[ScheduledClient]] = {}
-    before = dict.fromkeys(lines, 0.0)  # virtual time of the turns yielded so far; by line
-    heap = [(c[0].path[level].after, c[0].queue_number, line) for line, c in lines.items()]
-    heapify(heap)
-    while heap:
-        _, _, line = heappop(heap)
-        if line not in others:          # lazily, as most callers read only the first client
-            waiting = lines[line]
-            others[line] = iter(
-                _sequence(card, waiting, level) if isinstance(line, Node) else waiting)
-            first[line] = next(others[line])
-        client, following = first[line], next(others[line], None)
-        if following is not None:
-            first[line], node = following, following.path[level]
-            if node is client.path[level]:
-                before[line] += _virtual_turn_time(card, node)
-            heappush(heap, (node.after + before[line], following.queue_number, line))
-        yield client
-
-
-def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledClient]:
-    """Sorts some of the waiting clients in the order of `sequence`."""
-    others = {client.id: client for client in waiting}
-    found: list[ScheduledClient] = []
-    # Stops when one of these clients is left, because that one comes last.
-    for client in sequence(card) if len(others) > 1 else ():
-        if others.pop(client.id, None) is not None:
-            found.append(client)
-            if len(others) == 1:
-                break
-    return [*found, *others.values()]
+        lines.setdefault(client.path[level].line, []).append(client)
+    keys: list[tuple[tuple[float, int], ScheduledClient]] = []
+    for line, in_line in lines.items():
+        key, turns, before = (-inf, 0), 0.0, None
+        ordered = _sequence(card, in_line, level) if isinstance(line, Node) else in_line
+        for client in ordered:
+            node = client.path[level]
+            turns += _virtual_turn_time(card, node) if node is before else 0
+            number = client.queue_number if before else in_line[0].queue_number
+            # No client comes before the client in front of it in its line.
+            key, before = max(key, (node.after + turns, number)), node
+            keys.append((key, client))
+    return [client for _, client in sorted(keys, key=itemgetter(0))]
 
 
 def bill_holders(card: Card) -> None:
