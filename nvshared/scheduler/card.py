@@ -104,7 +104,8 @@ class Counted(NamedTuple):
 
     groups: tuple[str, ...] = ()
     figures: Figures = Figures()
-    account: Account = Account()
+    account: str = ""
+    of_account: Account = Account()     # the client's part in the sums of its account
     # Three entries, for host memory, tenants' memory limits and disk limits: the domains in which
     # the client counts, and the amounts that the client adds to the sums of each domain.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), Stake()),) * 3
@@ -133,7 +134,7 @@ def counted(client: ScheduledClient) -> Counted:
         unpinned + beyond, unused, client.memory.allocated - client.stored + beyond,
         figures.host_charged + beyond)
     return Counted(
-        groups, figures,
+        groups, figures, client.account,
         Account(unshown, expected - shown, int(bool(committed) or not client.account)),
         ((client.domains, of_host), (client.tenancies, Stake(committed, unused)),
          (client.disk_limits, Stake(taken=figures.disk))))
@@ -158,8 +159,7 @@ class Groups:
         self._members: dict[str, set[int]] = {name: set() for name in (*GROUPS, *Phase)}
         self._sums = Figures()
         self._changed: dict[str, set[int]] = {}
-        self._sorted: dict[str, list[ScheduledClient]] = {}     # cache, until members change
-        self._accounts: dict[str, Account] | None = None        # cache; None: to be computed
+        self._accounts: dict[str, Account] = {}
 
     def settle(self) -> None:
         """Counts anew the clients that have changed, also in the sums of their domains."""
@@ -169,13 +169,13 @@ class Groups:
                 changed.add(id)
             before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
             now = NOTHING if client is None else counted(client)
-            if before.account != now.account:
-                self._accounts = None
             if client is not None:
                 self._counted[id] = now
+            for part, change in ((before, sub), (now, add)):
+                sums = self._accounts.get(part.account, Account())
+                self._accounts[part.account] = Account(*map(change, sums, part.of_account))
             for name in {*before.groups} ^ {*now.groups}:
                 self._members[name] ^= {id}
-                self._sorted.pop(name, None)
             self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
             for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
                 if held != new_stakes:
@@ -187,9 +187,7 @@ class Groups:
     def __getitem__(self, name: str) -> list[ScheduledClient]:
         """The members of a group, in the order in which the clients joined the card."""
         self.settle()
-        if name not in self._sorted:
-            self._sorted[name] = [self._clients[id] for id in sorted(self._members[name])]
-        return self._sorted[name].copy()
+        return [self._clients[id] for id in sorted(self._members[name])]
 
     def size(self, name: str) -> int:
         """The number of members of a group."""
@@ -208,15 +206,8 @@ class Groups:
         return [(id, one.figures) for id, one in self._counted.items()]
 
     def accounts(self) -> Mapping[str, Account]:
-        """The sums by account, of accounts with a figure that is not 0."""
+        """The sums by account."""
         self.settle()
-        if self._accounts is None:
-            self._accounts = {}
-            for id, one in self._counted.items():
-                if any(one.account):
-                    name = self._clients[id].account
-                    sums = self._accounts.get(name, Account())
-                    self._accounts[name] = Account(*map(add, sums, one.account))
         return self._accounts
 
     def margins(self) -> int:

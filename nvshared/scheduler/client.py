@@ -157,25 +157,16 @@ class Pauses:
         return max(abs(usual - since), spread)
 
 
-# Fields whose change makes card.Groups count the client anew.
-COUNTED = frozenset({
-    "memory", "room", "terms", "phase", "queue_number", "turn", "moves", "commit", "withdrawn",
-    "request", "granted", "pins", "cost", "written_back", "domains", "tenancies", "evidence",
-    "overclaims", "silenced", "path", "membership", "preallocated", "lender", "stores",
-    "disk_limits",
-})
-
-
 @dataclass(slots=True)
 class Counting:
-    """Marks the client for recounting (card.Groups) when a field of COUNTED changes."""
+    """Marks the client for recounting (card.Groups) when a field changes."""
 
     id: int                             # of the client
     touched: set[int]                   # ids of clients that changed
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-        if name in COUNTED:
+        if name not in ("id", "touched"):
             self.touched.add(self.id)
 
 

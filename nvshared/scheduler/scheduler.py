@@ -47,11 +47,12 @@ class Scheduler:
         """Handles an event. Returns actions, in order; of a new client, Limits come first."""
         card = self._card
         card.now, card.actions, card.deadline = max(now, card.now), [], None
+        queue.roll_quotas(card)
+        _record(card, event)
         if card.lost:
-            _handle_when_lost(card, event)
+            for client in card.everyone:
+                _load_all(card, client)
         else:
-            queue.roll_quotas(card)
-            _record(card, event)
             queue.bill_holders(card)
             _plan(card)
         moves.settle_loans(card)        # other cards read the loans next,
@@ -141,7 +142,8 @@ class Scheduler:
 def _record(card: Card, event: events.Event) -> None:
     match event:
         case events.Joined():
-            _join(card, event)
+            if not card.lost:
+                _join(card, event)
         case events.Left():
             client = card.remove(event.client)
             if client is not None:
@@ -176,6 +178,9 @@ def _record(card: Card, event: events.Event) -> None:
             if client is not None:
                 stayed = client.memory.pin_reason
                 promises.record_figures(client, event.memory, card.now)
+                if card.lost:
+                    _handle_record_when_lost(card, client, event)
+                    return
                 _handle_record(card, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
                     card.send(Pinned(client.id, client.memory.pin_reason))
@@ -247,7 +252,7 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
 
 def _plan(card: Card) -> None:
     """Orders everything that is due now, once all clients have reported figures and promises."""
-    if card.lost or not card.due(card.gathered):
+    if not card.due(card.gathered):
         return
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
@@ -282,30 +287,18 @@ def _lose(card: Card) -> None:
         card.send(Run(client.id))
 
 
-def _handle_when_lost(card: Card, event: events.Event) -> None:
-    match event:
-        case events.Left():
-            card.remove(event.client)
-        case events.CapacityChanged() | events.SettingsChanged():
-            _change_settings(card, event)
-        case events.TermsChanged() if event.client in card.clients:
-            card.clients[event.client].terms = event.terms
-        case events.Record() if event.client in card.clients:
-            client = card.clients[event.client]
-            promises.record_figures(client, event.memory, card.now)
-            match event:
-                case events.Stopped() | events.MemoryChanged(wants=True):
-                    card.send(Run(client.id))   # the record may have crossed the RUN of _lose
-                case events.Evicted() | events.Loaded():
-                    client.room = client.memory.room
-                    client.moves = tuple(
-                        move for move in client.moves if move.order.number > event.number)
-                case events.Stored():
-                    moves.stored(card, client, event)
-                case events.CommitAsked():
-                    promises.grant_when_lost(card, client, event)
-    for client in card.everyone:
-        _load_all(card, client)
+def _handle_record_when_lost(card: Card, client: ScheduledClient, record: events.Record) -> None:
+    match record:
+        case events.Stopped() | events.MemoryChanged(wants=True):
+            card.send(Run(client.id))   # the record may have crossed the RUN of _lose
+        case events.Evicted() | events.Loaded():
+            client.room = client.memory.room
+            client.moves = tuple(
+                move for move in client.moves if move.order.number > record.number)
+        case events.Stored():
+            moves.stored(card, client, record)
+        case events.CommitAsked():
+            promises.grant_when_lost(card, client, record)
 
 
 def _load_all(card: Card, client: ScheduledClient) -> None:

@@ -220,7 +220,7 @@ class Counting(Scheduler):
         assert card.groups.sums == Figures(*map(sum, figures))
         clients, shown = Counter[str](), Counter[str]()
         for one, part in zip(everyone, parts, strict=True):
-            clients[one.account] += part.account.clients
+            clients[one.account] += part.of_account.clients
             shown[one.account] += max(0, one.committed - one.shown) + one.beyond
         for account, sums in card.groups.accounts().items():
             assert (sums.clients, sums.unshown) == (clients[account], shown[account])
