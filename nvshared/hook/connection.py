@@ -15,7 +15,7 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 
@@ -44,14 +44,13 @@ ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
 FOR_OTHERS = 4                          # users with many connections leave 1/4 free for others;
 MANY_PART = 256                         # many: 1/256 of all connections, or more
-REFUSED_AT_MOST = 64                    # refused connections that stay open to send the refusal
 UNSERVED_MOST = 4096                    # connections of all users that are not served yet
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
 DESCRIPTORS_EACH = 4                    # a socket, a pidfd, an inflight page, a file of the disk
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 PACKETS_AT_A_TIME = 4                   # read from a connection before other users have a turn
 QUEUE_LONGEST = 256                     # unsent packets; the socket's buffer holds as many again
-LINGER = 1.0                            # seconds for a refused client to send HELLO and be refused
+LINGER = 1.0                            # seconds for a refused client to close its connection
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
 UNANSWERED_MOST = 4                     # packets that a hook sends before it awaits a reply
@@ -142,32 +141,26 @@ class HookConnection:
     """One client's socket: the Wire of its session (session.py)."""
 
     def __init__(
-        self, server: "Server", connected: socket.socket, identity: Peer, refusal: Refusal | None,
-        name: str | None = None,
+        self, server: "Server", connected: socket.socket, pidfd: int | None, identity: Peer,
+        name: str | None,
     ) -> None:
-        """`name`: systemd's name for a connection of an earlier daemon; None: a new connection.
-        Raises ProcessLookupError if the process is dead already."""
+        """`name`: systemd's name for a connection of an earlier daemon; None: a new connection."""
         self.peer = identity
         self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
-        self.admitted = refusal is None
-        self._kept = name is not None or self.admitted
         self._server, self._socket = server, connected
         self._complain = partial(server.complain, identity)     # takes kind and words of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = self._finishing = False
         self._listens = True            # False: the last packet awaits Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
-        self._pidfd = peer.watch(connected, identity.pid)
-        # Made after the calls that may raise: it makes a reference cycle with the connection.
-        self.session = Session(server.manager, identity, self, refusal)
+        self._pidfd = pidfd
+        self.session = Session(server.manager, identity, self)
         self._timeout: asyncio.TimerHandle | None = None
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._process_ended)
         if name is not None:            # a client, maybe in a long drain: no timeout for HELLO
             self.session.take_over()
-        elif refusal is not None:
-            self._end_in(LINGER)
         else:
             timeout = server.config.hello_timeout / SECOND
             self._timeout = self._loop.call_later(timeout, self._hello_overdue)
@@ -195,7 +188,9 @@ class HookConnection:
         self._finishing = True
         if not self._queue:
             self._shut()
-        self._end_in(LINGER)
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._timeout = self._loop.call_later(LINGER, self.end, "it was refused")
 
     def end(self, reason: str, *, for_good: bool = True) -> None:
         """Closes the socket now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
@@ -218,7 +213,7 @@ class HookConnection:
         del self.session
         forget = partial(self._server.forget, self)
         if for_good:
-            self._server.shut_down(self._socket, self.name if self._kept else None, forget)
+            self._server.shut_down(self._socket, self.name, forget)
         else:
             close_copy(self._socket)
             forget()
@@ -308,11 +303,6 @@ class HookConnection:
         except OSError as error:
             self._loop.call_soon(self.end, error.strerror or str(error))
 
-    def _end_in(self, seconds: float) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-        self._timeout = self._loop.call_later(seconds, self.end, "it was refused")
-
     def _hello_overdue(self) -> None:
         if self.session.client is None and not self.session.looking_up:
             self._complain("silent", "it connected and sent no HELLO")
@@ -321,14 +311,13 @@ class HookConnection:
 
 def descriptors(clients: int) -> int:
     """The number of descriptors that are needed to serve this number of clients."""
-    return (DESCRIPTORS_OWN + DESCRIPTORS_EACH * (clients + REFUSED_AT_MOST)
-            + DESCRIPTORS_UNSERVED * UNSERVED_MOST)
+    return DESCRIPTORS_OWN + DESCRIPTORS_EACH * clients + DESCRIPTORS_UNSERVED * UNSERVED_MOST
 
 
 def most_clients(open_files: int) -> int:
     """The number of clients that can be served with this number of descriptors."""
     left = open_files - DESCRIPTORS_OWN - DESCRIPTORS_UNSERVED * _most_unserved(open_files)
-    return max(1, left // DESCRIPTORS_EACH - REFUSED_AT_MOST)
+    return max(1, left // DESCRIPTORS_EACH)
 
 
 def _most_unserved(open_files: int) -> int:
@@ -336,14 +325,13 @@ def _most_unserved(open_files: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class _Process:
-    """A process with connections that are not served yet."""
+class _Unserved:
+    """A connection that waits until its process is identified."""
 
-    key: Hashable
+    socket: socket.socket
+    name: str | None                    # that of the keeper's copy; None: a new connection
     user: Hashable                      # by process credentials alone; see subordinate.lenders()
     pidfd: int | None
-    unserved: deque[tuple[socket.socket, str | None]] = field(default_factory=deque)
-    identity: Peer | None = None        # None: not identified yet
 
 
 class Server:
@@ -364,12 +352,11 @@ class Server:
         self._quota = ConnectionQuota(
             min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
-        self._processes: dict[Hashable, _Process] = {}
-        self._unserved: Counter[Hashable] = Counter()   # connections, by user
-        self._room = _most_unserved(open_files)         # unserved connections that may be added
+        self.unserved: set[_Unserved] = set()
+        self._unserved_of: Counter[Hashable] = Counter()    # unserved connections, by user
+        self._unserved_most = _most_unserved(open_files)
         self._lanes, self._programs = lanes, programs
         self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
-        self._refused = 0               # refused connections that are still open
         self._loop = asyncio.get_running_loop()
         self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
@@ -381,20 +368,16 @@ class Server:
         for name, connected in kept.items():
             self._queue_connection(connected, lender, name)
 
-    @property
-    def unserved(self) -> int:
-        """The number of connections that are not served yet."""
-        return self._unserved.total()
-
     def close(self) -> None:
         """Stops accepting and drops all connections; clients run on, the keeper's copies stay."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
         self.rotation.close()
-        for process in tuple(self._processes.values()):
-            for connected, _ in self._take_unserved(process, len(process.unserved)):
-                close_copy(connected)
+        for one in tuple(self.unserved):
+            self._take(one)
+            _close(one.pidfd)
+            close_copy(one.socket)
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
 
@@ -413,13 +396,7 @@ class Server:
     def forget(self, connection: HookConnection) -> None:
         """Removes a connection that has ended."""
         self._connections.discard(connection)
-        self._release(connection.peer.account, connection.admitted)
-
-    def _release(self, account: str, admitted: bool) -> None:
-        if admitted:
-            self._quota.release(account)
-        else:
-            self._refused -= 1
+        self._quota.release(connection.peer.account)
 
     def _accept_queued(self) -> None:
         """Accepts the connections in the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
@@ -450,58 +427,36 @@ class Server:
     ) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
         credentials = peer.credentials(connected)
-        process = self._processes.get(credentials)
-        user = lender(credentials.uid) if process is None else process.user
-        waiting = self._unserved[user] + (0 if process is None else len(process.unserved))
-        if name is None and waiting >= self._room:
+        user = lender(credentials.uid)
+        if name is None and self._unserved_of[user] >= self._unserved_most - len(self.unserved):
             unknown = Peer.unknown(*credentials)
             self.complain(unknown, "unserved", "refused: too many are not served yet")
             turn_away(connected, TOO_MANY, self._loop)
             return
         prepare(connected)
-        if process is not None and peer.has_ended(process.pidfd):
-            self._decline_all(process)  # its pid may belong to a new process by now
-            process = None
-        if process is None:
-            try:
-                pidfd = peer.watch(connected, credentials.pid)
-            except ProcessLookupError:
-                self.shut_down(connected, name)
-                return
-            # Without a pidfd, a new process may get the same pid. Processes in pid namespaces that
-            # are not visible from here all have pid 0. Both are identified for each connection.
-            known = pidfd is not None and credentials.pid
-            process = _Process(credentials if known else object(), user, pidfd)
-            self._processes[process.key] = process
-            grouped = self.manager.tenancy.has_group_rules
-            self._lanes.run(user, partial(peer.identify, *credentials, grouped=grouped),
-                            partial(self._identified, process))
-        process.unserved.append((connected, name))
-        self._unserved[user] += 1
-        self._room -= 1
-        if process.identity is not None:
-            self._schedule_service(process)
+        try:
+            pidfd = peer.watch(connected, credentials.pid)
+        except ProcessLookupError:
+            self.shut_down(connected, name)
+            return
+        one = _Unserved(connected, name, user, pidfd)
+        self.unserved.add(one)
+        self._unserved_of[user] += 1
+        grouped = self.manager.tenancy.has_group_rules
+        self._lanes.run(user, partial(peer.identify, *credentials, grouped=grouped),
+                        partial(self._identified, one))
 
-    def _take_unserved(
-        self, process: _Process, number: int
-    ) -> list[tuple[socket.socket, str | None]]:
-        """Removes and returns `number` unserved connections; forgets the process after its last."""
-        taken = [process.unserved.popleft() for _ in range(number)]
-        self._room += number
-        self._unserved[process.user] -= number
-        if not self._unserved[process.user]:
-            del self._unserved[process.user]
-        if not process.unserved:
-            del self._processes[process.key]
-            if process.pidfd is not None:
-                os.close(process.pidfd)
-        return taken
+    def _take(self, one: _Unserved) -> None:
+        self.unserved.remove(one)
+        self._unserved_of -= Counter([one.user])    # Counter's -= removes counts of zero
 
-    def _identified(self, process: _Process, identity: Peer | None) -> None:
-        if not process.unserved:
-            return                      # the process has ended, or the daemon stops
+    def _identified(self, one: _Unserved, identity: Peer | None) -> None:
+        if one not in self.unserved:
+            return                      # the daemon stops
         if identity is None:            # identify() raised an exception, which has been logged
-            self._decline_all(process)
+            self._take(one)
+            _close(one.pidfd)
+            self.shut_down(one.socket, one.name)
             return
         for path in identity.unknown_paths:
             kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)    # without numbers
@@ -513,9 +468,8 @@ class Server:
                     identity, peer.printable(path), identity.user)
 
         def name_read(name: str | None) -> None:        # None: it could not be read
-            process.identity = replace(identity, name=name or identity.name)
-            for _ in range(len(process.unserved)):
-                self._schedule_service(process)
+            named = replace(identity, name=name or identity.name)
+            self.rotation.offer(named.account, partial(self._serve, one, named))
 
         if len(identity.name) < peer.COMM_LONGEST:
             name_read(identity.name)
@@ -524,33 +478,24 @@ class Server:
                 identity.account, partial(peer.whole_name, identity.pid, identity.name), name_read,
                 NAME_PATIENCE)
 
-    def _schedule_service(self, process: _Process) -> None:
-        identity = process.identity
-        assert identity is not None
-        self.rotation.offer(identity.account, partial(self._serve, process, identity))
-
-    def _serve(self, process: _Process, identity: Peer) -> None:
-        """Serves the next connection of a process, when Rotation reaches the user."""
-        if not process.unserved:
-            return                      # the process has ended, or the daemon stops
-        (connected, name), = self._take_unserved(process, 1)
-        admitted = self._quota.acquire(identity.account)
-        if not admitted:
-            self.complain(identity, "too many", "refused: there are too many connections already")
-            if self._refused >= REFUSED_AT_MOST:    # close without sending the refusal
-                self.shut_down(connected, name)
-                return
-            self._refused += 1
-        refusal = None if admitted else Refusal.TOO_MANY_CLIENTS
-        try:
-            self._connections.add(HookConnection(self, connected, identity, refusal, name))
-        except ProcessLookupError:
+    def _serve(self, one: _Unserved, identity: Peer) -> None:
+        """Serves a connection, when Rotation reaches the user."""
+        if one not in self.unserved:
+            return                      # the daemon stops
+        self._take(one)
+        if has_ended := one.pidfd is not None and peer.has_ended(one.pidfd):
             logger.debug("%s: died before it was served", identity)
-            self.shut_down(connected, name, partial(self._release, identity.account, admitted))
-
-    def _decline_all(self, process: _Process) -> None:
-        for connected, name in self._take_unserved(process, len(process.unserved)):
-            self.shut_down(connected, name)
+        elif self._quota.acquire(identity.account):
+            self._connections.add(
+                HookConnection(self, one.socket, one.pidfd, identity, one.name))
+            return
+        else:
+            self.complain(identity, "too many", "refused: there are too many connections already")
+        _close(one.pidfd)
+        if has_ended or one.name is not None:
+            self.shut_down(one.socket, one.name)
+        else:
+            turn_away(one.socket, TOO_MANY, self._loop)
 
 
 def _close(descriptor: int | None) -> None:

@@ -138,15 +138,12 @@ class StoringHook:
 class Session:
     """One client, from its HELLO to the end of its connection."""
 
-    def __init__(
-        self, manager: Manager, peer: Peer, wire: Wire, refusal: Refusal | None = None
-    ) -> None:
-        """`refusal`: decided when the client connected; it is sent in reply to HELLO."""
+    def __init__(self, manager: Manager, peer: Peer, wire: Wire) -> None:
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused or ended: further records are ignored
         self.looking_up = False         # a record waits for cgroup limits: do not call received()
-        self._manager, self._wire, self._refusal = manager, wire, refusal
+        self._manager, self._wire = manager, wire
         self._borrowed = self._dirty = 0    # of the last BORROWED; bytes
         self._lender = b""              # UUID of the lending card, by the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
@@ -195,7 +192,7 @@ class Session:
                 self._wire.resume(partial(self._handle, record))
 
         # HELLO and COMMIT are answered only once the limits of the client's cgroups are known.
-        if record.type is Type.COMMIT or (record.type is Type.HELLO and self._refusal is None):
+        if record.type in (Type.COMMIT, Type.HELLO):
             more = record.memory.host + record.memory.beyond if self.client is None else 0
             self.looking_up = self._manager.read_limits(self.peer, more, lookup_done)
         if not self.looking_up:
@@ -330,9 +327,8 @@ class Session:
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
-        refusal = self._refusal or (Refusal.VERSION if record.version != VERSION else None)
-        if refusal is not None:
-            self._refuse(refusal)
+        if record.version != VERSION:
+            self._refuse(Refusal.VERSION)
             return
         try:
             gpu = self._manager.gpu_by_uuid(record.uuid)
@@ -358,7 +354,7 @@ class Session:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._wire.send(protocol.encode_order(OrderRecord(Type.REFUSED, flags=refusal)))
-        self.finished, self._refusal = True, refusal
+        self.finished = True
         self._wire.finish()
 
     def _event(self, client: Client, record: ReportRecord, wants: bool) -> events.Event:

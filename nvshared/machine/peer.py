@@ -155,16 +155,14 @@ def watch(connection: socket.socket, pid: int) -> int | None:
             raise
         except OSError:
             return None
-    if found is not None and has_ended(found):
+    if has_ended(found):
         os.close(found)
         raise ProcessLookupError
     return found
 
 
-def has_ended(pidfd: int | None) -> bool:
-    """Whether the process has ended; True without a pidfd. While False, its pid is not reused."""
-    if pidfd is None:
-        return True
+def has_ended(pidfd: int) -> bool:
+    """Whether the process has ended. While False, its pid is not reused."""
     poll = select.poll()               # select.select() is limited to 1,024 descriptors
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

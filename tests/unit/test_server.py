@@ -19,7 +19,6 @@ from nvshared.hook import connection
 from nvshared.hook.connection import HookConnection, Server
 from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
 from nvshared.lanes import Lanes
-from nvshared.machine import peer
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.report.systemd import Notifier
@@ -144,58 +143,17 @@ async def test_server_close_does_not_wait_for_a_client_that_is_being_identified(
         assert client.recv(1) == b""
 
 
-async def test_server_identifies_a_process_once_for_all_its_connections(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    identify = peer.identify
-
-    def count(pid: int, uid: int, *, grouped: bool) -> Peer:
-        asked.append(pid)
-        return identify(pid, uid, grouped=grouped)
-
-    monkeypatch.setattr(peer, "identify", count)
-    with serving(tmp_path) as site:
-        clients = [await site.connect() for _ in range(50)]
-        site.known.set()
-        await until(lambda: all(map(answer, clients)))
-        assert asked == [os.getpid()]
-        assert {refusal(answer(one)) for one in clients} == {Refusal.NO_SUCH_GPU}
-
-
-async def test_server_identifies_a_process_with_a_reused_pid_again(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test sets the pid itself: the kernel reuses one only after thousands of processes."""
+async def test_server_ends_a_connection_whose_process_ends_while_it_is_identified(
+        tmp_path: Path) -> None:
     with serving(tmp_path) as site:
         process = await connected_process(site.path)
-        credentials = peer.credentials
-        monkeypatch.setattr(
-            peer, "credentials", lambda one: credentials(one)._replace(pid=process.pid))
         await until(lambda: bool(site.server.unserved))
         process.kill()
         await process.wait()
-        client = await site.connect()
-        monkeypatch.undo()
-        assert site.server.unserved == 1
         site.known.set()
-        await until(lambda: bool(answer(client)))
+        await until(lambda: not site.server.unserved)
+        assert not site.server._connections
     assert site.complaints == []
-
-
-async def test_server_keeps_a_connection_of_pid_0_when_another_process_of_pid_0_ends(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test sets pid 0 itself, as it has no pid namespace."""
-    credentials = peer.credentials
-    monkeypatch.setattr(peer, "credentials", lambda one: credentials(one)._replace(pid=0))
-    with serving(tmp_path) as site:
-        process = await connected_process(site.path)
-        await until(lambda: bool(site.server.unserved))
-        client = await site.connect()
-        process.kill()
-        await process.wait()
-        later = await site.connect()
-        site.known.set()
-        await until(lambda: bool(answer(client) and answer(later)))
-        assert {refusal(answer(one)) for one in (client, later)} == {Refusal.NO_SUCH_GPU}
 
 
 @another_user
