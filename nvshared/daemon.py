@@ -172,7 +172,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         if config.bus != "none":
             from nvshared.bus import publish
 
-            publication = await publish(manager, config.bus, history, lanes.run)
+            publication = await publish(manager, config.bus, history)
             stack.push_async_callback(publication.close)
         server = Server(manager, listening, config, _descriptors(config),
                         partial(journal.log_fault, limited), notifier, given.kept, lanes, programs)

@@ -38,12 +38,11 @@ class BusConnection:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Take
     ) -> None:
         """`take` is called with every method call that arrives, and must not raise."""
-        self.users: dict[str, int] = {}         # uids by unique bus name
         self._reader = reader
         self._writer = writer
         writer.transport.set_write_buffer_limits(high=0)    # drain() waits until all is written
         self._serial = 0
-        self._outgoing: list[tuple[Any, int]] = []      # queued in this iteration of the loop
+        self._outgoing: list[tuple[Message, int]] = []  # queued in this iteration of the loop
         self._answers: dict[int, asyncio.Future[Received]] = {}     # by the serial of the call
         self._take = take
         # Ends when the connection is lost, with the transport's exception if there is one.
@@ -103,8 +102,8 @@ class BusConnection:
             raise BusError(reply.message.error_name, text)
         return answered
 
-    def post(self, message: Message | Callable[[], Message]) -> None:
-        """Queues a message, or a function that makes it later. No-op if the connection is lost."""
+    def post(self, message: Message) -> None:
+        """Queues a message. No-op if the connection is lost."""
         self._serial = self._serial % 0xFFFF_FFFF + 1
         if self.reading.done():
             return
@@ -129,8 +128,7 @@ class BusConnection:
     def _write(self) -> None:
         messages, self._outgoing = self._outgoing, []
         if not self.reading.done():
-            self._writer.write(b"".join(
-                dbus.pack(one() if callable(one) else one, serial) for one, serial in messages))
+            self._writer.write(b"".join(dbus.pack(*message) for message in messages))
 
     async def _flush(self) -> None:
         await asyncio.sleep(0)          # lets _write() run, which post() has scheduled

@@ -27,34 +27,28 @@ from dbus_next.message_bus import BaseMessageBus
 from dbus_next.service import ServiceInterface
 from dbus_next.signature import Variant
 
-from nvshared import lanes
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.interface import ANYONE, Interface
 from nvshared.dbus import BUS, SYSTEM_BUS, BusError, Received, WireError, array, marshalled
 from nvshared.errors import InvalidArgs, NotPermitted, NotRunning, NvshareError, PasswordNeeded
-from nvshared.lanes import Run
 from nvshared.machine import subordinate
 from nvshared.names import MANAGER_PATH
-from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0                          # seconds that close() waits for pending calls
 CALLS_EACH = 64                         # maximum number of pending calls of one caller
-LARGE = 1 << 16                         # bytes; replies above this are sent one at a time
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between two announcements
-SLICE = 0.000_25                        # seconds of work until the event loop runs other tasks
+SLICE = 0.000_25                        # seconds of announcing until other tasks of the loop run
 SHARE = 5                               # GetManagedObjects takes up to 1/SHARE of the loop's time
 
 POLKIT = (
     "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority",
     "org.freedesktop.PolicyKit1.Authority"
 )
-USERS_REMEMBERED = 256                  # uids kept by bus name; a bus never reuses a name
 _ALLOW_USER_INTERACTION = 1
 POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no password is asked for
-OWNER_PATIENCE = SECOND                 # us for looking up the owner of a subordinate user id
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
 CHECKS = 64                             # pending at polkit at most, of all callers
 CHECKS_EACH_CONNECTION = 4
@@ -69,21 +63,15 @@ PROPERTIES = "org.freedesktop.DBus.Properties"
 class Checks:
     """The checks over one bus connection that polkit has not answered yet."""
 
-    def __init__(self, connection: BusConnection, run: Run) -> None:
+    def __init__(self, connection: BusConnection) -> None:
         self._connection = connection
-        self._run = run
         self._of_caller: Counter[str] = Counter()
         self._of_user: Counter[int | str] = Counter()
         self._names = count(1)          # for cancellation ids, by which polkit cancels a check
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
         """Returns whether polkit permits the action, and whether by password. Raises BusError."""
-        # The user to whom /etc/subuid gives this uid; the user's name if the lookup is slow.
-        user: int | str = uid
-        if (lender := subordinate.lenders()(uid)) != uid:
-            found = await lanes.call(
-                self._run, lender, partial(subordinate.owner, uid), OWNER_PATIENCE)
-            user = lender if found is None else found
+        user = subordinate.lenders()(uid)       # all uids that /etc/subuid gives one user are one
         most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
         if (
             self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
@@ -134,16 +122,14 @@ class Caller:
         self._connection = connection
         self._checks = checks
         self.name: str = message.sender
+        self._uid: int | None = None    # None: the bus has not been asked
         self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
     async def uid(self) -> int:
         """User id of the caller. Raises BusError if it has left the bus."""
-        users = self._connection.users
-        if self.name not in users:
-            users[self.name] = int(await self._ask_bus("GetConnectionUnixUser"))
-            if len(users) > USERS_REMEMBERED:
-                del users[next(iter(users))]
-        return users[self.name]
+        if self._uid is None:
+            self._uid = int(await self._ask_bus("GetConnectionUnixUser"))
+        return self._uid
 
     async def administers(self) -> bool:
         """Whether the caller is root or the daemon's user: polkit is not asked about them."""
@@ -207,21 +193,20 @@ class _Reply:
 class Bus(BaseMessageBus):
     """The exported objects; answers the method calls that arrive over the connection."""
 
-    def __init__(self, refresh: Callable[[], Awaitable[None]], run: Run, *, polkit: bool) -> None:
+    def __init__(self, refresh: Callable[[], Awaitable[None]], *, polkit: bool) -> None:
         super().__init__(SYSTEM_BUS)    # the address is never used
         self._refresh = refresh
-        self._run = run
         self._polkit = polkit
         self._connection: BusConnection | None = None
         self._checks: Checks | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
-        self._large = asyncio.Lock()    # held while a large reply is sent
+        self._sending = asyncio.Lock()  # held while a reply is sent, as many may be large
         self._announced: dict[Interface, dict[str, Any]] = {}
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._next: asyncio.Task[bytes] | None = None       # the next call of _collect()
+        self._next: asyncio.Task[bytes] | None = None       # the _collect() that has not begun yet
         self._collecting = asyncio.Lock()
         self._not_before = 0.0
 
@@ -232,7 +217,7 @@ class Bus(BaseMessageBus):
         """Sets the connection that signals are sent over; None: signals are dropped."""
         self._connection = connection
         if connection is not None and self._polkit:
-            self._checks = Checks(connection, self._run)
+            self._checks = Checks(connection)
 
     async def close(self) -> None:
         """Answers all pending calls: after PATIENCE with the error that nvshared is stopping."""
@@ -261,13 +246,11 @@ class Bus(BaseMessageBus):
         self._of_caller -= Counter([sender])    # Counter's -= removes counts of zero
 
     async def _answer(self, connection: BusConnection, received: Received) -> None:
-        large = False
         message = received.message
         caller.set(Caller(connection, message, self._checks))
         try:
             reply = await self._outcome(received)
-            if len(reply.body) > LARGE:     # bytes, or the short list of an error's texts
-                large = await self._large.acquire()
+            await self._sending.acquire()
         except asyncio.CancelledError:
             _refuse(connection, message, NotRunning("nvshared is stopping"))
             return
@@ -275,8 +258,7 @@ class Bus(BaseMessageBus):
             if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
                 await connection.deliver(reply)
         finally:
-            if large:
-                self._large.release()
+            self._sending.release()
 
     async def _outcome(self, received: Received) -> Message:
         message, reply = received.message, _Reply()
@@ -411,32 +393,24 @@ class Bus(BaseMessageBus):
         """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
         if self._next is None:
             # A task of its own: the first call may be cancelled while other calls wait for it.
-            self._next = asyncio.get_running_loop().create_task(self._collect_next())
+            self._next = asyncio.get_running_loop().create_task(self._collect())
         return await asyncio.shield(self._next)
 
-    async def _collect_next(self) -> bytes:
+    async def _collect(self) -> bytes:
         loop = asyncio.get_running_loop()
         async with self._collecting:
-            await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+            await asyncio.sleep(self._not_before - loop.time())
             self._next = None           # later calls wait for the next _collect()
             await self._refresh()
-            body, spent = await self._collect()
+            found, spent = [], 0.0
+            for path in filter(_managed, tuple(self._path_exports)):
+                await asyncio.sleep(0)  # a hand-over waits for one object at most
+                if path in self._path_exports:      # else it was unexported meanwhile
+                    began = loop.time()
+                    found.append(self._described(path))
+                    spent += loop.time() - began
             self._not_before = loop.time() + (SHARE - 1) * spent
-            return body
-
-    async def _collect(self) -> tuple[bytes, float]:
-        """The marshalled objects, and the seconds of work that collecting them took."""
-        loop = asyncio.get_running_loop()
-        found = []
-        spent, began = 0.0, loop.time()
-        for path in filter(_managed, tuple(self._path_exports)):
-            if (now := loop.time()) - began > SLICE:
-                spent += now - began
-                await asyncio.sleep(0)
-                began = loop.time()
-            if path in self._path_exports:      # else it was unexported meanwhile
-                found.append(self._described(path))
-        return array(found), spent + loop.time() - began
+            return array(found)
 
     def _described(self, path: str) -> bytes:
         """An object with its interfaces and their properties, as a marshalled {oa{sa{sv}}}."""
@@ -492,8 +466,7 @@ class Bus(BaseMessageBus):
     ) -> None:
         """Queues a signal, which is encoded later: this call may delay a hand-over."""
         if self._connection is not None:
-            self._connection.post(partial(
-                Message.new_signal, path, interface, member, signature, body))
+            self._connection.post(Message.new_signal(path, interface, member, signature, body))
 
 
 def _managed(path: str) -> bool:

@@ -12,7 +12,6 @@ from nvshared.bus.dispatch import Bus
 from nvshared.dbus import BUS, BusError, locate
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History
-from nvshared.lanes import Run, here
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler import actions
 from nvshared.scheduler.actions import ClientState
@@ -27,10 +26,10 @@ RETRY = 1.0                             # seconds between attempts to reconnect 
 
 
 async def publish(
-    manager: Manager, bus: str, history: History | None = None, run: Run = here
+    manager: Manager, bus: str, history: History | None = None
 ) -> "Publication":
     """Puts the manager on a bus. Raises BusUnavailable, NotPermitted, AlreadyRunning."""
-    publication = Publication(manager, bus, history, run)
+    publication = Publication(manager, bus, history)
     try:
         await publication.connect()
     except BaseException as error:
@@ -42,11 +41,9 @@ async def publish(
 
 
 class Publication:
-    def __init__(
-        self, manager: Manager, bus: str, history: History | None = None, run: Run = here,
-    ) -> None:
+    def __init__(self, manager: Manager, bus: str, history: History | None = None) -> None:
         self._address = bus
-        self._bus = Bus(lambda: take_samples(manager.gpus), run, polkit=bus == "system")
+        self._bus = Bus(lambda: take_samples(manager.gpus), polkit=bus == "system")
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, services.ClientInterface] = {}

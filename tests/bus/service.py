@@ -15,7 +15,6 @@ from dbus_next.message import Message
 
 from nvshared.bus import Publication, publish
 from nvshared.clock import Timer, monotonic
-from nvshared.lanes import Run, here
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
@@ -187,8 +186,8 @@ async def peeper(address: str) -> AsyncIterator[Peeper]:
 
 
 @contextlib.asynccontextmanager
-async def published(manager: Manager, bus: str, run: Run = here) -> AsyncIterator[Publication]:
-    publication = await publish(manager, bus, run=run)
+async def published(manager: Manager, bus: str) -> AsyncIterator[Publication]:
+    publication = await publish(manager, bus)
     try:
         yield publication
     finally:

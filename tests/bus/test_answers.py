@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large replies are sent one at a time, and count toward the caller's limit until they are sent."""
+"""Replies are sent one at a time, and count toward the caller's limit until they are sent."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,11 +12,10 @@ from dbus_next.message import Message
 
 from nvshared.bus import Publication
 from nvshared.bus.connection import BusConnection
-from nvshared.bus.dispatch import CALLS_EACH, LARGE, Bus
+from nvshared.bus.dispatch import CALLS_EACH, Bus
 from nvshared.bus.interface import ANYONE, Interface, method
 from nvshared.dbus import Received, pack, size
 from nvshared.errors import NotRunning
-from nvshared.lanes import here
 from nvshared.names import MANAGER_PATH
 from tests.bus.service import Peeper
 
@@ -24,11 +23,11 @@ NAME = "com.example.Library"
 
 
 class Library(Interface, name=NAME):
-    """Answers each call with a large reply."""
+    """Answers each call with 64 KiB."""
 
     @method("Read", "text", action=ANYONE)
     def read(self) -> "ay":     # type: ignore[name-defined] # noqa: F821
-        return bytes(LARGE + 1)
+        return bytes(1 << 16)
 
     @method("Count", "number", action=ANYONE)
     def count(self) -> "u":     # type: ignore[name-defined] # noqa: F821
@@ -36,7 +35,7 @@ class Library(Interface, name=NAME):
 
 
 class SlowBus:
-    """A bus connection that sends each large reply only when the test allows it."""
+    """A bus connection that sends each reply only when the test allows it."""
 
     take: Callable[[Received], None]
 
@@ -68,7 +67,7 @@ def a_library(slow: SlowBus) -> Bus:
     async def refresh() -> None:
         """Refresh nothing."""
 
-    bus = Bus(refresh, here, polkit=False)
+    bus = Bus(refresh, polkit=False)
     bus.export(MANAGER_PATH, Library())
     slow.take = partial(bus.take, slow.connection)
     return bus
@@ -79,7 +78,7 @@ async def all_that_can() -> None:
         await asyncio.sleep(0)
 
 
-async def test_bus_sends_large_replies_in_sequence_and_limits_unsent_ones() -> None:
+async def test_bus_sends_replies_in_sequence_and_limits_unsent_ones() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(CALLS_EACH):
@@ -102,7 +101,7 @@ async def test_bus_sends_large_replies_in_sequence_and_limits_unsent_ones() -> N
     await library.close()
 
 
-async def test_dbus_calls_with_queued_large_replies_are_refused_when_the_daemon_stops() -> None:
+async def test_dbus_calls_with_queued_replies_are_refused_when_the_daemon_stops() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(3):
