@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -19,7 +19,6 @@ from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
-IDLE = 10.0                             # seconds after which a thread without work ends
 AGAIN = SECOND                          # us from a failed start of a thread to another attempt
 
 Result = TypeVar("Result")
@@ -55,6 +54,7 @@ class Lanes:
     """A lane for each key, and a few threads for all of them.
 
     Only the event loop changes `_lanes` and `_threads`: with a lock, it would wait for the threads.
+    A thread waits for work until the process ends.
     """
 
     def __init__(self, name: str, threads: int, post: Post, clock: Clock, timer: Timer) -> None:
@@ -98,11 +98,7 @@ class Lanes:
 
     def _work(self) -> None:
         while True:
-            try:
-                key, job = self._ready.get(timeout=IDLE)
-            except Empty:
-                self._post(self._thread_ended)
-                return
+            key, job = self._ready.get()
             result = None
             try:
                 if not job.done:
@@ -110,10 +106,6 @@ class Lanes:
             except Exception:
                 logger.exception("a call of %s failed", self._name)
             self._post(partial(self._call_ended, key, job, result))
-
-    def _thread_ended(self) -> None:
-        self._threads -= 1
-        self._add_thread()              # a call may have been queued meanwhile
 
     def _call_ended(self, key: Hashable, job: _Job, result: Any) -> None:
         lane = self._lanes[key]

@@ -53,7 +53,6 @@ QUEUE_LONGEST = 256                     # unsent packets; the socket's buffer ho
 LINGER = 1.0                            # seconds for a refused client to close its connection
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
-UNANSWERED_MOST = 4                     # packets that a hook sends before it awaits a reply
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
 
@@ -426,16 +425,16 @@ class Server:
         self, connected: socket.socket, lender: Callable[[int], Hashable], name: str | None = None,
     ) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
-        credentials = peer.credentials(connected)
-        user = lender(credentials.uid)
+        pid, uid = peer.credentials(connected)
+        user = lender(uid)
         if name is None and self._unserved_of[user] >= self._unserved_most - len(self.unserved):
-            unknown = Peer.unknown(*credentials)
-            self.complain(unknown, "unserved", "refused: too many are not served yet")
-            turn_away(connected, TOO_MANY, self._loop)
+            self.complain(
+                Peer.unknown(pid, uid), "unserved", "refused: too many are not served yet")
+            turn_away(connected, self._loop)
             return
         prepare(connected)
         try:
-            pidfd = peer.watch(connected, credentials.pid)
+            pidfd = peer.watch(connected, pid)
         except ProcessLookupError:
             self.shut_down(connected, name)
             return
@@ -443,7 +442,7 @@ class Server:
         self.unserved.add(one)
         self._unserved_of[user] += 1
         grouped = self.manager.tenancy.has_group_rules
-        self._lanes.run(user, partial(peer.identify, *credentials, grouped=grouped),
+        self._lanes.run(user, partial(peer.identify, pid, uid, grouped=grouped),
                         partial(self._identified, one))
 
     def _take(self, one: _Unserved) -> None:
@@ -495,7 +494,7 @@ class Server:
         if has_ended or one.name is not None:
             self.shut_down(one.socket, one.name)
         else:
-            turn_away(one.socket, TOO_MANY, self._loop)
+            turn_away(one.socket, self._loop)
 
 
 def _close(descriptor: int | None) -> None:
@@ -553,22 +552,13 @@ def shut_down(
         Thread(target=empty, name="emptying", daemon=True).start()
 
 
-def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEventLoop) -> None:
-    """Sends a packet on a socket that has just been accepted, and closes it."""
-    connected.setblocking(False)
+def turn_away(connected: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    """Sends a refusal on a socket that has been accepted, and closes it."""
+    prepare(connected)
     with suppress(OSError):
-        connected.send(refusal)
-    may_carry = 1
-    with suppress(OSError):             # a kernel without SO_PASSRIGHTS
-        may_carry = connected.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
-    if may_carry:
-        prepare(connected)
-        shut_down(connected, loop, lambda: None)
-        return
-    with suppress(OSError):             # With unread packets, close() would discard the refusal.
-        for _ in range(UNANSWERED_MOST):
-            connected.recv(1)
-    connected.close()
+        connected.send(TOO_MANY)
+    # Reads unread packets first: with these, close() would discard the refusal.
+    shut_down(connected, loop, lambda: None)
 
 
 def close_copy(connected: socket.socket) -> None:

@@ -9,7 +9,6 @@ import struct
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import host, subordinate, tenant
@@ -78,15 +77,11 @@ class Peer:
         return f"{self.name}[{self.pid}]"
 
 
-class Credentials(NamedTuple):
-    pid: int
-    uid: int
-
-
-def credentials(connection: socket.socket) -> Credentials:
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """The pid and uid of the process at the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(raw)
-    return Credentials(pid, uid)
+    return pid, uid
 
 
 def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:

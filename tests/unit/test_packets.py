@@ -113,7 +113,7 @@ def test_refused_client_that_has_already_sent_packets_receives_the_refusal(
             client.connect(str(tmp_path / "socket"))
             for _ in range(before):
                 client.send(b"name")
-            connection.turn_away(listening.accept()[0], b"refused", asyncio.get_running_loop())
-            return client.recv(10)
+            connection.turn_away(listening.accept()[0], asyncio.get_running_loop())
+            return client.recv(len(connection.TOO_MANY))
 
-    assert asyncio.run(refuses()) == b"refused"
+    assert asyncio.run(refuses()) == connection.TOO_MANY
