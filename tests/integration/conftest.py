@@ -38,6 +38,8 @@ CARD = 1024 * MIB
 CARDS = 2
 LOOK = 1.0                              # seconds after which one looks whether a daemon still runs
 
+# The first user of the cards makes their files, for which other users need the permission.
+OPEN_CARDS = "import ctypes; assert ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2() == 0"
 DAEMON = [sys.executable, "-m", "nvshared"]
 
 
@@ -259,6 +261,7 @@ def cards() -> Iterator[Cards]:
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
         folder = Path(name)             # those of pytest are for one user
         found = simulate(folder)
+        subprocess.run([sys.executable, "-c", OPEN_CARDS], env=found[0], check=True)
         for path in (folder, *folder.iterdir()):
             path.chmod(0o777)
         yield found
