@@ -10,7 +10,6 @@
 #include "driver/lookup.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #include "driver/forked.h"
 #include "driver/real.h"
@@ -100,98 +99,88 @@ static struct lookup_answer answer(void *pointer)
     return (struct lookup_answer){ pointer, 1 };
 }
 
-static struct lookup_answer lookup_hook(enum real_index hook, void *handle, const void *caller)
+/* Returns what the C library's dlsym() finds; with a version, its dlvsym(). */
+EARLY static void *find(void *handle, const char *name, const char *version)
 {
-    symbol_function *real = (symbol_function *)atomic_load(&lookup_real_dlsym);
+    if (version != NULL)
+        return ((version_function *)atomic_load_explicit(&lookup_real_dlvsym, memory_order_relaxed))
+            (handle, name, version);
+    return ((symbol_function *)atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed))
+        (handle, name);
+}
+
+static struct lookup_answer lookup_hook(enum real_index hook, void *handle, const char *version,
+                                        const void *caller)
+{
     const char *name = hook_name(hook);
     void *wrapper = hook_wrapper(hook);
-    /* Before real(), so that dlerror() reports only an error of the caller's own lookup. */
+    /* Before find(), so that dlerror() reports only an error of the caller's own lookup. */
     void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
     bool exists = entry != NULL && entry != (void *)real_absent;
 
     if (handle == RTLD_NEXT) {
         if (!stands_behind_us(caller))
             return not_ours;
-        void *next = real(RTLD_NEXT, name);
+        void *next = find(RTLD_NEXT, name, version);
         bool is_driver = next == NULL || next == entry || next == wrapper;
         return exists && is_driver ? answer(wrapper) : not_ours;
     }
-    void *there = real(handle, name);
+    void *there = find(handle, name, version);
     if (there == wrapper && !exists)
-        return answer(real(RTLD_NEXT, name));
+        return answer(find(RTLD_NEXT, name, version));
     return answer(exists && there == entry ? wrapper : there);
 }
 
-/* Answers with `other`'s wrapper. `there`: the result of the real dlsym() or dlvsym(). */
-static struct lookup_answer found_other(enum other other, void *there)
+static struct lookup_answer lookup_other(enum other other, void *handle, const char *name,
+                                         const char *version)
 {
-    if (there == NULL || there == other_wrapper(other))
+    void *there = find(handle, name, version);
+    if (there == other_wrapper(other))
+        return other_real(other) == NULL ? answer(find(RTLD_NEXT, name, version)) : not_ours;
+    if (there == NULL)
         return not_ours;
     other_found(other, there);
     return answer(other_wrapper(other));
 }
 
-static struct lookup_answer lookup_other(enum other other, symbol_function *real, void *handle,
-                                         const char *name)
+/* `version`: NULL for dlsym(). */
+EARLY static struct lookup_answer lookup(void *handle, const char *name, const char *version,
+                                         const void *caller)
 {
-    void *there = real(handle, name);
-    if (there == other_wrapper(other) && other_real(other) == NULL)
-        return answer(real(RTLD_NEXT, name));
-    return found_other(other, there);
+    enum other other = other_named(name);
+    if (other != OTHER_COUNT && handle != RTLD_NEXT)
+        return lookup_other(other, handle, name, version);
+    void *ours = version == NULL ? NULL
+               : symbols_same(name, "dlsym") ? (void *)dlsym
+               : symbols_same(name, "dlvsym") ? (void *)dlvsym : NULL;
+    if (ours != NULL)
+        return stands_behind_us(caller) || find(handle, name, version) == NULL ? not_ours
+                                                                               : answer(ours);
+    if (name[0] != 'c' || name[1] != 'u')
+        return not_ours;
+    enum real_index hook = hook_named(name);
+    if (hook != HOOK_COUNT)
+        return lookup_hook(hook, handle, version, caller);
+    if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
+        return not_ours;
+    void *there = find(handle, name, version);
+    /* NULL: the real dlsym(), jumped to from dlsym.S, also searches the caller's own libraries. */
+    return there == NULL ? not_ours : answer(stub_of(there));
 }
 
 EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const void *caller)
 {
     find_both();
-    symbol_function *real
-        = (symbol_function *)atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed);
-    if (name == NULL || real == NULL)
-        return not_ours;
-    enum other other = other_named(name);
-    if (other != OTHER_COUNT && handle != RTLD_NEXT)
-        return lookup_other(other, real, handle, name);
-    if (name[0] != 'c' || name[1] != 'u')
-        return not_ours;
-    enum real_index hook = hook_named(name);
-    if (hook != HOOK_COUNT)
-        return lookup_hook(hook, handle, caller);
-    if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
-        return not_ours;
-    void *there = real(handle, name);
-    /* NULL: the real dlsym(), jumped to from dlsym.S, also searches the caller's own libraries. */
-    return there == NULL ? not_ours : answer(stub_of(there));
-}
-
-static struct lookup_answer lookup_known(void *handle, const char *name, const char *version,
-                                         const void *caller)
-{
-    version_function *real = (version_function *)atomic_load(&lookup_real_dlvsym);
-    void *ours = strcmp(name, "dlsym") == 0 ? (void *)dlsym
-               : strcmp(name, "dlvsym") == 0 ? (void *)dlvsym : NULL;
-    if (ours != NULL)
-        return stands_behind_us(caller) || real(handle, name, version) == NULL ? not_ours
-                                                                               : answer(ours);
-    enum real_index hook = hook_named(name);
-    if (hook == HOOK_COUNT || handle == RTLD_NEXT || !real_driver_present())
-        return not_ours;
-    void *there = real(handle, name, version);
-    return answer(there != NULL && hook_of_real(there) == hook ? hook_wrapper(hook) : there);
+    return name == NULL || lookup_real_dlsym == NULL ? not_ours
+                                                     : lookup(handle, name, NULL, caller);
 }
 
 EARLY struct lookup_answer lookup_version(void *handle, const char *name, const char *version,
                                           const void *caller)
 {
     find_both();
-    version_function *real
-        = (version_function *)atomic_load_explicit(&lookup_real_dlvsym, memory_order_relaxed);
-    if (name == NULL || real == NULL)
-        return not_ours;
-    enum other other = other_named(name);
-    if (other != OTHER_COUNT && handle != RTLD_NEXT)
-        return found_other(other, real(handle, name, version));
-    if (!((name[0] == 'c' && name[1] == 'u') || (name[0] == 'd' && name[1] == 'l')))
-        return not_ours;
-    return lookup_known(handle, name, version, caller);
+    return name == NULL || version == NULL || lookup_real_dlvsym == NULL
+               ? not_ours : lookup(handle, name, version, caller);
 }
 
 /* AddressSanitizer's runtime ends a program in which it is not the first library, which matters
