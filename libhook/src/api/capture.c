@@ -13,24 +13,16 @@ static CUresult record_begin(struct capture *capture, CUresult result)
     return result;
 }
 
-#define BEGIN(name, stream, ends_with_thread, parameters)                          \
+#undef BEGINS_CAPTURE
+#define BEGINS_CAPTURE(name, stream, ends_with_thread, parameters)                 \
     SIGNATURE(name, parameters)                                                    \
     {                                                                              \
         struct capture *capture = capture_new(stream, ends_with_thread);           \
         return capture == NULL ? CUDA_ERROR_OUT_OF_MEMORY                          \
                                : record_begin(capture, CALL(name, parameters));    \
     }
-#define BEGIN_PTSZ(name, ends_with_thread, parameters)                             \
-    BEGIN(name, p1, ends_with_thread, parameters)                                  \
-    BEGIN(name##_ptsz, PER_THREAD(p1), ends_with_thread, parameters)
-
-BEGIN_PTSZ(cuStreamBeginCapture, true, (CUstream))
-BEGIN_PTSZ(cuStreamBeginCapture_v2, p2 != CU_STREAM_CAPTURE_MODE_RELAXED,
-    (CUstream, CUstreamCaptureMode))
-BEGIN_PTSZ(cuStreamBeginCaptureToGraph, false, (CUstream, CUgraph, const CUgraphNode *,
-    const CUgraphEdgeData *, size_t, CUstreamCaptureMode))
-BEGIN_PTSZ(cuStreamBeginRecaptureToGraph, false, (CUstream, CUstreamCaptureMode, CUgraph,
-    CUgraphRecaptureCallback, void *))
+#define HOOK(name, parameters)
+#include "driver/hooks.def"
 
 static CUresult record_end(CUstream stream, CUresult result)
 {

@@ -158,7 +158,8 @@ static void end_context(CUcontext context)
             result = call;                                                                  \
     }
 
-#define CREATE(name, device, parameters)                                           \
+#undef CREATES_CONTEXT
+#define CREATES_CONTEXT(name, device, parameters)                                  \
     SIGNATURE(name, parameters)                                                    \
     {                                                                              \
         WITH_PATIENCE(result, device, CALL(name, parameters));                     \
@@ -166,15 +167,8 @@ static void end_context(CUcontext context)
             client_attach(device, *p1);                                            \
         return result;                                                             \
     }
-
-CREATE(cuCtxCreate, p3, (CUcontext *, unsigned int, CUdevice))
-CREATE(cuCtxCreate_v2, p3, (CUcontext *, unsigned int, CUdevice))
-CREATE(cuCtxCreate_v3, p5, (CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice))
-CREATE(cuCtxCreate_v4, p4, (CUcontext *, CUctxCreateParams *, unsigned int, CUdevice))
-CREATE(cuGLCtxCreate, p3, (CUcontext *, unsigned int, CUdevice))
-CREATE(cuGLCtxCreate_v2, p3, (CUcontext *, unsigned int, CUdevice))
-CREATE(cuVDPAUCtxCreate, p3, (CUcontext *, unsigned int, CUdevice, unsigned int, void *))
-CREATE(cuVDPAUCtxCreate_v2, p3, (CUcontext *, unsigned int, CUdevice, unsigned int, void *))
+#define HOOK(name, parameters)
+#include "driver/hooks.def"
 
 /* Lists a context that was created by a function that is not wrapped. */
 #define ENTER_CONTEXT(name)                                                        \

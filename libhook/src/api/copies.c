@@ -215,10 +215,12 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
     return to == NULL || from == NULL ? BUS_NONE : direction_of(to[0], from[0]);
 }
 
-/* The wrapper passes the gate and records the bytes and direction of the bus load (bus_sharing.h).
- * `waits`: the call returns after the copy. Where `apart` is true, `instead` makes the copy.
- * `apart` and `instead` may use the variables below; `stream` is the stream of the call. */
-#define COPYING(name, stream_, direction, loads, waits, parameters, apart, instead)        \
+/* The kinds of wrappers of copies in hooks.def. Each passes the gate and records the bytes and the
+ * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. Where `apart`
+ * is true, `instead` makes the copy. Both may use the variables below; `stream` is the stream of
+ * the call. LINE: bytes in a row; SHAPE: described by a structure. */
+#undef COPYING
+#define COPYING(name, stream_, direction, bytes, waits, apart, instead, parameters)        \
     SIGNATURE(name, parameters)                                                            \
     {                                                                                      \
         CUcontext to, from;                                                                \
@@ -226,89 +228,27 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
         const CUstream stream = stream_;                                                   \
         (void)to, (void)from, (void)shape, (void)stream;                                   \
         gate_enter(GATE_NO_STREAM);                                                        \
-        BUS_COPY_BEGINS(copied, direction, loads, waits);                                  \
+        BUS_COPY_BEGINS(copied, direction, bytes, waits);                                  \
         CUresult result = (apart) ? (instead) : CALL(name, parameters);                    \
         BUS_COPY_ENDS(copied);                                                             \
         gate_leave();                                                                      \
         return result;                                                                     \
     }
-#define COPYING_PTDS(name, direction, loads, parameters)                                   \
-    COPYING(name, NULL, direction, loads, true, parameters, false, CUDA_SUCCESS)           \
-    COPYING(name##_ptds, NULL, direction, loads, true, parameters, false, CUDA_SUCCESS)
-#define COPYING_PTSZ(name, stream, direction, loads, parameters, apart, instead)           \
-    COPYING(name, stream, direction, loads, false, parameters, apart, instead)             \
-    COPYING(name##_ptsz, PER_THREAD(stream), direction, loads, false, parameters, apart, instead)
-
-#define LINE(name, peer, direction, loads)                                                 \
-    COPYING(name, NULL, direction, loads, true, (CUdeviceptr, CUdeviceptr, size_t),        \
-        memory_apart(p1, p2, &to, &from), REAL(peer)(p1, to, p2, from, p3))
-#define LINE_PTDS(name, direction, loads)                                                  \
-    LINE(name, cuMemcpyPeer, direction, loads)                                             \
-    LINE(name##_ptds, cuMemcpyPeer_ptds, direction, loads)
-#define LINE_ASYNC(name, peer, direction, loads)                                           \
-    COPYING(name, p4, direction, loads, false,                                             \
-        (CUdeviceptr, CUdeviceptr, size_t, CUstream),                                      \
-        memory_apart(p1, p2, &to, &from), REAL(peer)(p1, to, p2, from, p3, p4))
-#define LINE_PTSZ(name, direction, loads)                                                  \
-    LINE_ASYNC(name, cuMemcpyPeerAsync, direction, loads)                                  \
-    LINE_ASYNC(name##_ptsz, cuMemcpyPeerAsync_ptsz, direction, loads)
-
-#define SHAPE_DIRECTION \
-    direction_between(p1->srcMemoryType, p1->srcDevice, p1->dstMemoryType, p1->dstDevice)
+#undef LINE
+#define LINE(name, peer, direction, bytes, parameters)                                     \
+    COPYING(name, NULL, direction, bytes, true, memory_apart(p1, p2, &to, &from),          \
+        REAL(peer)(p1, to, p2, from, p3), parameters)
+#undef LINE_ASYNC
+#define LINE_ASYNC(name, peer, direction, bytes, parameters)                               \
+    COPYING(name, p4, direction, bytes, false, memory_apart(p1, p2, &to, &from),           \
+        REAL(peer)(p1, to, p2, from, p3, p4), parameters)
+#undef SHAPE
+#define SHAPE(name, apart, bytes, waits, instead, parameters)                              \
+    COPYING(name, NULL, direction_between(p1->srcMemoryType, p1->srcDevice,                \
+        p1->dstMemoryType, p1->dstDevice), bytes, waits, apart(p1, &shape), instead, parameters)
 #define BYTES_2D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height)
 #define BYTES_3D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height * p1->Depth)
-#define SHAPE(name, apart, bytes, waits, parameters, instead)                              \
-    COPYING(name, NULL, SHAPE_DIRECTION, bytes, waits, parameters, apart(p1, &shape), instead)
-#define SHAPE_PTDS(name, apart, bytes, parameters)                                         \
-    SHAPE(name, apart, bytes, true, parameters, REAL(cuMemcpy3DPeer)(&shape))              \
-    SHAPE(name##_ptds, apart, bytes, true, parameters, REAL(cuMemcpy3DPeer_ptds)(&shape))
-#define SHAPE_PTSZ(name, apart, bytes, parameters)                                         \
-    SHAPE(name, apart, bytes, false, parameters, REAL(cuMemcpy3DPeerAsync)(&shape, p2))    \
-    SHAPE(name##_ptsz, apart, bytes, false, parameters,                                    \
-        REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, p2))
-
-LINE_PTDS(cuMemcpy, direction_of(p1, p2), p3)
-LINE_PTDS(cuMemcpyDtoD_v2, BUS_NONE, 0)
-COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, p3, (CUdeviceptr, const void *, size_t))
-COPYING_PTDS(cuMemcpyDtoH_v2, BUS_OUT, p3, (void *, CUdeviceptr, size_t))
-COPYING_PTDS(cuMemcpyHtoA_v2, BUS_IN, p4, (CUarray, size_t, const void *, size_t))
-COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, p4, (void *, CUarray, size_t, size_t))
-SHAPE_PTDS(cuMemcpy2D_v2, apart_2d, BYTES_2D, (const CUDA_MEMCPY2D *))
-SHAPE_PTDS(cuMemcpy2DUnaligned_v2, apart_2d, BYTES_2D, (const CUDA_MEMCPY2D *))
-SHAPE_PTDS(cuMemcpy3D_v2, apart_3d, BYTES_3D, (const CUDA_MEMCPY3D *))
-
-LINE_PTSZ(cuMemcpyAsync, direction_of(p1, p2), p3)
-LINE_PTSZ(cuMemcpyDtoDAsync_v2, BUS_NONE, 0)
-COPYING_PTSZ(cuMemcpyHtoDAsync_v2, p4, BUS_IN, p3,
-    (CUdeviceptr, const void *, size_t, CUstream), false, CUDA_SUCCESS)
-COPYING_PTSZ(cuMemcpyDtoHAsync_v2, p4, BUS_OUT, p3,
-    (void *, CUdeviceptr, size_t, CUstream), false, CUDA_SUCCESS)
-COPYING_PTSZ(cuMemcpyHtoAAsync_v2, p5, BUS_IN, p4,
-    (CUarray, size_t, const void *, size_t, CUstream), false, CUDA_SUCCESS)
-COPYING_PTSZ(cuMemcpyAtoHAsync_v2, p5, BUS_OUT, p4,
-    (void *, CUarray, size_t, size_t, CUstream), false, CUDA_SUCCESS)
-SHAPE_PTSZ(cuMemcpy2DAsync_v2, apart_2d, BYTES_2D, (const CUDA_MEMCPY2D *, CUstream))
-SHAPE_PTSZ(cuMemcpy3DAsync_v2, apart_3d, BYTES_3D, (const CUDA_MEMCPY3D *, CUstream))
-
 #define ONE_LINE (&(struct apart_batch){ &p1, &p2, &p3, 1, p4, &(size_t){ 0 }, 1, stream })
-COPYING_PTSZ(cuMemcpyWithAttributesAsync, p5, direction_of(p1, p2), p3,
-    (CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *, CUstream),
-    apart_lines(ONE_LINE), apart_copy_lines(ONE_LINE, NULL))
-COPYING_PTSZ(cuMemcpy3DWithAttributesAsync, p3, BUS_NONE, 0,
-    (CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream),
-    apart_operations(1, p1, p2, stream), apart_copy_operations(1, p1, NULL, stream))
 #define LINES (&(struct apart_batch){ p1, p2, p3, p4, p5, p6, p7, stream })
-COPYING_PTSZ(cuMemcpyBatchAsync, p9, direction_of_first(p1, p2), bus_sharing_sum(p3, p4),
-    (CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t,
-     size_t *, CUstream),
-    apart_lines(LINES), apart_copy_lines(LINES, p8))
-COPYING_PTSZ(cuMemcpyBatchAsync_v2, p8, direction_of_first(p1, p2), bus_sharing_sum(p3, p4),
-    (CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t,
-     CUstream),
-    apart_lines(LINES), apart_copy_lines(LINES, NULL))
-COPYING_PTSZ(cuMemcpy3DBatchAsync, p5, BUS_NONE, 0,
-    (size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream),
-    apart_operations(p1, p2, p4, stream), apart_copy_operations(p1, p2, p3, stream))
-COPYING_PTSZ(cuMemcpy3DBatchAsync_v2, p4, BUS_NONE, 0,
-    (size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream),
-    apart_operations(p1, p2, p3, stream), apart_copy_operations(p1, p2, NULL, stream))
+#define HOOK(name, parameters)
+#include "driver/hooks.def"

@@ -38,7 +38,8 @@ static enum bus_direction direction_to(CUmemLocation location)
 }
 
 /* The wrapper passes the gate, records the bus load, and executes `note` on success. */
-#define PREFETCH(name, direction, bytes, parameters, note)                         \
+#undef PREFETCH
+#define PREFETCH(name, direction, bytes, note, parameters)                         \
     SIGNATURE(name, parameters)                                                    \
     {                                                                              \
         gate_enter(GATE_NO_STREAM);                                                \
@@ -50,23 +51,11 @@ static enum bus_direction direction_to(CUmemLocation location)
         gate_leave();                                                              \
         return result;                                                             \
     }
-#define PREFETCH_PTSZ(name, direction, bytes, parameters, note)                    \
-    PREFETCH(name, direction, bytes, parameters, note)                             \
-    PREFETCH(name##_ptsz, direction, bytes, parameters, note)
 /* A batch is assumed to go in the direction of its first location. */
 #define BATCH_DIRECTION (p4 == NULL || p6 == 0 ? BUS_NONE : direction_to(p4[0]))
-
-PREFETCH_PTSZ(cuMemPrefetchAsync, direction_to(location_of(p3)), p2,
-    (CUdeviceptr, size_t, CUdevice, CUstream), managed_prefetched(p1, p2, location_of(p3)))
-PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(p3), p2,
-    (CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream), managed_prefetched(p1, p2, p3))
-PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(p2, p3),
-    (CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
-     CUstream), note_prefetches(p1, p2, p3, p4, p5, p6))
-/* Discarded memory is not copied. */
-PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
-    (CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
-     CUstream), note_prefetches(p1, p2, p3, p4, p5, p6))
+#define NOTE_BATCH note_prefetches(p1, p2, p3, p4, p5, p6)
+#define HOOK(name, parameters)
+#include "driver/hooks.def"
 
 static void correct_answer(void *data, CUmem_range_attribute attribute, CUdeviceptr address,
                            size_t size)

@@ -184,8 +184,8 @@ def hooks(part: str = "") -> dict[str, list[int]]:
     text = re.sub(r"/\*.*?\*/", "", part or HOOKS.read_text(), flags=re.DOTALL)
     found: dict[str, list[int]] = {}
     for variant, name, types in re.findall(
-        r"^(?:HOOK|GATED|LOADING|GATED_LOADING)(_PTSZ|_PTDS)?\((\w+),[^(]*\(([^)]*)\)\)$",
-        text, flags=re.MULTILINE):
+        r"^[A-Z_]+?(_PTSZ|_PTDS)?\((\w+),.*?\(([^()]*)\)\)$",
+        text, flags=re.MULTILINE | re.DOTALL):
         parts = [" ".join(part.split()) for part in types.split(",")]
         widths = [WIDTHS.get(part, 64) for part in parts if part not in BY_VALUE]
         for suffix in dict.fromkeys(("", variant.lower())):
