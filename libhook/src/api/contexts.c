@@ -4,8 +4,6 @@
  * release of a primary context was the last one, so the retains of the program and of its green
  * contexts are counted. As dropping waits for work, the thread with the last release waits for
  * threads inside a retain call, and later retains wait until that release has returned. */
-#include <stdlib.h>
-
 #include "api/wrapper.h"
 #include "daemon/attach.h"
 #include "driver/setting.h"
@@ -32,44 +30,9 @@ static struct primary {
     bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES + 1];                            /* protected by contexts_lock */
 
-/* One for each cuCtxAttach() and each green context, which retains the primary context of
- * `device`. */
-struct reference {
-    const void *context;
-    CUdevice device;
-    struct reference *next;
-};
-static struct reference *references;               /* protected by contexts_lock */
-
 /* The holder of contexts_lock takes no other lock and calls no driver function. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
-
-static void add_reference(const void *context, CUdevice device)
-{
-    struct reference *reference = malloc(sizeof *reference);
-    if (reference == NULL)
-        return;
-    LOCKED(contexts_lock);
-    *reference = (struct reference){ context, device, references };
-    references = reference;
-}
-
-/* Returns the device; -1: there is no such reference. */
-static CUdevice remove_reference(const void *context)
-{
-    CUdevice device = -1;
-    LOCKED(contexts_lock);
-    struct reference **link = &references, *reference;
-    while ((reference = *link) != NULL && reference->context != context)
-        link = &reference->next;
-    if (reference != NULL) {
-        device = reference->device;
-        *link = reference->next;
-        free(reference);
-    }
-    return device;
-}
 
 /* primary[DEVICES] stands for devices that do not exist: the driver refuses calls for them. */
 static struct primary *primary_of(CUdevice device)
@@ -176,10 +139,8 @@ static void end_context(CUcontext context)
     {                                                                              \
         CUresult result = REAL(name)(context);                                     \
         CUdevice device;                                                           \
-        bool added = false;                                                        \
-        if (result == CUDA_SUCCESS && context != NULL)                             \
-            context = contexts_learn(context, &added);                             \
-        if (added && contexts_find(context, &context, &device))                    \
+        if (result == CUDA_SUCCESS && context != NULL                              \
+            && contexts_learn(context, &context, &device))                         \
             client_attach(device, NULL);                                           \
         return result;                                                             \
     }
@@ -209,35 +170,25 @@ static bool is_primary(CUcontext context)
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
-NOTED(cuCtxAttach, add_reference(*p1, 0), (CUcontext *, unsigned int))
+NOTED(cuCtxAttach, contexts_attach(*p1, 1), (CUcontext *, unsigned int))
 
 EXPORT CUresult cuCtxDetach(CUcontext context)
 {
-    if (remove_reference(context) < 0 && !is_primary(context))
+    if (!contexts_attach(context, -1) && !is_primary(context))
         end_context(context);
     return REAL(cuCtxDetach)(context);
-}
-
-static CUdevice device_of(CUcontext context)
-{
-    CUdevice device = -1;
-    CUcontext same;
-    if (contexts_find(context, &same, &device))
-        return device;
-    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
-        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
-            device = -1;
-        REAL(cuCtxPopCurrent_v2)(&same);
-    }
-    return device;
 }
 
 /* Opens or closes the current context's device's access to the memory of `other`'s device. */
 static CUresult peer_access(CUcontext other, bool open)
 {
-    CUdevice here;
-    return client_none() || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS
-               ? CUDA_SUCCESS : memory_open_to_peer(device_of(other), here, open);
+    CUcontext owner;
+    CUdevice here, there;
+    if (client_none() || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    if (contexts_describe(other, &owner, &there) != CUDA_SUCCESS)
+        there = CU_DEVICE_INVALID;
+    return memory_open_to_peer(there, here, open);
 }
 
 NOTED(cuCtxEnablePeerAccess, result = peer_access(p1, true), (CUcontext, unsigned int))
@@ -279,11 +230,9 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
     CUcontext primary = NULL, context;
     begin_retain(device);
     CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
-    if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL) {
-        add_reference(*green, device);
-        if (REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
-            contexts_add(context, device, primary);
-    }
+    if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL
+        && REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
+        contexts_add(context, device, primary);
     end_retain(device, primary);
     /* A drain with a driver before 12.5 cannot query the NULL stream of a green context. */
     struct client *client = client_on(device);
@@ -294,15 +243,17 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
 
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    CUdevice device = remove_reference(green);
-    CUcontext context;
-    if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
+    CUdevice device = CU_DEVICE_INVALID;
+    CUcontext context, primary;
+    if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS) {
+        contexts_find(context, &primary, &device);
         end_context(context);               /* drains `context`: later its work cannot be queried */
+    }
     struct release release = begin_release(device, false);
     end_context(release.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result != CUDA_SUCCESS && device >= 0)
-        add_reference(green, device);
+        contexts_add(context, device, primary);
     end_release(&release, result, false);
     return result;
 }

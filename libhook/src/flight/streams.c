@@ -182,19 +182,11 @@ uint64_t stream_name(CUstream stream)
 
 CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device)
 {
-    CUcontext current, same;
+    CUcontext current;
     CUresult result = contexts_current(&current);
     if (result != CUDA_SUCCESS || current == NULL)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
     if (REAL(cuStreamGetCtx)(stream, context) != CUDA_SUCCESS)
         *context = current;
-    if (contexts_find(*context, context, device))
-        return CUDA_SUCCESS;
-    result = REAL(cuCtxPushCurrent_v2)(*context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuCtxGetDevice)(device);
-    *context = contexts_learn(*context, NULL);
-    REAL(cuCtxPopCurrent_v2)(&same);
-    return result;
+    return contexts_describe(*context, context, device);
 }

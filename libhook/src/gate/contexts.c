@@ -21,6 +21,7 @@ struct known {
     CUcontext context, owner;
     CUdevice device;
     unsigned since;                  /* `ended` when it was listed: the driver reuses handles */
+    int attached;                    /* number of cuCtxAttach() without cuCtxDetach() */
 };
 
 /* Protects the variables below. Its holder takes no lock and calls no driver function. */
@@ -30,12 +31,6 @@ static unsigned count, room;
 static _Atomic bool incomplete;      /* no memory to list a context; also read without the lock */
 
 static _Atomic unsigned ended;       /* number of contexts destroyed */
-
-/* This thread's last lookup, stale once `ended` has changed. */
-static __thread struct latest {
-    CUcontext context, owner;
-    unsigned ended;
-} latest;
 
 static struct known *find(CUcontext context)
 {
@@ -58,10 +53,11 @@ void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
             room = more;
         }
     }
+    int attached = one != NULL ? one->attached : 0;
     if (one == NULL && count < room)
         one = &known[count++];
     if (one != NULL)
-        *one = (struct known){ context, owner, device, atomic_load(&ended) };
+        *one = (struct known){ context, owner, device, atomic_load(&ended), attached };
     else if (!atomic_exchange(&incomplete, true))
         complain("no memory to remember a GPU context: this program's memory stays on the card");
 }
@@ -93,6 +89,16 @@ bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device)
     *owner = one->owner;
     *device = one->device;
     return true;
+}
+
+bool contexts_attach(CUcontext context, int change)
+{
+    LOCKED(known_lock);
+    struct known *one = find(context);
+    bool counted = one != NULL && one->attached + change >= 0;
+    if (counted)
+        one->attached += change;
+    return counted;
 }
 
 bool contexts_lasts(CUcontext context, unsigned when)
@@ -128,46 +134,45 @@ CUcontext contexts_primary(CUdevice device)
     return primary;
 }
 
-/* `context`: the current one. False: it has ended, or failed for good. */
-static bool describe(CUcontext context, CUcontext *owner, CUdevice *device)
+bool contexts_learn(CUcontext current, CUcontext *owner, CUdevice *device)
 {
     size_t unused, total;
     CUgreenCtx green = NULL;
-    if (REAL(cuCtxGetDevice)(device) != CUDA_SUCCESS
+    CUcontext primary = current;
+    *owner = current;
+    if (contexts_find(current, owner, device) || REAL(cuCtxGetDevice)(device) != CUDA_SUCCESS
         || REAL(cuMemGetInfo_v2)(&unused, &total) != CUDA_SUCCESS)
-        return false;
-    *owner = context;
+        return false;                /* listed, or it has ended or failed for good */
     if (HAVE_REAL(cuStreamGetGreenCtx)
         && REAL(cuStreamGetGreenCtx)(NULL, &green) == CUDA_SUCCESS && green != NULL)
-        *owner = contexts_primary(*device);
-    return *owner != NULL;
+        primary = contexts_primary(*device);
+    if (primary == NULL)
+        return false;
+    contexts_add(primary, *device, primary);
+    contexts_add(current, *device, primary);
+    *owner = primary;
+    return true;
 }
 
-CUcontext contexts_learn(CUcontext current, bool *added)
+CUresult contexts_describe(CUcontext context, CUcontext *owner, CUdevice *device)
 {
-    unsigned now = contexts_ended();
-    if (added != NULL)
-        *added = false;
-    if (latest.context == current && latest.ended == now)
-        return latest.owner;
-    CUcontext owner;
-    CUdevice device;
-    if (!contexts_find(current, &owner, &device)) {
-        if (!describe(current, &owner, &device))
-            return current;
-        contexts_add(owner, device, owner);
-        contexts_add(current, device, owner);
-        if (added != NULL)
-            *added = true;
-    }
-    latest = (struct latest){ current, owner, now };
-    return owner;
+    CUcontext same;
+    if (contexts_find(context, owner, device))
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxGetDevice)(device);
+    contexts_learn(context, owner, device);
+    REAL(cuCtxPopCurrent_v2)(&same);
+    return result;
 }
 
 CUresult contexts_current(CUcontext *owner)
 {
+    CUdevice device;
     CUresult result = REAL(cuCtxGetCurrent)(owner);
     if (result == CUDA_SUCCESS && *owner != NULL)
-        *owner = contexts_learn(*owner, NULL);
+        contexts_learn(*owner, owner, &device);
     return result;
 }

@@ -18,6 +18,8 @@ unsigned contexts_ended(void);                     /* number of contexts that ha
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);
 /* Whether the context was listed at contexts_ended() == `ended`, and has not ended since. */
 bool contexts_lasts(CUcontext context, unsigned ended);
+/* Adds `change` to the number of cuCtxAttach() without cuCtxDetach(). False: it would be below 0. */
+bool contexts_attach(CUcontext context, int change);
 /* Context `number` of a device in listing order, without green contexts; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);
 /* False: no memory to list a context, so its work cannot be waited for. */
@@ -26,7 +28,9 @@ bool contexts_complete(void);
 /* The primary context, without retaining it. NULL: the driver has failed. */
 CUcontext contexts_primary(CUdevice device);
 
-/* Lists the current context, returns its owner. *added (NULL: unused): it was not listed before. */
-CUcontext contexts_learn(CUcontext current, bool *added);
+/* Lists the current context. True: it was not listed before. *owner: `current`, if unknown. */
+bool contexts_learn(CUcontext current, CUcontext *owner, CUdevice *device);
+/* As contexts_find(); makes a context that is not listed current, and lists it. */
+CUresult contexts_describe(CUcontext context, CUcontext *owner, CUdevice *device);
 /* The owner of the current context, NULL if none is current; or the driver's error. */
 CUresult contexts_current(CUcontext *owner);
