@@ -19,13 +19,19 @@ static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
     return mutex;
 }
 
-/* Whether the calling thread has locked the mutex: glibc records the owner of a mutex. */
-static inline bool locked_here(const pthread_mutex_t *mutex)
+/* The kernel's number of the calling thread. */
+static inline pid_t thread_id(void)
 {
     static __thread pid_t self __attribute__((tls_model("initial-exec")));
     if (self == 0)
         self = (pid_t)syscall(SYS_gettid);
-    return __atomic_load_n(&mutex->__data.__owner, __ATOMIC_RELAXED) == self;
+    return self;
+}
+
+/* Whether the calling thread has locked the mutex: glibc records the owner of a mutex. */
+static inline bool locked_here(const pthread_mutex_t *mutex)
+{
+    return __atomic_load_n(&mutex->__data.__owner, __ATOMIC_RELAXED) == thread_id();
 }
 
 static inline void locked_end(pthread_mutex_t *const *mutex)

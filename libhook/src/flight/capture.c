@@ -8,11 +8,11 @@
 #define _GNU_SOURCE
 #include "flight/capture.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "driver/glibc.h"
 #include "driver/ops.h"
 #include "driver/ring.h"
 #include "gate/client.h"
@@ -179,8 +179,7 @@ bool capture_refuses(CUresult *result)
 struct capture {
     CUstream stream;
     CUcontext context;
-    pthread_t thread;                /* the thread that began the capture */
-    bool thread_ended;
+    pid_t thread;                    /* thread_id() of the thread that began the capture */
     bool endable;                    /* the library can end it once `thread` has ended */
     uint64_t began;                  /* us: begin of the capture */
     struct capture *next;
@@ -190,12 +189,6 @@ struct capture {
  * lock's holder takes only the lock of the list of contexts. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
-static _Atomic bool any_thread_ended;
-
-/* The key's destructor reports the end of a thread that has begun a capture. */
-static pthread_key_t key;
-static bool has_key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void capture_add(struct capture *capture)
 {
@@ -204,10 +197,9 @@ void capture_add(struct capture *capture)
     captures = capture;
 }
 
-/* `thread_ended` is checked because a thread that has ended may have had this thread's id. */
 static bool is_own(const struct capture *capture)
 {
-    return !capture->thread_ended && pthread_equal(capture->thread, pthread_self());
+    return capture->thread == thread_id();
 }
 
 struct capture *capture_take(CUstream stream, CUcontext context)
@@ -254,18 +246,9 @@ uint64_t capture_oldest(void)
     return oldest;
 }
 
-static void thread_ends(void *marked)
+static bool has_ended(pid_t thread)
 {
-    (void)marked;
-    LOCKED(captures_lock);
-    for (struct capture *capture = captures; capture != NULL; capture = capture->next)
-        if (is_own(capture))
-            any_thread_ended = capture->thread_ended = true;
-}
-
-static void make_key(void)
-{
-    has_key = pthread_key_create(&key, thread_ends) == 0;
+    return syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
 }
 
 static struct capture *end_abandoned(void)
@@ -276,10 +259,10 @@ static struct capture *end_abandoned(void)
         CUgraph none;
         CUcontext same, owner = capture->context; /* owner: of a green context, its primary one */
         CUdevice device;
-        if (capture->thread_ended)
-            contexts_find(capture->context, &owner, &device);
-        if (!capture->thread_ended || !capture->endable
-            || REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS)
+        if (!capture->endable || !has_ended(capture->thread))
+            continue;
+        contexts_find(capture->context, &owner, &device);
+        if (REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS)
             continue;
         REAL(cuStreamEndCapture)(capture->stream, &none);
         REAL(cuCtxPopCurrent_v2)(&same);
@@ -292,7 +275,7 @@ static struct capture *end_abandoned(void)
 
 void captures_end_abandoned(void)
 {
-    if (atomic_exchange(&any_thread_ended, false))
+    if (capture_going_on())
         capture_over(end_abandoned());
 }
 
@@ -301,12 +284,8 @@ struct capture *capture_new(CUstream stream, bool ends_with_thread)
     struct capture *capture = malloc(sizeof *capture);
     if (capture == NULL)
         return NULL;
-    if (pthread_once != NULL)           /* NULL: not loaded, before glibc 2.34; glibc.h */
-        pthread_once(&once, make_key);
-    if (has_key)
-        pthread_setspecific(key, capture);
     *capture = (struct capture){
-        .stream = stream, .thread = pthread_self(), .began = now_microseconds(),
+        .stream = stream, .thread = thread_id(), .began = now_microseconds(),
         .endable = ends_with_thread && stream != CU_STREAM_PER_THREAD,
     };
     if (REAL(cuStreamGetCtx)(stream, &capture->context) != CUDA_SUCCESS
