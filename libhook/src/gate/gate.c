@@ -27,13 +27,13 @@
 #include "driver/ops.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
+#include "gate/inflight.h"
 
 _Atomic uint64_t gate_closed;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
-const struct gate_publishing *_Atomic gate_publishing;
 
 static struct {
     _Atomic uint32_t openings;       /* number of openings; never 0, as a mark of 0 means none */
@@ -134,9 +134,9 @@ static bool try_pass(CUstream stream)
 {
     uint64_t closed = atomic_load(&gate_closed);
     if ((closed & GATE_PUBLISHING) != 0)
-        gate_publishing->count();
+        inflight_count();
     if ((closed & ~GATE_AJAR) != 0
-        || ((closed & GATE_PUBLISHING) != 0 && !gate_publishing->may_pass())
+        || ((closed & GATE_PUBLISHING) != 0 && !inflight_may_pass())
         || ((closed & GATE_PACED) != 0 && !take_paced_pass()))
         return false;
     if ((closed & GATE_CAPTURING) != 0 && !is_capturing(stream))
@@ -148,14 +148,14 @@ static bool may_pass_now(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
     return (closed & ~GATE_AJAR) == 0
-           && ((closed & GATE_PUBLISHING) == 0 || !gate_publishing->holds())
+           && ((closed & GATE_PUBLISHING) == 0 || !inflight_holds())
            && ((closed & GATE_PACED) == 0 || atomic_load(&gate_taken) < atomic_load(&gate_goal));
 }
 
 static bool is_held_by_pace_alone(void)
 {
     return (atomic_load(&gate_closed) & ~GATE_CAPTURING) == (GATE_PACED | GATE_PUBLISHING)
-           && !gate_publishing->holds();
+           && !inflight_holds();
 }
 
 /* Sleeps until the gate must be checked again. A signal handler may run here, leave by

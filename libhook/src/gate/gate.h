@@ -95,14 +95,6 @@ void gate_allow(uint64_t goal);                    /* sets gate_goal */
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
-/* Called while GATE_PUBLISHING is set; assigned before that (inflight.c). */
-struct gate_publishing {
-    void (*count)(void);             /* counts a pass; inside the gate, before may_pass() */
-    bool (*may_pass)(void);          /* inside the gate; may use up one of allowed_passes */
-    bool (*holds)(void);             /* outside the gate: whether a pass would have to wait */
-};
-extern const struct gate_publishing *_Atomic gate_publishing;
-
 /* Number of passes let through while GATE_PACED was set, and the number at which threads wait. */
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called by a passing thread, inside the gate, while GATE_PACED is set. */

@@ -72,7 +72,7 @@ static bool is_busy(const struct nvshare_inflight *counters)
     return __atomic_load_n(&counters->begun, __ATOMIC_SEQ_CST) != done;
 }
 
-static void count(void)
+void inflight_count(void)
 {
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct nvshare_inflight *counters = atomic_load(&published[i].counters);
@@ -95,7 +95,7 @@ static struct watched *first_busy(void)
     return NULL;
 }
 
-static bool is_held_back(void)
+bool inflight_holds(void)
 {
     struct watched *busy = first_busy();
     if (busy == NULL || atomic_load(&allowed_passes) > 0)
@@ -105,24 +105,15 @@ static bool is_held_back(void)
     return true;
 }
 
-static bool may_pass(void)
+bool inflight_may_pass(void)
 {
-    while (!is_held_back()) {
+    while (!inflight_holds()) {
         unsigned left = atomic_load(&allowed_passes);
         if (left == 0 || first_busy() == NULL
             || atomic_compare_exchange_strong(&allowed_passes, &left, left - 1))
             return true;
     }
     return false;
-}
-
-static void set_publishing(void)
-{
-    static const struct gate_publishing ours = {
-        .count = count, .may_pass = may_pass, .holds = is_held_back,
-    };
-    gate_publishing = &ours;
-    gate_close(GATE_PUBLISHING);
 }
 
 static void clear_publishing(void)
@@ -181,7 +172,7 @@ bool inflight_arm(struct client *client, uint64_t passes)
     if (!gate_empty())
         return false;
     mine->armed = true;
-    set_publishing();
+    gate_close(GATE_PUBLISHING);
     mine->noted = __atomic_load_n(&atomic_load(&mine->counters)->begun, __ATOMIC_SEQ_CST);
     if (gate_empty() && gate_passes() == passes)
         return true;
@@ -238,7 +229,7 @@ void inflight_watch(struct client *client, uint64_t number, int descriptor)
     unsigned index = (unsigned)(one - watched);
     if (index >= atomic_load(&entries_used))
         atomic_store(&entries_used, index + 1);
-    set_publishing();
+    gate_close(GATE_PUBLISHING);
 }
 
 void inflight_forget(struct client *client)

@@ -47,7 +47,7 @@ SEEN void forget(void) { inflight_forget(&one); }
 
 SEEN bool may_pass(void)
 {
-    return (gate_closed & GATE_PUBLISHING) == 0 || gate_publishing->may_pass();
+    return (gate_closed & GATE_PUBLISHING) == 0 || inflight_may_pass();
 }
 
 SEEN bool must_count(void) { return (gate_closed & GATE_PUBLISHING) != 0; }
