@@ -167,22 +167,16 @@ static int find_tracer(struct dl_phdr_info *object, size_t size, void *data)
     return *found != NULL;
 }
 
-static bool is_traced(void)
+/* The tool that watches this program; NULL: none. */
+static const char *tracer(void)
 {
-    static bool reported;
-    const char *wanted = setting("NVSHARE_PROFILED");
-    if (wanted != NULL && strcmp(wanted, "1") == 0)
-        return false;
     const char *path = setting("CUDA_INJECTION64_PATH"), *tool = NULL;
+    if (setting_is_on("NVSHARE_PROFILED"))
+        return NULL;
     if (path != NULL && *path != '\0')
-        tool = last_part(path);
-    else
-        dl_iterate_phdr(find_tracer, &tool);
-    if (tool != NULL && !reported)
-        complain("%s watches this program and would take libnvshare.so's calls for the program's. "
-                 "The GPU is used unshared; NVSHARE_PROFILED=1 shares it all the same.", tool);
-    reported |= tool != NULL;
-    return tool != NULL;
+        return last_part(path);
+    dl_iterate_phdr(find_tracer, &tool);
+    return tool;
 }
 
 static _Atomic(const char *) unknown;
@@ -195,38 +189,30 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* Whether the program's work may bypass the gate through a function of a newer driver. */
-static bool has_unknown_entry(void)
+/* False: prints why the program must use this GPU unshared; once, if that holds for all GPUs. */
+static bool may_share(CUdevice device)
 {
     static bool reported;
-    const char *name = atomic_load(&unknown);
-    bool has = name != NULL && client_none();
-    if (has && !reported)
+    int maps = 0;
+    const char *newer = client_none() ? atomic_load(&unknown) : NULL, *tool = tracer();
+    bool has_threads = pthread_create != NULL;     /* before glibc 2.34: only libpthread has it */
+    if (reported)
+        return false;
+    reported = newer != NULL || tool != NULL || !has_threads;
+    if (newer != NULL)
         complain("this driver has a newer %s than this libnvshare.so knows. The GPU is used "
-                 "unshared. Update nvshare.", name);
-    reported |= has;
-    return has;
-}
-
-/* Before glibc 2.34 a program may lack libpthread (glibc.h). */
-static bool can_start_threads(void)
-{
-    if (pthread_create != NULL)
-        return true;
-    complain("this program was started without libpthread. The GPU is used unshared; link it "
-             "with -pthread.");
-    return false;
-}
-
-static bool can_map(CUdevice device)
-{
-    int supported = 0;
-    if (REAL(cuDeviceGetAttribute)(&supported,
-            CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == CUDA_SUCCESS
-        && supported)
-        return true;
-    complain("this GPU or its driver has no virtual memory management. It is used unshared.");
-    return false;
+                 "unshared. Update nvshare.", newer);
+    else if (tool != NULL)
+        complain("%s watches this program and would take libnvshare.so's calls for the program's. "
+                 "The GPU is used unshared; NVSHARE_PROFILED=1 shares it all the same.", tool);
+    else if (!has_threads)
+        complain("this program was started without libpthread. The GPU is used unshared; link it "
+                 "with -pthread.");
+    else if (REAL(cuDeviceGetAttribute)(&maps,
+                 CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != CUDA_SUCCESS
+             || maps == 0)
+        complain("this GPU or its driver has no virtual memory management. It is used unshared.");
+    return maps != 0;
 }
 
 static struct client *new_client(CUdevice device)
@@ -242,7 +228,7 @@ static struct client *new_client(CUdevice device)
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->wakes = client->wake = -1;
     client->lender = CU_DEVICE_INVALID;
-    client->prints_waits = waiting_is_printed();
+    client->prints_waits = setting_is_on("NVSHARE_VERBOSE");
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
     /* If the gang's name ends with a colon, torchrun's number of processes is appended. */
@@ -261,7 +247,7 @@ static struct client *new_client(CUdevice device)
         return NULL;
     }
     /* These checks print why the GPU is used unshared, so they run once a daemon is connected. */
-    if (has_unknown_entry() || is_traced() || !can_start_threads() || !can_map(device)) {
+    if (!may_share(device)) {
         discard(client);
         return NULL;
     }
@@ -275,7 +261,7 @@ static void attach(CUdevice device)
     struct client *client = new_client(device);
     if (client == NULL)
         return;
-    if (!service_make_wake(client) || !introduce_patiently(client)) {
+    if (!client_make_wake(client) || !introduce_patiently(client)) {
         discard(client);
         return;
     }

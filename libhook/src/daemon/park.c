@@ -16,11 +16,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "driver/driver.h"
 #include "driver/forked.h"
@@ -34,7 +32,7 @@
 
 #define REST_PATIENCE_US 1000000
 #define POLL_NS 1000000
-#define RECONNECT_MS 100
+#define RECONNECT_NS 100000000
 
 /* The client that is parked, if any: a process with several clients is not parked. */
 static struct client *_Atomic parked;
@@ -180,20 +178,6 @@ static bool send_as(const struct client *client, struct nvshare_report report, u
     return connection_send(client->socket, &report);
 }
 
-static void wait_for(const struct client *client)
-{
-    char bytes[64];
-    struct pollfd fds[2] = {
-        { .fd = own_file_descriptor(client->wake), .events = POLLIN },
-        { .fd = own_file_descriptor(client->socket), .events = POLLIN },
-    };
-    /* Without a connection poll() waits for RECONNECT_MS only: stay_parked() then reconnects. */
-    poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
-    while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
-                                       MSG_DONTWAIT) == (ssize_t)sizeof bytes)
-        continue;
-}
-
 /* Returns with UNPARK in `order`. `hello`, `figures`: reports from the time of parking. */
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *figures, struct nvshare_order *order)
@@ -202,14 +186,14 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
     for (;;) {
         if (own_file_descriptor(client->socket) < 0) {
             wake_sent = reconnect(client, hello);
-            if (own_file_descriptor(client->socket) >= 0)
-                continue;            /* a thread may have called the driver meanwhile */
-        } else if (!wake_sent && wanted()) {
-            wake_sent = send_as(client, *figures, NVSHARE_WAKE);
+            if (own_file_descriptor(client->socket) < 0)
+                nanosleep(&(struct timespec){ .tv_nsec = RECONNECT_NS }, NULL);
+            continue;                /* a thread may have called the driver meanwhile */
         }
-        wait_for(client);
-        int got = own_file_descriptor(client->socket) < 0
-                      ? 0 : connection_receive(client->socket, order, NULL, 0);
+        if (!wake_sent && wanted())
+            wake_sent = send_as(client, *figures, NVSHARE_WAKE);
+        int connection = client_wait(client, NEVER);
+        int got = connection < 0 ? 0 : connection_receive(connection, order, NULL, 0);
         if (got == 1 && order->type == NVSHARE_UNPARK)
             return;
         if (got == 1 && order->type == NVSHARE_INTRODUCE)

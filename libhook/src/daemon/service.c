@@ -2,13 +2,9 @@
 /* The service thread of a client carries out the daemon's orders one after the other and answers
  * them. Without a daemon it tries to connect at least twice a second; a client keeps its turn
  * meanwhile, or goes on waiting. */
-#define _GNU_SOURCE
 #include "daemon/service.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 
 #include "block/store.h"
 #include "block/swap.h"
@@ -16,7 +12,6 @@
 #include "daemon/park.h"
 #include "daemon/waiting.h"
 #include "driver/bell.h"
-#include "driver/forked.h"
 #include "driver/log.h"
 #include "driver/own_file.h"
 #include "driver/own_thread.h"
@@ -95,52 +90,6 @@ int nvshare_release(void)
     return count;
 }
 
-bool service_make_wake(struct client *client)
-{
-    int pair[2];
-    UNFORKED;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-        return false;
-    if (client->wake < 0) {
-        client->wakes = own_file_add(pair[0]);
-        client->wake = own_file_add(pair[1]);
-    } else {
-        own_file_replace(client->wakes, pair[0]);
-        own_file_replace(client->wake, pair[1]);
-    }
-    return client->wakes >= 0 && client->wake >= 0;
-}
-
-/* Returns the connection if it can be read or has ended; -1 after a wake-up or the timeout. */
-static int wait_for(struct client *client, int64_t timeout_us)
-{
-    pthread_mutex_lock(&memory_lock);
-    int connection = client->socket;
-    struct pollfd fds[2] = {
-        { .fd = own_file_descriptor(client->wake), .events = POLLIN },
-        { .fd = own_file_descriptor(connection), .events = POLLIN },
-    };
-    pthread_mutex_unlock(&memory_lock);
-    /* The program may have closed these sockets. The caller then runs all steps before it waits
-     * again, because a wake-up may be lost with the old pair. */
-    if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
-        return -1;
-    if (connection >= 0 && fds[1].fd < 0)
-        return connection;
-    struct timespec timeout = {
-        .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
-    };
-    /* A sandbox may refuse ppoll(), but not poll(). */
-    if (ppoll(fds, 2, timeout_us == NEVER ? NULL : &timeout, NULL) < 0 && errno != EINTR)
-        poll(fds, 2, timeout_us == NEVER ? -1 : (int)(timeout_us / 1000 + 1));
-    char bytes[64];
-    while (fds[0].revents != 0
-           && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
-                  == sizeof bytes)
-        continue;
-    return fds[1].revents != 0 ? connection : -1;
-}
-
 /* Orders that are carried out even during a drain: they move no memory, and a thread may wait for
  * their effect while the work being drained waits for that thread. */
 static bool overtakes_drain(const struct nvshare_order *order)
@@ -182,7 +131,7 @@ static void await_order(void *argument, uint64_t us)
     int connection = -1, descriptor = -1, got = 0;
     pthread_mutex_unlock(&service_lock);
     if (client->postponed_count < POSTPONED_MOST)
-        connection = wait_for(client, (int64_t)us);
+        connection = client_wait(client, (int64_t)us);
     else
         usleep((useconds_t)us);
     if (connection >= 0)
@@ -410,8 +359,8 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
     }
 }
 
-struct service {
-    struct client *client;
+/* One for each client, by index; used by the client's service thread only. */
+static struct service {
     struct activity activity;
     bool connected;                  /* a daemon was connected at the last keep_connection() */
     bool received;                   /* an order has arrived on this connection */
@@ -420,14 +369,14 @@ struct service {
     int64_t retry_us;                /* us from one attempt to connect to the next */
     /* us: next attempt to connect; when `received` was last true; next report (0: none) */
     uint64_t retry_at, received_at, report_at;
-};
+} services[CLIENTS_MAX];
 
 /* Reconnects. A program that waits for a daemon looks as if it hung, so a message is printed
  * once. A service manager may accept connections for a daemon that cannot start: only an order
  * proves that it is alive. */
-static int64_t keep_connection(struct service *service)
+static int64_t keep_connection(struct client *client)
 {
-    struct client *client = service->client;
+    struct service *service = &services[client->index];
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
@@ -466,9 +415,9 @@ static int64_t keep_connection(struct service *service)
 }
 
 /* Reports changed figures, and releases host memory that the program's frees have left unused. */
-static int64_t report(struct service *service)
+static int64_t report(struct client *client)
 {
-    struct client *client = service->client;
+    struct service *service = &services[client->index];
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool changed = !client->reported && client->socket >= 0;
@@ -493,21 +442,16 @@ static int64_t report(struct service *service)
     return NEVER;
 }
 
-static int64_t show_waiting(struct service *service)
-{
-    return waiting_step(service->client);
-}
-
-static int64_t give_up_memory(struct service *service)
+static int64_t give_up_memory(struct client *client)
 {
     LOCKED(memory_lock);
-    int64_t spares = spares_expire(service->client), grants = client_expire_grants(service->client);
+    int64_t spares = spares_expire(client), grants = client_expire_grants(client);
     return spares < grants ? spares : grants;
 }
 
-static int64_t sample_activity(struct service *service)
+static int64_t sample_activity(struct client *client)
 {
-    struct client *client = service->client;
+    struct service *service = &services[client->index];
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0, busy = connected && client->reports_busy;
     bool runs = connected && client->running && !client->starved;
@@ -540,23 +484,20 @@ static int64_t sample_activity(struct service *service)
     return rarely < next ? rarely : next;
 }
 
-static int64_t store(struct service *service)
+static int64_t store(struct client *client)
 {
     LOCKED(memory_lock);
-    return store_step(service->client);
+    return store_step(client);
 }
 
 /* Bounds the work in flight while the client runs and others wait or are watched by it
  * (inflight.c). A client that could not be drained is paced only after RUN with STEP: its work may
  * wait for work that it is about to submit. */
-static int64_t pace(struct service *service)
+static int64_t pace(struct client *client)
 {
-    struct client *client = service->client;
-    pthread_mutex_lock(&memory_lock);
     bool held_back = client->socket >= 0 && client->running
         && (client->undrained == 0 || client->steps);
     bool others_wait = held_back && client->paced, watches = inflight_is_watching();
-    pthread_mutex_unlock(&memory_lock);
     if (held_back && (others_wait || watches))
         pace_step(client);
     else
@@ -571,9 +512,8 @@ static int64_t pace(struct service *service)
         : held_back && (others_wait || watches) ? SAMPLE_US : NEVER;
 }
 
-static int64_t poll_urgent(struct service *service)
+static int64_t poll_urgent(struct client *client)
 {
-    struct client *client = service->client;
     if (client->socket < 0)
         inflight_forget(client);     /* without a daemon no page is watched */
     uint64_t next = inflight_poll(now_microseconds(),
@@ -581,29 +521,24 @@ static int64_t poll_urgent(struct service *service)
     return next == 0 ? NEVER : (int64_t)next;
 }
 
-static int64_t share_bus(struct service *service)
-{
-    return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
-}
-
 /* Each step returns the us until it must run again. All steps run after each order and wake-up,
  * and when one of them is due. */
 static const struct step {
-    int64_t (*run)(struct service *service);
+    int64_t (*run)(struct client *client);
     bool locked;                     /* run() is called with service_lock held */
 } STEPS[] = {
-    { keep_connection, false }, { report, true }, { show_waiting, false },
+    { keep_connection, false }, { report, true }, { waiting_step, false },
     { give_up_memory, false }, { pace, true }, { sample_activity, true }, { poll_urgent, true },
-    { share_bus, true }, { store, true },
+    { bus_sharing_step, true }, { store, true },
 };
 
-static int64_t run_steps(struct service *service)
+static int64_t run_steps(struct client *client)
 {
     int64_t first = NEVER;
     for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++) {
         if (STEPS[i].locked)
             pthread_mutex_lock(&service_lock);
-        int64_t due = STEPS[i].run(service);
+        int64_t due = STEPS[i].run(client);
         if (STEPS[i].locked)
             pthread_mutex_unlock(&service_lock);
         first = due < first ? due : first;
@@ -611,15 +546,14 @@ static int64_t run_steps(struct service *service)
     return first;
 }
 
-static void carry_out_next(struct service *service, int64_t timeout_us)
+static void carry_out_next(struct client *client, int64_t timeout_us)
 {
-    struct client *client = service->client;
     struct nvshare_order order;
     bool postponed = client_next_postponed(client, &order);
-    int connection = postponed ? -1 : wait_for(client, timeout_us), descriptor = -1;
+    int connection = postponed ? -1 : client_wait(client, timeout_us), descriptor = -1;
     int got = connection < 0 ? 0 : connection_receive(connection, &order, &descriptor, 0);
     if (postponed || got == 1) {
-        service->received |= got == 1;
+        services[client->index].received |= got == 1;
         LOCKED(service_lock);
         carry_out(client, &order, own_file_descriptor(descriptor));
     } else if (got < 0) {
@@ -630,9 +564,7 @@ static void carry_out_next(struct service *service, int64_t timeout_us)
 
 void *service_run(void *argument)
 {
-    struct service service = {
-        .client = argument, .connected = true, .received = true, .received_at = now_microseconds(),
-    };
+    struct client *client = argument;
     own_thread_begins("nvshare");
     pthread_mutex_lock(&memory_lock);   /* waits until clients[] contains the client */
     pthread_mutex_unlock(&memory_lock);
@@ -640,6 +572,9 @@ void *service_run(void *argument)
     /* So that this thread's calls invalidate no capture of the program. */
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
+    services[client->index] = (struct service){
+        .connected = true, .received = true, .received_at = now_microseconds(),
+    };
     for (;;)
-        carry_out_next(&service, run_steps(&service));
+        carry_out_next(client, run_steps(client));
 }

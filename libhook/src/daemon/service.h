@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-
 struct client;
 
 /* For programs: ends the process's turns on all GPUs once the work submitted so far is done,
@@ -10,6 +8,3 @@ struct client;
 __attribute__((visibility("protected"))) int nvshare_release(void);
 
 void *service_run(void *client);
-
-/* Creates or replaces the socket pair client->wakes and client->wake. False: not possible. */
-bool service_make_wake(struct client *client);

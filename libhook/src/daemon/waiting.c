@@ -5,7 +5,6 @@
  * waits for a daemon instead of running unshared. */
 #include "daemon/waiting.h"
 
-#include <string.h>
 #include <time.h>
 
 #include "driver/log.h"
@@ -23,17 +22,6 @@ static struct {
     bool requested, printed;         /* the reason of this wait was requested, was printed */
     uint64_t answered;               /* client->answered_commit at the last step */
 } waits[CLIENTS_MAX];
-
-static bool is_set(const char *name)
-{
-    const char *value = setting(name);
-    return value != NULL && strcmp(value, "1") == 0;
-}
-
-bool waiting_is_printed(void)
-{
-    return is_set("NVSHARE_VERBOSE");
-}
 
 /* Whether a COMMIT that was open at the last step still is. */
 static bool waits_for_commit(const struct client *client)
@@ -114,13 +102,13 @@ static void print_once(const char *problem, const char *consequence)
 
 void waiting_for_answer(void)
 {
-    print_once("does not answer", is_set("NVSHARE_REQUIRED")
+    print_once("does not answer", setting_is_on("NVSHARE_REQUIRED")
          ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
 }
 
 bool waiting_for_daemon(const char *problem)
 {
-    if (!is_set("NVSHARE_REQUIRED"))
+    if (!setting_is_on("NVSHARE_REQUIRED"))
         return false;
     print_once(problem, UNSHARED_INSTEAD);
     nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);

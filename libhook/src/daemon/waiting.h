@@ -12,7 +12,6 @@ struct nvshare_order;
 int64_t waiting_step(struct client *client);
 /* Prints the reason for the wait, from the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
-bool waiting_is_printed(void);                    /* whether NVSHARE_VERBOSE=1 is set */
 
 /* Called while the program has no daemon; `problem` is like "does not answer". True:
  * NVSHARE_REQUIRED is set, and 250 ms have passed: try again. False: run unshared. */

@@ -3,7 +3,6 @@
 #include "driver/setting.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +42,12 @@ const char *setting(const char *name)
         if (strcmp(settings[i].name, name) == 0)
             return settings[i].value;
     return NULL;
+}
+
+bool setting_is_on(const char *name)
+{
+    const char *value = setting(name);
+    return value != NULL && strcmp(value, "1") == 0;
 }
 
 unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most)

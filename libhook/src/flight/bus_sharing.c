@@ -17,6 +17,7 @@
 #define HEAVY ((uint64_t)8 << 20)
 #define WINDOW_US 5000
 #define LINGER_US 5000
+#define STEP_US 5000
 #define SPACING_US 25000             /* at most 40 reports a second */
 #define SPEED_FIRST 12000            /* bytes per us */
 #define SPEED_MOST 1000000
@@ -115,10 +116,10 @@ static bool update_flow(struct flow *flow, uint64_t now)
     return flow->reported != reported;
 }
 
-bool bus_sharing_step(struct client *client)
+int64_t bus_sharing_step(struct client *client)
 {
     if (!is_watched(client))
-        return false;
+        return NEVER;
     uint64_t now = now_microseconds();
     struct flow *flow = flows[client->index];
     pthread_mutex_lock(&sharing_lock);
@@ -130,7 +131,7 @@ bool bus_sharing_step(struct client *client)
         LOCKED(memory_lock);
         client_send(client, (struct nvshare_report){ .type = NVSHARE_COPIES, .flags = flags });
     }
-    return true;
+    return STEP_US;
 }
 
 void bus_sharing_measured(enum bus_direction direction, uint64_t bytes, uint64_t microseconds)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A client's reports to the daemon, its bits of the gate, and the growth of its memory. */
+#define _GNU_SOURCE                  /* ppoll() */
 #include "gate/client.h"
 
 #include <errno.h>
@@ -125,6 +126,48 @@ void client_wake(struct client *client)
     /* Fails only if the socket is full of wake-ups, or was closed by the program (service.c). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     errno = saved_errno;
+}
+
+bool client_make_wake(struct client *client)
+{
+    int pair[2];
+    UNFORKED;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return false;
+    if (client->wake < 0) {
+        client->wakes = own_file_add(pair[0]);
+        client->wake = own_file_add(pair[1]);
+    } else {
+        own_file_replace(client->wakes, pair[0]);
+        own_file_replace(client->wake, pair[1]);
+    }
+    return client->wakes >= 0 && client->wake >= 0;
+}
+
+int client_wait(struct client *client, int64_t timeout_us)
+{
+    struct pollfd fds[2] = {
+        { .fd = own_file_descriptor(client->wake), .events = POLLIN },
+        { .fd = own_file_descriptor(client->socket), .events = POLLIN },
+    };
+    /* The program may have closed these sockets. The caller then runs all steps before it waits
+     * again, because a wake-up may be lost with the old pair. */
+    if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && client_make_wake(client))
+        return -1;
+    if (client->socket >= 0 && fds[1].fd < 0)
+        return client->socket;
+    struct timespec timeout = {
+        .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
+    };
+    /* A sandbox may refuse ppoll(), but not poll(). */
+    if (ppoll(fds, 2, timeout_us == NEVER ? NULL : &timeout, NULL) < 0 && errno != EINTR)
+        poll(fds, 2, timeout_us == NEVER ? -1 : (int)(timeout_us / 1000 + 1));
+    char bytes[64];
+    while (fds[0].revents != 0
+           && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
+                  == sizeof bytes)
+        continue;
+    return fds[1].revents != 0 ? client->socket : -1;
 }
 
 bool client_postpone(struct client *client, const struct nvshare_order *order)

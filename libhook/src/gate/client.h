@@ -161,6 +161,11 @@ void clients_want(void);
 CUresult device_uuid(CUdevice device, CUuuid *uuid);
 
 void client_wake(struct client *client);          /* wakes the client's service thread */
+/* Creates or replaces the socket pair client->wakes and client->wake. False: not possible. */
+bool client_make_wake(struct client *client);
+/* Waits for a wake-up, an order or the timeout (NEVER: none). Returns the connection if it can be
+ * read or has ended, else -1. Service thread, which alone changes client->socket; takes no lock. */
+int client_wait(struct client *client, int64_t timeout_us);
 /* Keeps an order, to be carried out after the orders postponed before. False: no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
