@@ -6,8 +6,9 @@
  * nothing has been copied for LINGER_US.
  *
  * Asynchronous copies are assumed to begin when they are submitted and to run at the speed of the
- * library's own fastest move: the end of a slower copy is reported too early. Not seen: copies in
- * graphs or captures, batches of 3D copies, and accesses of kernels to host memory.
+ * library's own fastest move: the end of a slower copy is reported too early. A prefetch of resident
+ * memory copies nothing, so at most BACKLOG_MOST_US of earlier copies are assumed to be left. Not
+ * seen: copies in graphs or captures, batches of 3D copies, and accesses of kernels to host memory.
  */
 #include "flight/bus_sharing.h"
 
@@ -19,6 +20,7 @@
 #define LINGER_US 5000
 #define STEP_US 5000
 #define SPACING_US 25000             /* at most 40 reports a second */
+#define BACKLOG_MOST_US 2000000
 #define SPEED_FIRST 12000            /* bytes per us */
 #define SPEED_MOST 1000000
 #define MEASURED_LEAST ((uint64_t)64 << 20)
@@ -35,7 +37,6 @@ struct flow {
 /* Protects the following variables; its holder takes no other lock. */
 static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flow flows[CLIENTS_MAX][BUS_DIRECTIONS];
-static unsigned periods[CLIENTS_MAX]; /* counts calls of bus_sharing_watch() */
 static uint64_t speeds[BUS_DIRECTIONS] = { SPEED_FIRST, SPEED_FIRST };
 
 _Atomic uint32_t bus_sharing_watched;
@@ -45,18 +46,15 @@ static bool is_watched(const struct client *client)
     return (atomic_load(&bus_sharing_watched) >> client->index & 1) != 0;
 }
 
-void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64_t bytes,
-                     bool waits)
+struct flow *bus_copy_begins(enum bus_direction direction, uint64_t bytes, bool waits)
 {
-    copy->client = NULL;
     struct client *client = direction == BUS_NONE ? NULL : client_current();
     if (client == NULL || !is_watched(client) || (!waits && capture_going_on()))
-        return;
+        return NULL;
     uint64_t now = now_microseconds();
     UNCANCELLED;
     pthread_mutex_lock(&sharing_lock);
     struct flow *flow = &flows[client->index][direction];
-    *copy = (struct bus_copy){ client, direction, periods[client->index] };
     /* Another thread may have begun the window after `now`. */
     if (now > flow->window && now - flow->window > WINDOW_US) {
         flow->window = now;
@@ -64,27 +62,27 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64
     }
     flow->bytes += bytes;
     flow->inside++;
-    if (!waits)
-        flow->until = (flow->until > now ? flow->until : now) + bytes / speeds[direction];
+    uint64_t left = flow->until > now ? flow->until - now : 0;
+    uint64_t until = now + bytes / speeds[direction]
+                     + (left < BACKLOG_MOST_US ? left : BACKLOG_MOST_US);
+    if (!waits && until > flow->until)
+        flow->until = until;
     bool begins = flow->bytes >= HEAVY && !flow->heavy;
     flow->heavy |= begins;
     pthread_mutex_unlock(&sharing_lock);
     if (begins)
         client_wake(client);
+    return flow;
 }
 
-void bus_copy_ends(const struct bus_copy *copy)
+void bus_copy_ends(struct flow *flow)
 {
-    if (copy->client == NULL)
-        return;
     uint64_t now = now_microseconds();
     LOCKED(sharing_lock);
-    struct flow *flow = &flows[copy->client->index][copy->direction];
-    if (copy->period == periods[copy->client->index]) {
+    if (flow->inside > 0)            /* 0: bus_sharing_watch() has forgotten the copy */
         flow->inside--;
-        if (flow->until < now)
-            flow->until = now;
-    }
+    if (flow->until < now)
+        flow->until = now;
 }
 
 void bus_sharing_watch(const struct client *client, bool watched)
@@ -92,7 +90,6 @@ void bus_sharing_watch(const struct client *client, bool watched)
     if (is_watched(client) == watched)
         return;
     pthread_mutex_lock(&sharing_lock);
-    periods[client->index]++;
     for (int direction = 0; direction < BUS_DIRECTIONS; direction++)
         flows[client->index][direction] = (struct flow){ .inside = 0 };
     pthread_mutex_unlock(&sharing_lock);

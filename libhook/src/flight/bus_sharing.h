@@ -12,12 +12,7 @@
 enum bus_direction { BUS_NONE = -1, BUS_IN, BUS_OUT, BUS_DIRECTIONS };
 
 struct client;
-
-struct bus_copy {
-    struct client *client;           /* NULL: the copy does not count */
-    enum bus_direction direction;
-    unsigned period;
-};
+struct flow;
 
 /* By client index: a bit for each client that must report copies. */
 extern _Atomic uint32_t bus_sharing_watched;
@@ -28,20 +23,20 @@ static inline bool bus_sharing_is_watched(void)
 }
 
 /* bus_copy_begins() and bus_copy_ends() enclose the driver's call, inside the gate. `waits`: the
- * call returns when the bytes have been copied. Any thread, no lock held. */
-void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64_t bytes,
-                     bool waits);
-void bus_copy_ends(const struct bus_copy *copy);
+ * call returns when the bytes have been copied. NULL: the copy does not count. Any thread, no lock
+ * held. */
+struct flow *bus_copy_begins(enum bus_direction direction, uint64_t bytes, bool waits);
+void bus_copy_ends(struct flow *flow);
 
 /* The same for wrappers. `bytes` and `direction` are evaluated only while COPIES is requested. */
 #define BUS_COPY_BEGINS(copy, direction, bytes, waits)                             \
-    struct bus_copy copy = { .client = NULL };                                     \
+    struct flow *copy = NULL;                                                      \
     uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                \
     if (__builtin_expect(copy##_bytes >= BUS_COPY_LEAST, 0))                       \
-        bus_copy_begins(&copy, (direction), copy##_bytes, (waits))
+        copy = bus_copy_begins((direction), copy##_bytes, (waits))
 #define BUS_COPY_ENDS(copy)                                                        \
-    if (__builtin_expect((copy).client != NULL, 0))                                \
-        bus_copy_ends(&(copy))
+    if (__builtin_expect((copy) != NULL, 0))                                       \
+        bus_copy_ends(copy)
 
 /* At most so many copies of a batch are summed: the driver has not validated `count` yet. */
 #define BUS_SUMMED_MOST 256

@@ -15,7 +15,7 @@ from nvshared.units import MIB
 
 IN, OUT = 0, 1
 INWARD, OUTWARD = int(Flag.INWARD), int(Flag.OUTWARD)
-LINGER, SPACING = 5000, 25_000          # us
+LINGER, SPACING, BACKLOG = 5000, 25_000, 2_000_000       # us
 SOURCES = ["flight/bus_sharing.c"]
 
 
@@ -85,6 +85,15 @@ def test_asynchronous_copy_is_reported_for_its_duration_at_the_fastest_measured_
     assert program.says() == INWARD
     assert program.says(later=1200 * MIB // 48_000 - 10) is None
     assert program.says(later=LINGER + 10) == 0
+
+
+def test_load_of_repeated_prefetches_of_resident_memory_ends_after_a_bounded_time(
+        fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    for _ in range(100):                # each would take 0.9 s if the memory were on the host
+        program.copies(10_000 * MIB, took=10_000)
+    assert program.says() == INWARD
+    assert program.says(later=BACKLOG + 10_000 * MIB // 12_000 + LINGER) == 0
 
 
 def test_copies_in_two_directions_are_reported_separately(fresh: Callable[[], Program]) -> None:
