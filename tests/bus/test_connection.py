@@ -18,51 +18,27 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, peeper, private_bus, published
 
 
-async def test_publishing_the_daemon_on_dbus_fails_with_a_hint_when_the_bus_socket_is_missing(
-        manager: Manager, tmp_path: Path) -> None:
-    with pytest.raises(BusUnavailable, match="No such file") as error:
-        await publish(manager, f"unix:path={tmp_path}/nothing")
-    assert "--bus" in error.value.hint
-
-
-@pytest.mark.parametrize("address", ["nonsense:", "unix:", "unix:path", ""])
-async def test_publishing_the_daemon_on_dbus_fails_at_an_invalid_bus_address(
-        manager: Manager, address: str) -> None:
-    with pytest.raises((BusUnavailable, InvalidArgs)):
-        await publish(manager, address)
-
-
-async def test_publishing_the_daemon_on_dbus_fails_without_a_session_bus(
-        manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("address", "words"), [
+    ("unix:path=/nothing", "No such file"), ("session", "session"), ("nonsense:", "nonsense:"),
+    ("unix:", "unix:"), ("unix:path", "unix:path"), ("", "''"),
+])
+async def test_publishing_the_daemon_on_dbus_fails_at_an_address_without_a_bus(
+        manager: Manager, monkeypatch: pytest.MonkeyPatch, address: str, words: str) -> None:
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    with pytest.raises(BusUnavailable, match="session"):
-        await publish(manager, "session")
-
-
-async def test_publishing_the_daemon_on_dbus_fails_when_the_bus_closes_during_authentication(
-        manager: Manager, tmp_path: Path) -> None:
-    path = tmp_path / "bus"
-    with socket.socket(socket.AF_UNIX) as rude:
-        rude.bind(str(path))
-        rude.listen()
-
-        def hang_up() -> None:
-            connection, _ = rude.accept()
-            connection.recv(100)
-            connection.close()
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        with pytest.raises(BusUnavailable, match="cannot connect"):
-            await publish(manager, f"unix:path={path}")
-        thread.join()
+    with pytest.raises((BusUnavailable, InvalidArgs), match=words) as error:
+        await publish(manager, address)
+    assert "/nothing" not in address or "--bus" in error.value.hint
 
 
 class HastyBus:
-    """A bus that authenticates a client, replies to Hello, and closes at the next call."""
+    """A bus that authenticates a client, replies to Hello, and closes at the next call.
 
-    def __init__(self, path: Path) -> None:
+    A rude bus closes during authentication.
+    """
+
+    def __init__(self, path: Path, *, rude: bool = False) -> None:
+        self._rude = rude
         self._socket = socket.socket(socket.AF_UNIX)
         path.unlink(missing_ok=True)
         self._socket.bind(str(path))
@@ -74,6 +50,8 @@ class HastyBus:
         connection, _ = self._socket.accept()
         with connection, connection.makefile("rb") as said:
             assert b"AUTH EXTERNAL" in said.readline()
+            if self._rude:
+                return
             connection.sendall(b"OK 1234deadbeef1234deadbeef12345678\r\n")
             assert said.readline() == b"BEGIN\r\n"
             start = said.read(START)
@@ -86,11 +64,14 @@ class HastyBus:
         self._socket.close()
 
 
-async def test_publishing_the_daemon_on_dbus_fails_when_the_bus_closes_at_the_name_request(
-        manager: Manager, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rude", "words"), [
+    (True, "cannot connect"), (False, r"owned com\.nvshare: it closed the connection"),
+])
+async def test_publishing_the_daemon_on_dbus_fails_when_the_bus_closes_at_authentication_or_later(
+        manager: Manager, tmp_path: Path, rude: bool, words: str) -> None:
     path = tmp_path / "bus"
-    hasty = HastyBus(path)
-    with pytest.raises(BusUnavailable, match=r"owned com\.nvshare: it closed the connection"):
+    hasty = HastyBus(path, rude=rude)
+    with pytest.raises(BusUnavailable, match=words):
         await publish(manager, f"unix:path={path}")
     hasty.gone()
 
@@ -112,13 +93,13 @@ async def test_publishing_the_daemon_on_dbus_fails_with_a_hint_when_the_bus_forb
 
 
 def logged(words: str) -> "asyncio.Future[None]":
-    """Done once a line of the log contains these words."""
+    """Done once a line of the log begins with these words."""
     future = asyncio.get_running_loop().create_future()
     logger = logging.getLogger("nvshared.bus")
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if words in record.getMessage():
+            if record.getMessage().startswith(words):
                 logger.removeHandler(self)
                 future.set_result(None)
 
@@ -126,50 +107,15 @@ def logged(words: str) -> "asyncio.Future[None]":
     return future
 
 
-async def test_daemon_reconnects_to_dbus_when_the_bus_restarts(
+@pytest.mark.parametrize("trouble", ["", "the bus ends again", "faults"])
+async def test_daemon_reconnects_to_dbus_until_the_bus_has_restarted(
         manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture) -> None:
+        caplog: pytest.LogCaptureFixture, trouble: str) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
     lost, back = logged("lost the message bus"), logged("back on the message bus")
-    async with published(manager, private.address):
-        private.stop()
-        await lost
-        client = a_client(manager, manager.gpus[0])     # a client joins meanwhile
-        private.start()
-        await back
-        async with peeper(private.address) as other:
-            ((number, *_),) = await other.result("ListClients")
-    assert number == client.id
-    assert [one.levelname for one in caplog.records if one.name.startswith("nvshared.bus")] == [
-        "ERROR", "INFO"]
-
-
-async def test_daemon_reconnects_to_dbus_when_the_bus_ends_during_an_earlier_reconnection(
-        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
-    caplog.set_level(logging.INFO)
-    lost, back = logged("lost the message bus"), logged("back on the message bus")
-    path = Path(private.address.removeprefix("unix:path="))
-    async with published(manager, private.address):
-        private.stop()
-        await lost
-        hasty = HastyBus(path)
-        await asyncio.to_thread(hasty.gone)
-        private.start()
-        await back
-        async with peeper(private.address) as other:
-            assert len(await other.result("ListGPUs")) == 2
-
-
-async def test_dbus_reconnection_continues_after_an_unexpected_exception(
-        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
-    caplog.set_level(logging.INFO)
-    lost, back = logged("lost the message bus"), logged("back on the message bus")
-    connect, faults = BusConnection.open, [ZeroDivisionError("one"), ZeroDivisionError("two")]
+    connect = BusConnection.open
+    faults = [ZeroDivisionError("one"), ZeroDivisionError("two")] if trouble == "faults" else []
 
     async def faulty(address: str, take: Take) -> BusConnection:
         if faults:
@@ -180,6 +126,15 @@ async def test_dbus_reconnection_continues_after_an_unexpected_exception(
         monkeypatch.setattr(BusConnection, "open", faulty)
         private.stop()
         await lost
+        client = a_client(manager, manager.gpus[0])     # a client joins meanwhile
+        if trouble == "the bus ends again":
+            hasty = HastyBus(Path(private.address.removeprefix("unix:path=")))
+            await asyncio.to_thread(hasty.gone)
         private.start()
         await back
-    assert caplog.text.count("cannot get back") == 1
+        async with peeper(private.address) as other:
+            ((number, *_),) = await other.result("ListClients")
+    assert number == client.id
+    levels = [one.levelname for one in caplog.records if one.name.startswith("nvshared.bus")]
+    assert trouble or levels == ["ERROR", "INFO"]
+    assert caplog.text.count("cannot get back") == (trouble == "faults")

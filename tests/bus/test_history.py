@@ -102,6 +102,7 @@ async def test_history_call_shows_users_only_their_own_usage(asker: Peeper) -> N
 
 async def test_history_of_all_users_is_shown_when_polkit_permits(
         asker: Peeper, private: PrivateBus) -> None:
+    assert refusal(await ask(asker, everyone=True))[0] == STANDARD + "AccessDenied"
     async with polkit_on(private.address) as polkit:
         name, sentence = refusal(await ask(asker, everyone=True))
         assert name == STANDARD + "AccessDenied"
@@ -112,10 +113,6 @@ async def test_history_of_all_users_is_shown_when_polkit_permits(
         assert len(polkit.asked) == 3
         await ask(asker)                # polkit is not asked about own usage
         assert len(polkit.asked) == 3
-
-
-async def test_history_of_other_users_without_polkit_is_refused(asker: Peeper) -> None:
-    assert refusal(await ask(asker, everyone=True))[0] == STANDARD + "AccessDenied"
 
 
 @pytest.mark.parametrize(("asked", "error", "words"), [
@@ -203,15 +200,11 @@ async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
     assert (rows[0]["gpu_memory_gib_hours"], rows[0]["disk_gib_hours"]) == ("1.000", "0.250")
 
 
-async def test_history_command_for_a_period_without_usage_says_that_no_gpu_was_used(
-        ctl: Run) -> None:
+async def test_history_command_with_plot_draws_usage_as_text_or_svg(
+        ctl: Run, tmp_path: Path) -> None:
     ended = await ctl("--since", "5min", "--all")
     assert ended.out.splitlines()[-1] == "No GPU was used."
     assert (await ctl("--since", "5min", "--all", "--plot")).out == "No GPU was used.\n"
-
-
-async def test_history_command_with_plot_draws_usage_as_text_or_svg(
-        ctl: Run, tmp_path: Path) -> None:
     ended = await ctl("--since", "2h", "--all", "--by", "user", "--plot")
     lines = ended.out.splitlines()
     assert [line.partition("|")[0].strip() for line in lines[:2]] == ["alice", "bob"]

@@ -52,7 +52,7 @@ async def test_nvsharectl_at_a_terminal_asks_for_the_password_that_polkit_requir
         environment: dict[str, Any]) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
-        shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
+        shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", **environment)
         assert shown == "The quantum of all GPUs is 5 seconds.\r\n"
         assert [flags for _, _, flags in polkit.asked] == [0, 1]
     assert manager.tq == 5 * SECOND
@@ -60,30 +60,23 @@ async def test_nvsharectl_at_a_terminal_asks_for_the_password_that_polkit_requir
     assert (arguments[0], arguments[2:]) == ("--notify-fd", ["--fallback"])
 
 
-async def test_nvsharectl_asks_no_password_where_polkit_grants(
+@pytest.mark.parametrize(("granted", "agent"), [
+    (True, AGENT), (False, None), (False, "#!/bin/sh\nexit 1\n")])
+async def test_nvsharectl_asks_no_password_where_polkit_grants_or_no_polkit_agent_runs(
         manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-        environment: dict[str, Any]) -> None:
-    async with polkit_on(private.address) as polkit:
-        polkit.granted = True
-        await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
-    assert manager.tq == 5 * SECOND
-    assert seen(tmp_path) == ["pkttyagent"]
-
-
-@pytest.mark.parametrize("agent", [None, "#!/bin/sh\nexit 1\n"])
-async def test_nvsharectl_that_needs_a_password_is_refused_without_a_polkit_agent(
-        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-        environment: dict[str, Any], agent: str | None) -> None:
+        environment: dict[str, Any], granted: bool, agent: str | None) -> None:
     if agent is None:
         (tmp_path / "pkttyagent").unlink()
-    else:
+    elif not granted:
         (tmp_path / "pkttyagent").write_text(agent)
     async with polkit_on(private.address) as polkit:
-        polkit.challenge, polkit.agent = True, tmp_path / "there"
-        shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"",
-                                    expected=ExitCode.NOT_PERMITTED, **environment)
-    assert "com.nvshare.set-tq is not permitted to uid" in " ".join(shown.split())
-    assert manager.tq == 30 * SECOND
+        polkit.granted, polkit.challenge, polkit.agent = granted, True, tmp_path / "there"
+        shown = await on_a_terminal(
+            *NVSHARECTL, "set-tq", "5", expected=0 if granted else ExitCode.NOT_PERMITTED,
+            **environment)
+    assert granted or "com.nvshare.set-tq is not permitted to uid" in " ".join(shown.split())
+    assert manager.tq == (5 if granted else 30) * SECOND
+    assert seen(tmp_path) == ["pkttyagent"] * (agent is not None)
 
 
 async def test_nvsharectl_without_a_terminal_asks_no_password(

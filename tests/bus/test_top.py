@@ -106,7 +106,6 @@ async def test_top_ends_when_the_terminal_is_closed(manager: Manager, ctl: Run,
 
 
 @pytest.mark.parametrize(("words", "key", "code"), [
-    (b"waiting for nvshared", b"q", 0), (b"waiting for nvshared", signal.SIGINT, 0),
     (b"waiting for nvshared", signal.SIGTERM, 143),
     (b"nvshared does not answer. Trying again.", b"q", 0),
 ])
