@@ -126,6 +126,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_history_passes_the_usage_of_each_minute_to_the_store_once(machine: Machine) -> None:
+    machine.time.pass_by(3600 * SECOND)     # an hour without clients
+    machine.set -= 3600
     alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
     machine.time.pass_by(20 * SECOND)
     machine.usage = {alice.id: used(9, turns=1), bob.id: used(4)}
@@ -149,15 +151,6 @@ def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Ma
     machine.history_file.is_behind = False
     machine.time.pass_by(180 * SECOND)
     assert len(machine.batches) == 3
-
-
-def test_history_stores_usage_of_a_client_that_joins_after_an_hour_without_clients(
-        machine: Machine) -> None:
-    machine.time.pass_by(3620 * SECOND)
-    client = machine.joins(ALICE)
-    machine.usage = {client.id: used(1)}
-    machine.time.pass_by(60 * SECOND)
-    assert machine.batches == [(NOON + 3600, {UUID: {ALICE: used(1)}})]
 
 
 def test_history_of_many_programs_is_collected_in_slices_between_other_events(

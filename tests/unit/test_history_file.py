@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,11 @@ def full_disk() -> Iterator[None]:
 
 
 def seconds(path: Path, length: int = 60) -> int:
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (found,) = file.execute(
             "SELECT coalesce(sum(gpu), 0) FROM usage JOIN step ON step.id = step WHERE length = ?",
             (length,)).fetchone()
-    file.close()
     return int(found)
 
 
@@ -105,32 +104,22 @@ def cut_off(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def another_programs(path: Path) -> None:
-    with sqlite3.connect(path) as file:
-        file.execute("CREATE TABLE usage (a)")
-    file.close()
-
-
-def of_version(number: int, path: Path) -> None:
-    Store(path, 0).add([(NOON, MINUTE)])
-    with sqlite3.connect(path) as file:
-        file.execute(f"PRAGMA user_version = {number}")
-    file.close()
-
-
-def other_tables(path: Path) -> None:
-    Store(path, 0).add([(NOON, MINUTE)])
-    with sqlite3.connect(path) as file:
-        file.execute("ALTER TABLE usage RENAME COLUMN turns TO spins")
-    file.close()
+def altered(statement: str, path: Path) -> None:
+    if "CREATE" not in statement:
+        Store(path, 0).add([(NOON, MINUTE)])
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(statement)
+        file.commit()
 
 
 @pytest.mark.parametrize(("make", "why"), [
     (text, "it is broken: file is not a database"), (nothing_like_it, "it is broken: "),
-    (cut_off, "it is broken: "), (another_programs, "another program made it"),
-    (partial(of_version, 3), "it is of version 3, and we know 2"),
-    (partial(of_version, 1), "it is of version 1, and we know 2"),
-    (other_tables, "it is broken: no such column: turns"), (Path.mkdir, "it is no file"),
+    (cut_off, "it is broken: "), (Path.mkdir, "it is no file"),
+    (partial(altered, "CREATE TABLE usage (a)"), "another program made it"),
+    (partial(altered, "PRAGMA user_version = 3"), "it is of version 3, and we know 2"),
+    (partial(altered, "PRAGMA user_version = 1"), "it is of version 1, and we know 2"),
+    (partial(altered, "ALTER TABLE usage RENAME COLUMN turns TO spins"),
+     "it is broken: no such column: turns"),
     (os.mkfifo, "it is no file"),
 ])
 def test_file_that_is_no_history_at_the_history_path_is_renamed_and_kept_whole(
@@ -169,9 +158,8 @@ def test_renamed_history_files_are_bounded_in_number(path: Path, history: Histor
     assert seconds(path) == 3
 
 
-def test_unwritable_history_file_is_renamed(path: Path, history: HistoryFile,
-                                            monkeypatch: pytest.MonkeyPatch,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_history_file_is_renamed_and_a_removed_file_replaced(
+        path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture) -> None:
     """The write error is simulated, as root may write to any file."""
     history.keep(NOON, MINUTE)
     history._store.close()
@@ -182,11 +170,13 @@ def test_unwritable_history_file_is_renamed(path: Path, history: HistoryFile,
             raise PermissionError(13, "Permission denied")
         return allowed(name, *rest)
 
-    monkeypatch.setattr("nvshared.history.store.os.open", opened)
-    history.keep(NOON + 60, MINUTE)
-    monkeypatch.undo()
+    with mock.patch("nvshared.history.store.os.open", opened):
+        history.keep(NOON + 60, MINUTE)
     assert seconds(path) == seconds(path.with_name(f"{FILE_NAME}.aside-1")) == 1
     assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
+    path.rename(path.with_name("kept elsewhere"))       # and a removed file is replaced
+    history.keep(NOON + 120, MINUTE)
+    assert seconds(path) == seconds(path.with_name("kept elsewhere")) == 1
 
 
 def test_history_file_damaged_while_in_use_is_renamed(path: Path, history: HistoryFile) -> None:
@@ -203,16 +193,10 @@ def test_history_file_damaged_while_in_use_is_renamed(path: Path, history: Histo
     assert seconds(path) == 10
 
 
-def test_removed_history_file_is_replaced_by_a_new_file(path: Path, history: HistoryFile) -> None:
-    history.keep(NOON, MINUTE)
-    path.rename(path.with_name("kept elsewhere"))
-    history.keep(NOON + 60, MINUTE)
-    assert seconds(path) == 1
-    assert seconds(path.with_name("kept elsewhere")) == 1
-
-
+@pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
 def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
-        path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture) -> None:
+        path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture,
+        by_query: bool) -> None:
     caplog.set_level(logging.INFO)
     history.keep(NOON, MINUTE)
     with full_disk():
@@ -221,25 +205,14 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
         assert len(history._unwritten) == KEPT
         found = history._answer(Query(NOON, NOON + 86400, 0, "user"), lambda found: found)
     assert found.missing == "database or disk is full"
-    history.keep(NOON + 60 * 3 * KEPT, MINUTE)
-    assert seconds(path) == 3 * KEPT + 1
-    assert caplog.messages == [
-        f"{path} is not written, and tried again each minute: database or disk is full",
-        f"{path} is written again"]
-    assert not history.is_behind
-
-
-@pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
-def test_history_file_gets_minutes_kept_while_the_disk_was_full_at_the_next_access(
-        path: Path, history: HistoryFile, by_query: bool) -> None:
-    with full_disk():
-        history.keep(NOON, MINUTE)
-        assert history.is_behind
     if by_query:
         history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
     else:
-        history.keep(NOON + 60, {})
-    assert seconds(path) == 1
+        history.keep(NOON + 60 * 3 * KEPT, {})
+    assert seconds(path) == 3 * KEPT
+    assert caplog.messages == [
+        f"{path} is not written, and tried again each minute: database or disk is full",
+        f"{path} is written again"]
     assert not history.is_behind
 
 
@@ -366,8 +339,9 @@ def test_history_file_shrinks_to_a_smaller_size_limit(path: Path) -> None:
     assert 0 < seconds(path) < seconds(path, 3600)
 
 
-def killed(path: Path, rounds: int) -> None:
-    """Kill `rounds` writers, each during a write."""
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.long)])
+def test_history_written_before_sigkill_is_kept(path: Path, rounds: int) -> None:
+    """Each round kills a writer during a write."""
     written = 0
     for number in range(rounds):
         writer = subprocess.Popen(
@@ -384,15 +358,6 @@ def killed(path: Path, rounds: int) -> None:
         # Printed minutes are kept, and perhaps one more that was stored and not yet printed.
         assert there[0] in (said[-1] + 1, said[-1] + 2)
         written = there[0]
-
-
-def test_history_written_before_sigkill_is_kept(path: Path) -> None:
-    killed(path, 3)
-
-
-@pytest.mark.long
-def test_history_written_before_sigkill_at_random_moments_is_kept(path: Path) -> None:
-    killed(path, 100)
 
 
 def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:

@@ -106,7 +106,7 @@ def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
             Server(url).send("GET", "/")
 
 
-def test_server_of_another_name_needs_tls_server_name(tmp_path: Path) -> None:
+def test_server_of_another_name_needs_tls_server_name_or_no_verification(tmp_path: Path) -> None:
     make(tmp_path, "kubeadm", "DNS:kubernetes.default")
     with serving(tmp_path) as url:
         authority = (tmp_path / "ca.crt").read_text()
@@ -115,18 +115,8 @@ def test_server_of_another_name_needs_tls_server_name(tmp_path: Path) -> None:
         assert Server(url, authority, name="kubernetes.default").send("GET", "/") == {}
         with pytest.raises(ssl.SSLCertVerificationError):
             Server(url, authority, name="another").send("GET", "/")
-
-
-def test_server_certificate_is_not_verified_when_the_kubeconfig_disables_verification(
-        tmp_path: Path) -> None:
-    make(tmp_path, "kubeadm", "DNS:another")
-    with serving(tmp_path) as url:
         assert Server(url, is_verified=False).send("GET", "/") == {}
-
-
-def test_client_certificate_of_the_kubeconfig_is_sent_to_the_api_server(tmp_path: Path) -> None:
-    make(tmp_path, "kubeadm")
-    with serving(tmp_path, str(tmp_path / "ca.crt")) as url:
-        certificate, key = ((tmp_path / name).read_bytes() for name in ("s.crt", "s.key"))
-        made = Server(url, (tmp_path / "ca.crt").read_text(), b"\n".join((certificate, key)))
+    with serving(tmp_path, str(tmp_path / "ca.crt")) as url:        # demands the client's own
+        pair = b"\n".join((tmp_path / name).read_bytes() for name in ("s.crt", "s.key"))
+        made = Server(url, authority, pair, name="kubernetes.default")
         assert made.send("GET", "/") == {}

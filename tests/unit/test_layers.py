@@ -10,8 +10,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[2] / "nvshared"
 
 # From the bottom up, each with its purpose.
@@ -86,11 +84,6 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path) for path in MODULES}
 
 
-def places(name: str) -> set[str]:
-    """A module and the purpose that it is part of."""
-    return {name, name.split(".")[0]}
-
-
 @cache
 def imported(path: Path) -> tuple[str, ...]:
     package = ["nvshared", *path.relative_to(PACKAGE).parent.parts]
@@ -119,16 +112,14 @@ def own(path: Path) -> set[str]:
     return found - {name_of(path)}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_modules_import_only_lower_packages(path: Path) -> None:
-    purpose = name_of(path).split(".")[0]
-    for name in own(path):
+def test_modules_import_only_lower_packages() -> None:
+    for purpose, name in sorted(
+            (name_of(path).split(".")[0], name) for path in MODULES for name in own(path)):
         target = name.split(".")[0]
-        if target == purpose:
-            continue
-        assert purpose, f"the package itself imports {name}"
-        assert ORDER.index(target) < ORDER.index(purpose), f"{purpose} imports {name} above it"
-        assert target in ONLY_FROM.get(purpose, {target}), f"{purpose} must not know {name}"
+        if target != purpose:
+            assert purpose, f"the package itself imports {name}"
+            assert ORDER.index(target) < ORDER.index(purpose), f"{purpose} imports {name} above it"
+            assert target in ONLY_FROM.get(purpose, {target}), f"{purpose} must not know {name}"
 
 
 def test_python_modules_have_no_import_cycle() -> None:
@@ -139,13 +130,12 @@ def test_python_modules_have_no_import_cycle() -> None:
         edges = {name: targets for name, targets in edges.items() if name not in ends}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_third_party_libraries_are_imported_only_in_their_packages(path: Path) -> None:
-    here = places(name_of(path))
-    for name in imported(path):
+def test_third_party_libraries_are_imported_only_in_their_packages() -> None:
+    for module, name in ((name_of(path), name) for path in MODULES for name in imported(path)):
+        here = {module, module.split(".")[0]}
         library = name.split(".")[0]
-        assert here & FOREIGN.get(library, here), f"{name_of(path)} imports {name}"
-        assert library != "asyncio" or not here & WITHOUT_ASYNCIO, f"{path} imports asyncio"
+        assert here & FOREIGN.get(library, here), f"{module} imports {name}"
+        assert library != "asyncio" or not here & WITHOUT_ASYNCIO, f"{module} imports asyncio"
 
 
 def test_every_python_package_is_listed_with_a_purpose() -> None:

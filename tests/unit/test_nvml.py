@@ -90,8 +90,13 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     return fake
 
 
-def test_nvml_finds_cards_with_their_properties(library: FakeLibrary) -> None:
+def test_nvml_finds_cards_with_their_properties(library: FakeLibrary,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     assert NVML().find() == (FACTS,)
+    monkeypatch.setitem(ANSWERS, "nvmlDeviceGetMigMode", [1, 1])
+    library.failing["nvmlDeviceGetName"] = NO_NVML_ERRORS[0]
+    name = "NVIDIA \N{REPLACEMENT CHARACTER}?"
+    assert NVML().find() == (replace(FACTS, mig=True, name=name),)
 
 
 def test_nvml_names_the_cards_linked_by_nvlink(library: FakeLibrary,
@@ -103,13 +108,6 @@ def test_nvml_names_the_cards_linked_by_nvlink(library: FakeLibrary,
     assert [found.linked for found in NVML().find()] == [set(), set()]
     library.failing["nvmlDeviceGetP2PStatus"] = 15
     assert [found.linked for found in NVML().find()] == [set(), set()]
-
-
-@pytest.mark.usefixtures("library")
-def test_nvml_finds_a_card_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ANSWERS, "nvmlDeviceGetMigMode", [1, 1])
-    (found,) = NVML().find()
-    assert found.mig
 
 
 def test_uuid_bytes_are_the_hex_digits_of_the_uuid() -> None:
@@ -154,12 +152,17 @@ def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
     assert caught.value.exit_code is code
 
 
-def test_nvml_card_whose_handle_query_fails_is_left_out(library: FakeLibrary,
-                                                        caplog: pytest.LogCaptureFixture) -> None:
-    library.failing["nvmlDeviceGetHandleByIndex"] = 15
+@pytest.mark.parametrize(("question", "error", "why"), [
+    ("HandleByIndex", 15, "NVML says 15"),
+    ("MemoryInfo", 3, "it has no memory of its own, but the host's"),
+])
+def test_nvml_card_without_a_handle_or_own_memory_is_left_out_with_the_reason(
+        library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, error: int,
+        why: str) -> None:
+    library.failing[f"nvmlDeviceGet{question}"] = error
     with pytest.raises(NoGPU, match="knows no GPU that can be shared"):
         NVML().find()
-    assert "GPU 0 is left out: NVML says 15" in caplog.text
+    assert f"GPU 0 is left out: {why}" in caplog.text
 
 
 @pytest.mark.parametrize("value", [6, 15])
@@ -224,18 +227,3 @@ def test_nvml_query_that_fails_on_a_card_changes_no_figures_of_other_cards(
 
 
 FIGURES = ("memory_used", "utilisation", "temperature", "power", "processes")
-
-
-def test_card_without_own_memory_is_left_out_with_the_reason(
-        library: FakeLibrary, caplog: pytest.LogCaptureFixture) -> None:
-    library.failing["nvmlDeviceGetMemoryInfo"] = library.NVML_ERROR_NOT_SUPPORTED
-    with pytest.raises(NoGPU):
-        NVML().find()
-    assert "GPU 0 is left out: it has no memory of its own, but the host's" in caplog.text
-
-
-def test_card_name_with_invalid_utf_8_is_shown_with_replacement_characters(
-        library: FakeLibrary) -> None:
-    library.failing["nvmlDeviceGetName"] = NO_NVML_ERRORS[0]
-    (facts,) = NVML().find()
-    assert facts.name == "NVIDIA \N{REPLACEMENT CHARACTER}?"

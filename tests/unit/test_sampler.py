@@ -53,13 +53,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench()
 
 
-def test_sampler_does_not_query_a_card_without_clients(bench: Bench) -> None:
-    bench.time.pass_by(100 * SECOND)
-    assert bench.open == []
-
-
 def test_sample_request_for_a_card_without_clients_waits_for_a_new_sample(bench: Bench) -> None:
     seen: list[int] = []
+    bench.time.pass_by(100 * SECOND)
+    assert bench.open == []
 
     def look(who: int) -> None:
         bench.gpu.request_sample(lambda: seen.append(who))
@@ -119,15 +116,6 @@ def test_card_is_sampled_when_a_client_joins_and_each_interval_until_it_leaves(
     bench.answer(0)
     bench.time.pass_by(100 * SECOND)
     assert bench.open == []
-
-
-def test_card_with_an_unanswered_query_is_not_queried_again(bench: Bench) -> None:
-    joined(bench.gpu, 1, Noted())
-    bench.time.pass_by(SECOND)
-    joined(bench.gpu, 2, Noted())
-    bench.gpu.request_sample(lambda: None)
-    bench.time.pass_by(100 * SECOND)
-    assert len(bench.open) == 1
 
 
 def test_memory_of_clients_does_not_count_as_memory_of_other_processes(bench: Bench) -> None:
@@ -246,15 +234,20 @@ def test_sample_of_a_card_is_empty_once_its_figures_cannot_be_read(
     assert bench.gpu.capacity.outside == outside
 
 
-def test_sample_of_a_card_is_empty_while_the_card_does_not_answer(bench: Bench) -> None:
+def test_card_that_does_not_answer_has_an_empty_sample_and_after_ten_seconds_a_fault(
+        bench: Bench) -> None:
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     bench.answer(7 * GIB)
     bench.time.pass_by(3 * SECOND)
+    joined(bench.gpu, 2, Noted())
+    bench.gpu.request_sample(lambda: None)
     assert len(bench.open) == 1
-    assert bench.gpu.sample == Sample()
+    assert (bench.gpu.sample, bench.gpu.fault) == (Sample(), "")
+    bench.time.pass_by(8 * SECOND)
+    assert (len(bench.open), bench.gpu.fault) == (1, "NVML does not answer questions about it")
     bench.answer(7 * GIB)
-    assert bench.gpu.sample.memory_used == 7 * GIB
+    assert (bench.gpu.sample.memory_used, bench.gpu.fault) == (7 * GIB, "")
     bench.time.pass_by(SECOND // 2)
     assert bench.gpu.sample.memory_used == 7 * GIB
 
@@ -269,17 +262,6 @@ def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
         bench.time.pass_by(SECOND * (number + 1))
     assert bench.gpu.fault == "no"
     bench.gpu.request_sample(lambda: None)
-    bench.answer(GIB)
-    assert bench.gpu.fault == ""
-
-
-def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
-        bench: Bench) -> None:
-    bench.gpu.request_sample(lambda: None)
-    bench.time.pass_by(9 * SECOND)
-    assert bench.gpu.fault == ""
-    bench.time.pass_by(SECOND)
-    assert bench.gpu.fault == "NVML does not answer questions about it"
     bench.answer(GIB)
     assert bench.gpu.fault == ""
 

@@ -97,6 +97,8 @@ def test_client_has_the_name_and_gang_that_its_library_sent_before_hello(
         manager: Manager, record: ReportRecord, found: tuple[str, str, int],
         restarted: bool) -> None:
     made = Hook(manager)
+    with pytest.raises(ProtocolError, match="a MEMORY came before HELLO"):
+        Hook(manager).says(ReportRecord(Type.MEMORY))
     if restarted:
         made.session.take_over()
     made.says(record)
@@ -108,13 +110,6 @@ def test_client_has_the_name_and_gang_that_its_library_sent_before_hello(
     assert client.peer.name == "python"                 # the name by the kernel stays
     with pytest.raises(ProtocolError, match=f"a {record.type.name} came after HELLO"):
         made.says(record)
-
-
-def test_hello_of_another_protocol_version_is_refused_after_a_name(manager: Manager) -> None:
-    made = Hook(manager)
-    made.says(ReportRecord(Type.NAME, text="train", version=9))
-    made.says(replace(HELLO, version=9))
-    assert [one.type for one in made.wire.sent] == [Type.REFUSED]
 
 
 def test_hello_is_answered_by_a_limits_order_before_other_orders(manager: Manager) -> None:
@@ -227,6 +222,8 @@ def test_reply_to_no_order_ends_the_connection(hook: Hook, order: Stop | MoveOrd
     (ReportRecord(Type.STOPPED), "a STOPPED came, and no STOP was open"),
     (ReportRecord(Type.MOVED, number=4),
      "a MOVED with the number 4 came, which answers no open order"),
+    (ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1),
+     "18446744073709551615 bytes is more than any machine has"),
     (ReportRecord(Type.MEMORY, memory=Memory(resident=64 * GIB, pinned=1)),
      "it claims to hold 68719476737 bytes of a card of 68719476736"),
     (ReportRecord(Type.MEMORY, memory=Memory(host=1 << 60)),
@@ -236,17 +233,11 @@ def test_reply_to_no_order_ends_the_connection(hook: Hook, order: Stop | MoveOrd
 ])
 def test_malformed_record_is_not_passed_to_the_scheduler(hook: Hook, record: ReportRecord,
                                                          sentence: str) -> None:
+    hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError) as caught:
         hook.says(record)
     assert str(caught.value) == sentence
     assert Scripted.latest.events == []
-
-
-def test_reply_that_reports_an_impossible_number_of_moved_bytes_ends_the_connection(
-        hook: Hook) -> None:
-    hook.is_told(Evict(1, 3, 0, 0))
-    with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
-        hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
 
 
 STORE = actions.Store(1, 5, 8 * GIB)
@@ -417,16 +408,14 @@ def test_reported_memory_figures_beyond_the_memory_of_the_card_are_clamped(
     assert Scripted.latest.events == [events.MemoryChanged(1, known)]
 
 
-def test_commit_in_a_hello_beyond_the_memory_of_the_card_is_clamped(manager: Manager) -> None:
+@pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
+def test_commit_beyond_the_memory_of_card_or_machine_is_clamped(
+        manager: Manager, absurd: int) -> None:
     hook = Hook(manager)
-    hook.says(replace(HELLO, commit=LIE))
+    hook.says(replace(HELLO, commit=absurd))
     assert Scripted.latest.events == [
         events.Joined(1, Memory(), False, False, CARD, tenants=TENANTS)]
-
-
-@pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
-def test_commit_request_beyond_the_memory_of_any_machine_is_clamped(
-        hook: Hook, absurd: int) -> None:
+    Scripted.latest.events.clear()
     hook.says(ReportRecord(Type.COMMIT, number=3, wanted=absurd, pins=absurd, memory=FIGURES))
     hook.says(ReportRecord(Type.MEMORY, memory=replace(FIGURES, pending=absurd)))
     assert Scripted.latest.events == [
@@ -456,11 +445,6 @@ def test_restarted_daemon_ignores_records_sent_before_the_new_hello(manager: Man
         hook.says(replace(HELLO, number=number))
 
 
-def test_record_before_hello_ends_the_connection(manager: Manager) -> None:
-    with pytest.raises(ProtocolError, match="a MEMORY came before HELLO"):
-        Hook(manager).says(ReportRecord(Type.MEMORY))
-
-
 @pytest.mark.parametrize(("record", "why"), [
     (replace(HELLO, version=1), Refusal.VERSION),
     (replace(HELLO, uuid=bytes(16)), Refusal.NO_SUCH_GPU),
@@ -471,6 +455,7 @@ def test_refused_client_gets_the_reason_and_its_records_are_ignored(
     manager.add(OTHER, Sample(memory_used=0), gather=False).lose("gone")
     Scripted.latest.events.clear()
     hook = Hook(manager)
+    hook.says(ReportRecord(Type.NAME, text="train", version=record.version))
     hook.says(record)
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=why)]
     assert hook.wire.finished
