@@ -8,6 +8,7 @@ Functions that no test calls may be missing: symbols are bound lazily.
 import ctypes
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,27 @@ def built_double(name: str, sources: list[str]) -> Any:
     return built
 
 
-def load_fresh(library: Path, folder: Path) -> ctypes.CDLL:
-    """Loads a new copy of the library, in which static variables have their initial values."""
-    copy = folder / f"{library.stem}-{len(list(folder.iterdir()))}.so"
-    copy.write_bytes(library.read_bytes())
-    return ctypes.CDLL(str(copy), mode=os.RTLD_LAZY)
+class Double:
+    """A new copy of a library, in which static variables have their initial values.
+
+    Its functions are methods that take integers. `results`: the types of results that are no int.
+    """
+
+    def __init__(self, library: Path, folder: Path, **results: Any) -> None:
+        copy = folder / f"{library.stem}-{len(list(folder.iterdir()))}.so"
+        copy.write_bytes(library.read_bytes())
+        self._library = ctypes.CDLL(str(copy), mode=os.RTLD_LAZY)
+        for name, kind in results.items():
+            getattr(self._library, name).restype = kind
+
+    def call(self, name: str, *arguments: int) -> Any:
+        return getattr(self._library, name)(*map(ctypes.c_uint64, arguments))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: self.call(name, *arguments)
+
+    def variable(self, name: str, kind: Any = ctypes.c_uint) -> Any:
+        return kind.in_dll(self._library, name)
 
 
 def run_threads(name: str, sources: list[str], folder: Path) -> None:

@@ -3,6 +3,7 @@
  * A simulated environment for block/, tier/ and memory/ in which tens of thousands of blocks need
  * no memory: a driver that makes all calls succeed, and host memory that is addresses only.
  */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,6 @@ static struct { bool zero; uint64_t changed; } contents[MOST];
 
 CUcontext contexts_of(CUdevice device, unsigned number)
 {
-    (void)device;
     return number == 0 ? (CUcontext)1 : NULL;
 }
 
@@ -56,7 +56,6 @@ static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment, CUd
                         unsigned long long flags)
 {
     static CUdeviceptr next = (CUdeviceptr)1 << 40;
-    (void)alignment, (void)wanted, (void)flags;
     *address = next;
     next += size;
     return CUDA_SUCCESS;
@@ -85,11 +84,10 @@ static void overwrite_freed(void)
 static CUresult wait_for(void)
 {
     waits++;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     if (freed_meanwhile >= 0)
         free_one((unsigned)freed_meanwhile);
     freed_meanwhile = -1;
-    pthread_mutex_unlock(&memory_lock);
     return CUDA_SUCCESS;
 }
 
@@ -97,13 +95,12 @@ static CUresult wait_for(void)
 static CUresult synchronize(void)
 {
     uint64_t mapped = 0;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     for (const struct block *block = one.blocks; block != NULL; block = block->younger)
         if (block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
             || block->state == BLOCK_LOADING)
             mapped += block->size;
     wrong_states += mapped != one.memory.resident;
-    pthread_mutex_unlock(&memory_lock);
     waits++;
     return CUDA_SUCCESS;
 }
@@ -114,7 +111,7 @@ static CUresult enregister(void)
         registers--;
         return CUDA_SUCCESS;
     }
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     for (struct block *block = one.blocks; block != NULL && freed_by_refusal >= 0;
          block = block->younger)
         if (block->address == allocations[freed_by_refusal] && block->place.tier == NULL) {
@@ -123,7 +120,6 @@ static CUresult enregister(void)
             overwrite_freed();
             break;
         }
-    pthread_mutex_unlock(&memory_lock);
     return CUDA_ERROR_UNKNOWN;
 }
 static CUresult nothing(void) { return CUDA_SUCCESS; }
@@ -174,37 +170,27 @@ uint64_t client_free_room(const struct client *client)
 }
 
 /* Functions without effect in this test. */
-bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
-bool connection_next(int socket, unsigned type, struct nvshare_order *order)
-{
-    (void)socket, (void)type, (void)order;
-    return false;
-}
-void client_update(struct client *client) { (void)client; }
-void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds)
-{
-    (void)way, (void)bytes, (void)microseconds;
-}
+bool client_commit(struct client *client, uint64_t bytes) { return true; }
+bool connection_next(int socket, unsigned type, struct nvshare_order *order) { return false; }
+void client_update(struct client *client) {}
+void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds) {}
 int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
 {
-    (void)thread, (void)does, (void)argument;
     return EAGAIN;
 }
-CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
+CUresult context_error(CUcontext context) { return CUDA_SUCCESS; }
 
 /* Host memory is addresses only. */
 int madvise(void *memory, size_t size, int advice)
 {
-    (void)memory, (void)size;
     if (advice != MADV_POPULATE_WRITE)
         return 0;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     for (unsigned i = MOST; i-- > 0 && freed_by_growth > 0;)
         if (allocations[i] != 0) {
             free_one(i);
             freed_by_growth--;
         }
-    pthread_mutex_unlock(&memory_lock);
     return 0;
 }
 /* Each call advances the clock. */
@@ -301,7 +287,6 @@ static unsigned looked;
  * now. */
 int nanosleep(const struct timespec *time, struct timespec *left)
 {
-    (void)time, (void)left;
     if (pthread_mutex_trylock(&memory_lock) == 0) {
         looked += one.memory.resident > 0 && one.absent > 0;
         pthread_mutex_unlock(&memory_lock);
@@ -338,4 +323,4 @@ SEEN bool searches_are_right(void)
     return right;
 }
 
-void disk_end_reads(struct client *client) { (void)client; }
+void disk_end_reads(struct client *client) {}

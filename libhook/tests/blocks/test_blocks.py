@@ -4,13 +4,13 @@
 import random
 import subprocess
 from collections.abc import Callable
-from ctypes import c_bool, c_int, c_uint, c_uint64
+from ctypes import c_bool, c_int, c_uint64
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import FLAGS, HERE, LIBRARY, compile_double, load_fresh
+from libhook.tests.doubles import FLAGS, HERE, LIBRARY, Double, compile_double
 
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # blocks that one order moves
@@ -21,51 +21,50 @@ COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation
 
 class Program:
     def __init__(self, built: Path, folder: Path, count: int) -> None:
-        self.c = load_fresh(built, folder)
-        self.c.searches_are_right.restype = c_bool
+        self.c = Double(built, folder, searches_are_right=c_bool)
         self.count = count
 
     def figure(self, name: str) -> int:
-        return c_uint.in_dll(self.c, name).value
+        return int(self.c.variable(name).value)
 
     def steps(self, does: "Callable[[Program], None]") -> float:
         """Steps of the library for each block."""
-        steps = c_uint64.in_dll(self.c, "steps")
+        steps = self.c.variable("steps", c_uint64)
         before = steps.value
         does(self)
-        return (steps.value - before) / self.count
+        return float(steps.value - before) / self.count
 
     def allocates(self, room: int | None = None) -> None:
-        self.c.allocate(c_uint(0), c_uint(self.count), c_uint(self.count if room is None else room))
+        self.c.allocate(0, self.count, self.count if room is None else room)
 
     def frees(self) -> None:
-        self.c.release(c_uint(0), c_uint(self.count))
+        self.c.release(0, self.count)
 
     def frees_backwards(self) -> None:
         for index in reversed(range(self.count)):
-            self.c.release(c_uint(index), c_uint(1))
+            self.c.release(index, 1)
 
     def leaves(self, host: int | None = None, ahead: bool = False) -> None:
         for left in range(self.count - STEP, -STEP, -STEP):
-            self.c.leave(c_uint(max(left, 0)), c_uint(self._host(host)), c_bool(ahead))
+            self.c.leave(max(left, 0), self._host(host), ahead)
 
     def comes(self, host: int | None = None, ahead: bool = False) -> None:
         for there in range(STEP, self.count + STEP, STEP):
-            self.c.come(c_uint(there), c_uint(self._host(host)), c_bool(ahead))
+            self.c.come(there, self._host(host), ahead)
 
     def comes_and_gives_back_host_memory(self) -> None:
         for there in range(STEP, self.count + STEP, STEP):
-            self.c.come(c_uint(there), c_uint(max(self.count - there, 0)), c_bool(False))
+            self.c.come(there, max(self.count - there, 0), False)
 
     def comes_at_once(self) -> None:
-        self.c.come(c_uint(self.count), c_uint(self._host(None)), c_bool(False))
+        self.c.come(self.count, self._host(None), False)
 
     def leaves_at_once(self) -> None:
-        self.c.leave(c_uint(0), c_uint(self._host(None)), c_bool(False))
+        self.c.leave(0, self._host(None), False)
 
     def is_written_back(self) -> None:
         for ready in range(STEP, self.count + STEP, STEP):
-            self.c.write_back(c_uint(ready), c_uint(self._host(None)))
+            self.c.write_back(ready, self._host(None))
 
     def runs(self) -> None:
         self.c.runs()
@@ -93,15 +92,15 @@ def leave_and_run(program: Program) -> None:
 def keep_half_of_the_places(program: Program) -> None:
     """Gives the older half of the blocks all places in host memory."""
     half = program.count // 2
-    program.c.release(c_uint(half), c_uint(program.count - half))
-    program.c.leave(c_uint(0), c_uint(half), c_bool(False))
-    program.c.come(c_uint(half), c_uint(half), c_bool(False))
+    program.c.release(half, program.count - half)
+    program.c.leave(0, half, False)
+    program.c.come(half, half, False)
     program.runs()
-    program.c.allocate(c_uint(half), c_uint(program.count - half), c_uint(program.count))
+    program.c.allocate(half, program.count - half, program.count)
 
 
 def leave_for_half(program: Program) -> None:
-    program.c.leave(c_uint(program.count // 2), c_uint(program.count // 2), c_bool(False))
+    program.c.leave(program.count // 2, program.count // 2, False)
     assert program.c.resident() == program.count // 2
 
 
@@ -157,7 +156,7 @@ def test_memory_lock_is_released_while_blocks_move_without_a_copy(
         program.runs()
         program.is_written_back()
     before = program.figure("waits")
-    assert program.c.looked_while(c_bool(leaving), c_uint(FEW)) > FEW // 4
+    assert program.c.looked_while(leaving, FEW) > FEW // 4
     assert program.figure("waits") == before
 
 
@@ -169,26 +168,26 @@ def test_block_search_finds_the_same_as_a_scan_of_all_blocks(
     c = program.c
     for _ in range(400):
         index, room, host = dice.randrange(60), dice.randrange(62), dice.randrange(20, 120)
-        ahead = c_bool(dice.random() < 0.5)
+        ahead = dice.random() < 0.5
         match dice.randrange(8):
             case 0 | 1:
-                c.release(c_uint(index), c_uint(1))
-                c.allocate(c_uint(index), c_uint(1), c_uint(max(room, c.resident())))
+                c.release(index, 1)
+                c.allocate(index, 1, max(room, c.resident()))
             case 2:
-                c.release(c_uint(index), c_uint(dice.randrange(61 - index) // 4))
+                c.release(index, dice.randrange(61 - index) // 4)
             case 3:
-                c_uint.in_dll(c, "refuses").value = dice.randrange(4)
+                program.c.variable("refuses").value = dice.randrange(4)
             case 4:
-                c.leave(c_uint(room), c_uint(host), ahead)
+                c.leave(room, host, ahead)
             case 5:
-                c.come(c_uint(room), c_uint(host), ahead)
+                c.come(room, host, ahead)
             case 6:
-                c.write_back(c_uint(room), c_uint(host))
+                c.write_back(room, host)
             case _:
                 program.runs()
                 for changed in range(60):
                     if dice.random() < 0.5:
-                        c.changes(c_uint(changed), c_bool(dice.random() < 0.3))
+                        c.changes(changed, dice.random() < 0.3)
         assert c.searches_are_right()
     assert program.figure("copied") > 100
 
@@ -196,7 +195,7 @@ def test_block_search_finds_the_same_as_a_scan_of_all_blocks(
 def test_block_freed_during_its_move_is_not_found_by_the_block_search(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
-    meanwhile = c_int.in_dll(program.c, "freed_meanwhile")
+    meanwhile = program.c.variable("freed_meanwhile", c_int)
     for index in range(0, 60, 7):
         program.frees()
         program.allocates()
@@ -204,7 +203,7 @@ def test_block_freed_during_its_move_is_not_found_by_the_block_search(
         for moves in (program.leaves_at_once, program.comes_at_once):
             meanwhile.value = index
             moves()
-            program.c.allocate(c_uint(index), c_uint(1), c_uint(60))
+            program.c.allocate(index, 1, 60)
             assert program.c.searches_are_right()
 
 
@@ -216,9 +215,9 @@ def test_eviction_skips_a_block_freed_while_the_driver_refuses_host_memory(
         program.leaves_at_once()
         program.comes_at_once()
         program.runs()
-    program.c.allocate_double(c_uint(64), c_uint(66))
-    c_uint.in_dll(program.c, "registers").value = 0
-    oldest = c_int.in_dll(program.c, "freed_by_refusal")
+    program.c.allocate_double(64, 66)
+    program.c.variable("registers").value = 0
+    oldest = program.c.variable("freed_by_refusal", c_int)
     oldest.value = 0
     program.leaves_at_once()
     assert oldest.value == -1
@@ -229,10 +228,10 @@ def test_blocks_being_returned_from_another_gpu_are_not_treated_as_mapped(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
     program.allocates()
-    program.c.borrow(c_uint(60))
+    program.c.borrow(60)
     program.leaves_at_once()
     before = program.figure("waits")
-    assert program.c.return_borrowed(c_uint(200)) == 0
+    assert program.c.return_borrowed(200) == 0
     assert program.figure("waits") > before
     assert program.figure("wrong_states") == 0
     assert program.c.searches_are_right()
@@ -242,9 +241,9 @@ def test_return_from_another_gpu_succeeds_while_the_program_frees_borrowed_block
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 200)     # a slab has 64 blocks
     program.allocates()
-    program.c.borrow(c_uint(200))
+    program.c.borrow(200)
     program.leaves_at_once()
-    freed = c_uint.in_dll(program.c, "freed_by_growth")
+    freed = program.c.variable("freed_by_growth")
     freed.value = 100
-    assert program.c.return_borrowed(c_uint(200)) == 0
+    assert program.c.return_borrowed(200) == 0
     assert freed.value == 0

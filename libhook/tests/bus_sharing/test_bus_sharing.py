@@ -2,14 +2,13 @@
 """When bus_sharing.c reports that copies load the bus, with a simulated clock."""
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libhook.tests.doubles import built_double, load_fresh, run_threads
+from libhook.tests.doubles import Double, built_double, run_threads
 from nvshared.hook.protocol import Flag
 from nvshared.units import MIB
 
@@ -19,29 +18,29 @@ LINGER, SPACING, BACKLOG = 5000, 25_000, 2_000_000       # us
 SOURCES = ["flight/bus_sharing.c"]
 
 
-class Program:
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.c = library
-        self.c.is_watched.restype = ctypes.c_bool
-        self.clock = ctypes.c_uint64.in_dll(self.c, "clock_us")
+class Program(Double):
+    def __init__(self, library: Path, folder: Path) -> None:
+        super().__init__(library, folder, is_watched=ctypes.c_bool)
+        self.clock = self.variable("clock_us", ctypes.c_uint64)
+        self.watch(True)
 
     def figure(self, name: str) -> int:
-        return ctypes.c_uint.in_dll(self.c, name).value
+        return int(self.variable(name).value)
 
     def copies(self, size: int, way: int = IN, *, waits: bool = False, took: int = 1) -> None:
         """A call that copies and returns after `took` us."""
         self.begins(size, way, waits=waits)
         self.clock.value += took
-        self.c.end(0)
+        self.end(0)
 
     def begins(self, size: int, way: int = IN, *, waits: bool = False) -> None:
-        self.c.begin(0, way, ctypes.c_uint64(size), waits)
+        self.begin(0, way, size, waits)
 
     def says(self, later: int = 0) -> int | None:
         """The flags of the report that a step after `later` us sends; None: it sends none."""
         self.clock.value += later
         before = self.figure("sent")
-        self.c.look()
+        self.look()
         assert self.figure("sent") - before in (0, 1)
         return self.figure("flags") if self.figure("sent") != before else None
 
@@ -49,37 +48,31 @@ class Program:
 built = built_double("bus_sharing", SOURCES)
 
 
-@pytest.fixture(name="fresh")
-def make_fresh(built: Path, tmp_path: Path) -> Callable[[], Program]:
-    def fresh() -> Program:
-        made = Program(load_fresh(built, tmp_path))
-        made.c.watch(True)
-        return made
-    return fresh
+@pytest.fixture
+def program(built: Path, tmp_path: Path) -> Program:
+    return Program(built, tmp_path)
 
 
-def test_large_copy_is_reported_at_begin_and_end(fresh: Callable[[], Program]) -> None:
-    program = fresh()
+def test_large_copy_is_reported_at_begin_and_end(program: Program) -> None:
     program.begins(64 * MIB, OUT, waits=True)
     assert program.figure("woken") == 1
     assert program.says() == OUTWARD
     assert program.says(later=1_000_000) is None        # the copy is still in progress
-    program.c.end(0)
+    program.end(0)
     assert program.says(later=LINGER - 1) is None
     assert program.says(later=1) == 0
     assert program.says(later=1_000_000) is None
 
 
 def test_asynchronous_copy_is_reported_for_its_duration_at_the_fastest_measured_speed(
-        fresh: Callable[[], Program]) -> None:
-    program = fresh()
+        program: Program) -> None:
     program.copies(1200 * MIB)          # 12 bytes a ns are assumed before a measurement
     assert program.says() == INWARD
     assert program.says(later=1200 * MIB // 12_000) is None
     assert program.says(later=LINGER) == 0
-    program.c.measured(IN, ctypes.c_uint64(64 * MIB), ctypes.c_uint64(64 * MIB // 48_000))
-    program.c.measured(IN, ctypes.c_uint64(64 * MIB), ctypes.c_uint64(64 * MIB // 10_000))
-    program.c.measured(IN, ctypes.c_uint64(63 * MIB), ctypes.c_uint64(1))   # too few bytes to count
+    program.measured(IN, 64 * MIB, 64 * MIB // 48_000)
+    program.measured(IN, 64 * MIB, 64 * MIB // 10_000)
+    program.measured(IN, 63 * MIB, 1)   # too few bytes to count
     program.copies(600 * MIB)           # asynchronous copies follow one another
     program.copies(600 * MIB)
     assert program.says() == INWARD
@@ -88,16 +81,14 @@ def test_asynchronous_copy_is_reported_for_its_duration_at_the_fastest_measured_
 
 
 def test_load_of_repeated_prefetches_of_resident_memory_ends_after_a_bounded_time(
-        fresh: Callable[[], Program]) -> None:
-    program = fresh()
+        program: Program) -> None:
     for _ in range(100):                # each would take 0.9 s if the memory were on the host
         program.copies(10_000 * MIB, took=10_000)
     assert program.says() == INWARD
     assert program.says(later=BACKLOG + 10_000 * MIB // 12_000 + LINGER) == 0
 
 
-def test_copies_in_two_directions_are_reported_separately(fresh: Callable[[], Program]) -> None:
-    program = fresh()
+def test_copies_in_two_directions_are_reported_separately(program: Program) -> None:
     program.copies(200 * MIB, IN)
     program.copies(2000 * MIB, OUT)
     assert program.says() == INWARD | OUTWARD
@@ -105,8 +96,7 @@ def test_copies_in_two_directions_are_reported_separately(fresh: Callable[[], Pr
     assert program.says(later=2000 * MIB // 12_000) == 0
 
 
-def test_many_small_copies_are_reported_and_a_few_are_not(fresh: Callable[[], Program]) -> None:
-    program = fresh()
+def test_many_small_copies_are_reported_and_a_few_are_not(program: Program) -> None:
     for _ in range(50):                 # a MiB in each ms: 5 MiB in a window
         program.copies(MIB, waits=True)
         assert program.says(later=999) is None
@@ -116,15 +106,13 @@ def test_many_small_copies_are_reported_and_a_few_are_not(fresh: Callable[[], Pr
 
 
 def test_bytes_copied_by_another_thread_as_a_counting_interval_begins_are_reported(
-        fresh: Callable[[], Program]) -> None:
-    program = fresh()
-    ctypes.c_uint64.in_dll(program.c, "meanwhile").value = 7 * MIB
+        program: Program) -> None:
+    program.variable("meanwhile", ctypes.c_uint64).value = 7 * MIB
     program.begins(2 * MIB, waits=True)
     assert program.says() == INWARD
 
 
-def test_frequent_copies_are_reported_at_bounded_rate(fresh: Callable[[], Program]) -> None:
-    program = fresh()
+def test_frequent_copies_are_reported_at_bounded_rate(program: Program) -> None:
     began = program.clock.value
     for _ in range(1000):
         program.copies(16 * MIB, waits=True, took=300)
@@ -136,26 +124,23 @@ def test_frequent_copies_are_reported_at_bounded_rate(fresh: Callable[[], Progra
 
 
 def test_copies_are_reported_and_counted_only_while_the_daemon_requests_reports(
-    fresh: Callable[[], Program]
-) -> None:
-    program = fresh()
-    assert program.c.is_watched()
+        program: Program) -> None:
+    assert program.is_watched()
     program.begins(64 * MIB, waits=True)
     assert program.says() == INWARD
-    program.c.watch(False)
-    assert not program.c.is_watched()
+    program.watch(False)
+    assert not program.is_watched()
     assert program.says(later=1_000_000) is None
     # After watch(True) a call that began before does not count, not even when it ends.
-    program.c.watch(True)
+    program.watch(True)
     assert program.says() is None
-    program.c.end(0)
+    program.end(0)
     program.begins(64 * MIB, waits=True)
     assert program.says() == INWARD
 
 
-def test_captured_copies_are_not_reported(fresh: Callable[[], Program]) -> None:
-    program = fresh()
-    ctypes.c_bool.in_dll(program.c, "capturing").value = True
+def test_captured_copies_are_not_reported(program: Program) -> None:
+    program.variable("capturing", ctypes.c_bool).value = True
     program.copies(64 * MIB)
     assert program.says() is None
     program.copies(64 * MIB, waits=True)
@@ -166,23 +151,22 @@ def test_captured_copies_are_not_reported(fresh: Callable[[], Program]) -> None:
     st.integers(0, 7), st.sampled_from([IN, OUT]), st.integers(1, 2000), st.booleans(),
     st.integers(0, 30_000), st.booleans()), max_size=60))
 def test_random_copies_are_all_reported_as_ended(
-        built: Path, script: list[tuple[int, int, int, bool, int, bool]]) -> None:
-    program = Program(ctypes.CDLL(str(built)))
-    program.c.watch(False)
-    program.c.watch(True)
+        built: Path, tmp_path_factory: pytest.TempPathFactory,
+        script: list[tuple[int, int, int, bool, int, bool]]) -> None:
+    program = Program(built, tmp_path_factory.mktemp("random"))
     under_way: set[int] = set()
     for call, way, size, waits, later, looks in script:
         if call in under_way:
-            program.c.end(call)
+            program.end(call)
             under_way.discard(call)
         else:
-            program.c.begin(call, way, ctypes.c_uint64(size * MIB), waits)
+            program.begin(call, way, size * MIB, waits)
             under_way.add(call)
         program.clock.value += later
         if looks:
             program.says()
     for call in under_way:
-        program.c.end(call)
+        program.end(call)
     program.says(later=60 * 2000 * MIB // 12_000 + LINGER)
     assert program.figure("sent") == 0 or program.figure("flags") == 0
 

@@ -49,75 +49,63 @@ SEEN const char *complained(void) { return complaints; }
 /* Requests to pin `bytes`, in a thread of the test. After a grant the thread must call take(). */
 SEEN bool ask_to_pin(uint64_t bytes)
 {
-    pthread_mutex_lock(&memory_lock);
-    bool granted = client_commit_pinned(&one, bytes, bytes, 0);
-    pthread_mutex_unlock(&memory_lock);
-    return granted;
+    LOCKED(memory_lock);
+    return client_commit_pinned(&one, bytes, bytes, 0);
 }
 
 SEEN void take(uint64_t bytes)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     one.memory.pinned += bytes;
     client_settle();
-    pthread_mutex_unlock(&memory_lock);
 }
 
 SEEN void release(uint64_t bytes)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     one.memory.pinned -= bytes;
-    pthread_mutex_unlock(&memory_lock);
 }
 
 SEEN void answer(uint64_t number, uint64_t commit)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     one.limits = (struct nvshare_limits){ .commit = commit };
     client_commit_answered(&one, number, &one.limits);
     bell_ring(&one.commit_bell);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 SEEN void reason(const char *text)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client_append_refusal(&one, text, strlen(text));
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* Another daemon has sent INTRODUCE. */
 SEEN void introduce(void)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client_commit_answered(&one, one.last_commit, NULL);
     one.introduced++;
     bell_ring(&one.commit_bell);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* Advances the clock. Returns the ms until client_expire_grants() is due; -1: never. */
-SEEN int pass(uint64_t microseconds)
+SEEN int passes(uint64_t microseconds)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     clock_us += microseconds;
     int64_t left = client_expire_grants(&one);
-    pthread_mutex_unlock(&memory_lock);
     return left == NEVER ? -1 : (int)((left + 999) / 1000);
 }
 
 SEEN uint64_t asked_so_far(void)
 {
-    pthread_mutex_lock(&memory_lock);
-    uint64_t number = one.last_commit;
-    pthread_mutex_unlock(&memory_lock);
-    return number;
+    LOCKED(memory_lock);
+    return one.last_commit;
 }
 
 SEEN uint64_t to_pin(void)
 {
-    pthread_mutex_lock(&memory_lock);
-    uint64_t bytes = client_to_pin(&one);
-    pthread_mutex_unlock(&memory_lock);
-    return bytes;
+    LOCKED(memory_lock);
+    return client_to_pin(&one);
 }

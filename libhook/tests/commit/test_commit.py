@@ -5,12 +5,11 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
-from ctypes import c_uint64
 from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import built_double, load_fresh
+from libhook.tests.doubles import Double, built_double
 from nvshared.units import SECOND
 
 PATIENCE = 600                          # s; only a failing test waits that long
@@ -30,9 +29,9 @@ class PinRequest:
         self.thread.start()
 
     def run(self) -> None:
-        self.granted = self.process.c.ask_to_pin(c_uint64(self.size))
+        self.granted = self.process.ask_to_pin(self.size)
         if self.granted and self.may_take.wait():
-            self.process.c.take(c_uint64(self.size))
+            self.process.take(self.size)
 
     def take(self) -> None:
         self.may_take.set()
@@ -51,39 +50,30 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-class Process:
+class Process(Double):
     """A process that has sent no request yet."""
 
     def __init__(self, library: Path, folder: Path) -> None:
-        self.c = load_fresh(library, folder)
-        self.c.ask_to_pin.restype = ctypes.c_bool
-        self.c.complained.restype = ctypes.c_char_p
-        for function in (self.c.to_pin, self.c.asked_so_far):
-            function.restype = c_uint64
+        super().__init__(
+            library, folder, ask_to_pin=ctypes.c_bool, complained=ctypes.c_char_p,
+            asked_so_far=ctypes.c_uint64, to_pin=ctypes.c_uint64)
 
     def request(self, size: int) -> PinRequest:
         """Returns when the request is sent. Requests are numbered consecutively."""
-        before = self.c.asked_so_far()
+        before = self.asked_so_far()
         request = PinRequest(self, size)
-        until(lambda: self.c.asked_so_far() > before)
+        until(lambda: self.asked_so_far() > before)
         return request
 
     def answer(self, number: int, commit: int, reason: str = "") -> None:
         for start in range(0, len(reason), 88):
-            self.c.reason(reason[start:start + 88].encode())
-        self.c.answer(c_uint64(number), c_uint64(commit))
-
-    def passes(self, microseconds: int) -> int:
-        left: int = self.c["pass"](c_uint64(microseconds))
-        return left
+            text = ctypes.create_string_buffer(reason[start:start + 88].encode())
+            self.reason(ctypes.addressof(text))
+        self.call("answer", number, commit)
 
     @property
     def complaints(self) -> list[str]:
-        return str(self.c.complained().decode()).splitlines()
-
-    @property
-    def to_pin(self) -> int:
-        return int(self.c.to_pin())
+        return str(self.complained().decode()).splitlines()
 
 
 built = built_double("commit", ["gate/client.c"])
@@ -98,25 +88,25 @@ def test_granted_pin_bytes_count_as_being_pinned_from_the_reply_until_the_memory
     process: Process
 ) -> None:
     first = process.request(5)
-    assert process.to_pin == 0
+    assert process.to_pin() == 0
     process.answer(1, 5)
-    assert process.to_pin == 5          # even before the thread runs
+    assert process.to_pin() == 5          # even before the thread runs
     first.returns(True)
     second = process.request(7)
-    assert process.to_pin == 5
+    assert process.to_pin() == 5
     process.answer(2, MUCH)
-    assert process.to_pin == 12
+    assert process.to_pin() == 12
     second.returns(True)
     second.take()
-    assert process.to_pin == 5
+    assert process.to_pin() == 5
     first.take()
-    assert process.to_pin == 0
+    assert process.to_pin() == 0
 
 
 def test_refused_pin_request_adds_nothing_to_the_bytes_being_pinned(process: Process) -> None:
     first = process.request(5)
     process.answer(1, 4)
-    assert process.to_pin == 0
+    assert process.to_pin() == 0
     first.returns(False)
 
 
@@ -128,9 +118,9 @@ def test_pin_request_refused_before_the_daemon_knew_of_a_free_is_sent_again(
     first.returns(True)
     first.take()
     second = process.request(7)
-    process.c.release(c_uint64(5))
+    process.release(5)
     process.answer(2, 11)
-    until(lambda: process.c.asked_so_far() == 3)
+    until(lambda: process.asked_so_far() == 3)
     process.answer(3, 11)
     second.returns(True)
     second.take()
@@ -139,27 +129,27 @@ def test_pin_request_refused_before_the_daemon_knew_of_a_free_is_sent_again(
 def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(process: Process) -> None:
     first, second = process.request(5), process.request(7)
     process.answer(2, MUCH)
-    assert process.to_pin == 7
+    assert process.to_pin() == 7
     second.returns(True)
-    until(lambda: process.c.asked_so_far() == 3)
+    until(lambda: process.asked_so_far() == 3)
     process.answer(3, MUCH)
-    assert process.to_pin == 12
+    assert process.to_pin() == 12
     first.returns(True)
     first.take()
     second.take()
-    assert process.to_pin == 0
+    assert process.to_pin() == 0
 
 
 def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(process: Process) -> None:
     first, second = process.request(5), process.request(7)
     process.answer(1, MUCH)
     first.returns(True)
-    process.c.introduce()
-    assert process.to_pin == 5
-    until(lambda: process.c.asked_so_far() == 3)
+    process.introduce()
+    assert process.to_pin() == 5
+    until(lambda: process.asked_so_far() == 3)
     process.answer(3, MUCH)
     second.returns(True)
-    assert process.to_pin == 12
+    assert process.to_pin() == 12
 
 
 def test_unused_grant_to_pin_memory_is_given_up_after_a_minute(process: Process) -> None:
@@ -173,14 +163,14 @@ def test_unused_grant_to_pin_memory_is_given_up_after_a_minute(process: Process)
     process.answer(2, MUCH)
     second.returns(True)
     assert process.passes(40 * SECOND - 1) == 1
-    assert process.to_pin == 12
+    assert process.to_pin() == 12
     assert process.passes(1) == 20_000
-    assert process.to_pin == 7
+    assert process.to_pin() == 7
     third = process.request(9)          # reuses the first request's entry
     process.answer(3, MUCH)
     third.returns(True)
     first.take()                        # its grant has expired; no other entry changes
-    assert process.to_pin == 16
+    assert process.to_pin() == 16
 
 
 def test_pin_request_waits_while_all_request_slots_are_taken(process: Process) -> None:
@@ -190,17 +180,17 @@ def test_pin_request_waits_while_all_request_slots_are_taken(process: Process) -
         one.returns(True)
     late = [PinRequest(process, 100), PinRequest(process, 100)]
     time.sleep(0.1)
-    assert process.c.asked_so_far() == ENTRIES
+    assert process.asked_so_far() == ENTRIES
     requests[3].take()
-    until(lambda: process.c.asked_so_far() == ENTRIES + 1)
-    assert process.to_pin == ENTRIES - 1
+    until(lambda: process.asked_so_far() == ENTRIES + 1)
+    assert process.to_pin() == ENTRIES - 1
     assert process.passes(60 * SECOND) == -1            # the other grants expire
-    until(lambda: process.c.asked_so_far() == ENTRIES + 2)
+    until(lambda: process.asked_so_far() == ENTRIES + 2)
     process.answer(ENTRIES + 2, MUCH)
-    assert process.to_pin == 100
-    until(lambda: process.c.asked_so_far() == ENTRIES + 3)
+    assert process.to_pin() == 100
+    until(lambda: process.asked_so_far() == ENTRIES + 3)
     process.answer(ENTRIES + 3, MUCH)
-    assert process.to_pin == 200
+    assert process.to_pin() == 200
     for one in late:
         one.returns(True)
 

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import built_double, load_fresh
+from libhook.tests.doubles import Double, built_double
 
 built = built_double("drain", ["flight/drain.c", "flight/capture.c", "gate/contexts.c"])
 
 
 @pytest.fixture
-def c(built: Path, tmp_path: Path) -> ctypes.CDLL:
-    return load_fresh(built, tmp_path)
+def c(built: Path, tmp_path: Path) -> Double:
+    return Double(built, tmp_path, age_of_a_capture_that_begins_meanwhile=ctypes.c_uint64)
 
 
-def events(c: ctypes.CDLL) -> list[int]:
+def events(c: Double) -> list[int]:
     """The number of events in each of the contexts 1 to 3."""
-    return list((ctypes.c_int * 8).in_dll(c, "events"))[1:4]
+    return list(c.variable("events", ctypes.c_int * 8))[1:4]
 
 
-def test_repeated_drain_keeps_a_single_event_per_context(c: ctypes.CDLL) -> None:
+def test_repeated_drain_keeps_a_single_event_per_context(c: Double) -> None:
     for number in (1, 2, 3):
         c.begins(number)
     c.drain_starts()
@@ -35,7 +35,7 @@ def test_repeated_drain_keeps_a_single_event_per_context(c: ctypes.CDLL) -> None
     assert events(c) == [0, 0, 0]
 
 
-def test_drain_abandoned_after_a_context_ended_leaves_no_event(c: ctypes.CDLL) -> None:
+def test_drain_abandoned_after_a_context_ended_leaves_no_event(c: Double) -> None:
     for number in (1, 2, 3):
         c.begins(number)
     c.drain_starts()
@@ -44,7 +44,7 @@ def test_drain_abandoned_after_a_context_ended_leaves_no_event(c: ctypes.CDLL) -
     assert events(c) == [0, 0, 0]
 
 
-def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(c: ctypes.CDLL) -> None:
+def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(c: Double) -> None:
     c.begins(1)
     c.drain_starts()
     c.ends(1)
@@ -53,7 +53,5 @@ def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(c: ctypes.
     assert events(c) == [0, 0, 0]
 
 
-def test_capture_that_begins_after_the_clock_was_read_has_age_zero(c: ctypes.CDLL) -> None:
-    age = c.age_of_a_capture_that_begins_meanwhile
-    age.restype = ctypes.c_uint64
-    assert age() == 0
+def test_capture_that_begins_after_the_clock_was_read_has_age_zero(c: Double) -> None:
+    assert c.age_of_a_capture_that_begins_meanwhile() == 0

@@ -37,10 +37,6 @@ void drain_begin(struct drain *drain) { drain->moment = submitted; }
 bool drain_step(struct drain *drain) { return finished >= drain->moment; }
 void drain_abandon(struct drain *drain) { drain->moment = 0; }
 
-SEEN void prepare(void)
-{
-}
-
 SEEN void publish(int descriptor) { inflight_publish(&one, descriptor); }
 SEEN void watch(uint64_t number, int descriptor) { inflight_watch(&one, number, descriptor); }
 SEEN void forget(void) { inflight_forget(&one); }

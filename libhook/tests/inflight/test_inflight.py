@@ -10,35 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import built_double, load_fresh, run_threads
+from libhook.tests.doubles import Double, built_double, run_threads
 from nvshared.sharing.gpu import InflightPage
 
 SOURCES = ["gate/gate.c", "gate/inflight.c", "flight/activity.c"]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 
-class Program:
+class Program(Double):
     def __init__(self, library: Path, folder: Path) -> None:
-        self.c = load_fresh(library, folder)
-        self.c.may_pass.restype = self.c.must_count.restype = ctypes.c_bool
-        self.c.look.restype = self.c.settle.restype = ctypes.c_uint64
-        self.clock = ctypes.c_uint64.in_dll(self.c, "clock_us")
+        super().__init__(
+            library, folder, may_pass=ctypes.c_bool, must_count=ctypes.c_bool,
+            look=ctypes.c_uint64, settle=ctypes.c_uint64)
+        self.clock = self.variable("clock_us", ctypes.c_uint64)
         self.clock.value = 10 * BOUND
-        self.c.prepare()
 
     def watches(self, number: int, page: "Page") -> None:
         descriptor = page.shared.readable()
-        self.c.watch(ctypes.c_uint64(number), descriptor)
+        self.watch(number, descriptor)
         os.close(descriptor)
 
     def publishes(self, page: "Page") -> None:
         descriptor = page.shared.writable()
-        self.c.publish(descriptor)
+        self.publish(descriptor)
         os.close(descriptor)
 
     def settles(self) -> None:
         """The service thread samples until no further sample is due."""
-        while after := self.c.settle():
+        while after := self.settle():
             self.clock.value += after
 
 
@@ -86,20 +85,20 @@ def test_inflight_page_of_a_client_is_busy_until_its_work_is_done(
     assert urgent.busy()                    # it may have had work before
     program.settles()
     assert not urgent.busy()
-    assert program.c.must_count()
-    program.c.launch()
+    assert program.must_count()
+    program.launch()
     assert urgent.busy()
-    assert program.c.settle() > 0
-    assert not program.c.must_count()   # launches need not be counted any more
+    assert program.settle() > 0
+    assert not program.must_count()   # launches need not be counted any more
     program.clock.value += 100 * MOMENT
-    assert program.c.settle() > 0
+    assert program.settle() > 0
     assert urgent.busy()                    # no new work, but the old is not done
-    program.c.end_all()
+    program.end_all()
     program.settles()
     assert not urgent.busy()
-    program.c.publish(-1)
-    assert not program.c.must_count()
-    program.c.launch()
+    program.publish(-1)
+    assert not program.must_count()
+    program.launch()
     assert not urgent.busy()
 
 
@@ -109,9 +108,9 @@ def test_inflight_page_stays_busy_during_a_short_pause(
     urgent = page()
     program.publishes(urgent)
     for _ in range(20):
-        program.c.launch()
-        program.c.end_all()
-        assert program.c.settle() > 0
+        program.launch()
+        program.end_all()
+        assert program.settle() > 0
         program.clock.value += MOMENT - 1
         assert urgent.busy()
 
@@ -121,10 +120,10 @@ def test_burst_of_launches_wakes_the_service_thread_once(
 ) -> None:
     program.publishes(page())
     program.settles()
-    woken = ctypes.c_uint.in_dll(program.c, "woken")
+    woken = program.variable("woken")
     woken.value = 0
     for _ in range(10):
-        program.c.launch()
+        program.launch()
     assert woken.value == 1             # the service thread is woken once
 
 
@@ -133,19 +132,19 @@ def test_background_client_waits_while_any_inflight_page_is_busy(
     first, second = page(), page()
     program.watches(1, first)
     program.watches(2, second)
-    assert program.c.may_pass()
+    assert program.may_pass()
     second.says(8, 7)
-    assert not program.c.may_pass()
-    assert program.c.look(False) > 0
+    assert not program.may_pass()
+    assert program.look(False) > 0
     first.says(1, 0)
     second.says(8, 8)
     program.clock.value += MOMENT
-    assert program.c.look(False) > 0
-    assert not program.c.may_pass()
+    assert program.look(False) > 0
+    assert not program.may_pass()
     first.says(1, 1)
-    assert program.c.look(False) == 0
-    assert program.c.may_pass()
-    assert program.c.look(False) == 0
+    assert program.look(False) == 0
+    assert program.may_pass()
+    assert program.look(False) == 0
 
 
 def test_background_client_stops_waiting_for_inflight_pages_once_the_daemon_has_ended(
@@ -155,14 +154,14 @@ def test_background_client_stops_waiting_for_inflight_pages_once_the_daemon_has_
     program.watches(2, second)
     first.says(5, 1)
     second.says(5, 1)
-    assert not program.c.may_pass()
-    program.c.watch(ctypes.c_uint64(1), -1)      # the client has ended
-    assert not program.c.may_pass()
+    assert not program.may_pass()
+    program.watch(1, -1)      # the client has ended
+    assert not program.may_pass()
     program.watches(2, second)                    # the daemon repeats the order
-    assert not program.c.may_pass()
-    program.c.forget()                          # the daemon has ended
-    assert program.c.may_pass()
-    assert program.c.look(False) == 0
+    assert not program.may_pass()
+    program.forget()                          # the daemon has ended
+    assert program.may_pass()
+    assert program.look(False) == 0
 
 
 def test_background_client_launches_slowly_when_an_inflight_page_stays_busy_for_long(
@@ -173,14 +172,14 @@ def test_background_client_launches_slowly_when_an_inflight_page_stays_busy_for_
     passed = 0
     until = program.clock.value + 2 * BOUND
     while program.clock.value < until:
-        passed += program.c.may_pass()
-        program.clock.value += program.c.look(False)
+        passed += program.may_pass()
+        program.clock.value += program.look(False)
         assert passed == 0 or program.clock.value >= until - BOUND
     assert 0 < passed <= BOUND // SLOWLY + 1
     urgent.says(4, 2)                     # it submits work again
-    program.c.may_pass()
-    assert program.c.look(False) > 0
-    assert not program.c.may_pass()
+    program.may_pass()
+    assert program.look(False) > 0
+    assert not program.may_pass()
 
 
 def test_background_client_whose_own_work_is_stalled_launches_slowly(
@@ -188,10 +187,10 @@ def test_background_client_whose_own_work_is_stalled_launches_slowly(
     urgent = page()
     program.watches(1, urgent)
     urgent.says(3, 2)
-    assert not program.c.may_pass()
-    assert program.c.look(True) > 0
-    assert program.c.may_pass()
-    assert not program.c.may_pass()
+    assert not program.may_pass()
+    assert program.look(True) > 0
+    assert program.may_pass()
+    assert not program.may_pass()
 
 
 def test_inflight_page_cannot_be_written_or_resized_by_readers(page: Callable[[], Page]) -> None:

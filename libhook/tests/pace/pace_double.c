@@ -134,14 +134,12 @@ SEEN void capture(bool on) { capturing = on; }
 /* One step of the service thread. Returns pace_pressing(). */
 SEEN bool look(bool others_wait)
 {
-    pthread_mutex_lock(&service_lock);
+    LOCKED(service_lock);
     if (others_wait)
         pace_step(&one);
     else
         pace_end(&one);
-    bool pressing = pace_pressing(&one);
-    pthread_mutex_unlock(&service_lock);
-    return pressing;
+    return pace_pressing(&one);
 }
 
 /*

@@ -7,40 +7,35 @@ simulated, so no result depends on the machine.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libhook.tests.doubles import built_double, load_fresh
+from libhook.tests.doubles import Double, built_double
 
 MS = 1000                               # in us, as all times here
 TARGET = 50 * MS
 CALL = 5                                # us of a launch; as in pace_double.c
 
 
-class Card:
+class Card(Double):
     """A program on a GPU without work."""
-
-    def __init__(self, library: Path, folder: Path) -> None:
-        self.c = load_fresh(library, folder)
-        self.c.look.restype = ctypes.c_bool
 
     def run(self, lengths: Sequence[int], duration: int, others_wait: bool = True,
             needs: int = 0) -> None:
         """The program submits work of these lengths (us) in turn for `duration` us, whenever the
         gate lets it."""
         passed = (ctypes.c_uint64 * len(lengths))(*lengths)
-        self.c.run(passed, ctypes.c_uint64(len(lengths)), ctypes.c_uint64(duration), others_wait,
-                   ctypes.c_uint64(needs))
+        self.call("run", ctypes.addressof(passed), len(lengths), duration, others_wait, needs)
 
     def figure(self, name: str) -> int:
         """The value of a counter, which then starts again at 0."""
-        counter = ctypes.c_uint64.in_dll(self.c, name)
+        counter = self.variable(name, ctypes.c_uint64)
         value, counter.value = counter.value, 0
-        return value
+        return int(value)
 
     def learns(self, *lengths: int) -> None:
         """As run(), long enough for the limit to settle."""
@@ -52,15 +47,14 @@ class Card:
 built = built_double("pace", ["flight/pace.c"])
 
 
-@pytest.fixture(name="card")
-def new_card(built: Path, tmp_path: Path) -> Callable[[], Card]:
-    return lambda: Card(built, tmp_path)
+@pytest.fixture
+def paced(built: Path, tmp_path: Path) -> Card:
+    return Card(built, tmp_path, look=ctypes.c_bool)
 
 
 @pytest.mark.parametrize("length", [10, 20, 200, 3 * MS, 30 * MS, 200 * MS])
 def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_busy(
-        card: Callable[[], Card], length: int) -> None:
-    paced = card()
+        paced: Card, length: int) -> None:
     paced.learns(length)
     paced.run([length], 5_000 * MS)
     assert paced.figure("longest_drain") <= max(1.5 * TARGET, 2 * length)
@@ -69,18 +63,15 @@ def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_b
 
 @pytest.mark.parametrize("length", [1, 4, 7])
 def test_paced_client_with_small_kernels_records_at_most_one_event_per_hundred_launches(
-    card: Callable[[], Card], length: int
-) -> None:
+        paced: Card, length: int) -> None:
     """The program launches about as fast as the GPU works, so it never gets far ahead."""
-    paced = card()
     paced.learns(length)
     paced.figure("markers")
     paced.run([length], 1_000 * MS)
     assert paced.figure("markers") <= paced.figure("submissions") // 100
 
 
-def test_pace_that_begins_within_a_turn_waits_for_earlier_work(card: Callable[[], Card]) -> None:
-    paced = card()
+def test_pace_that_begins_within_a_turn_waits_for_earlier_work(paced: Card) -> None:
     paced.run([5 * MS], 20 * MS, others_wait=False)
     assert paced.figure("longest_drain") > 19_000 * MS     # no limit while no client waits
     paced.run([5 * MS], 21_000 * MS)
@@ -98,27 +89,23 @@ steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1
 @given(step=steps)
 def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_busy(
         built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
-    paced = Card(built, tmp_path_factory.mktemp("mixture"))
+    paced = Card(built, tmp_path_factory.mktemp("mixture"), look=ctypes.c_bool)
     paced.learns(*step)
     paced.run(step, 3_000 * MS)
     assert paced.figure("longest_drain") <= 4 * TARGET
     assert paced.figure("idle") <= 30 * MS         # one percent
 
 
-def test_pace_in_the_next_turn_starts_with_the_measured_kernel_length(
-    card: Callable[[], Card]
-) -> None:
-    paced = card()
+def test_pace_in_the_next_turn_starts_with_the_measured_kernel_length(paced: Card) -> None:
     paced.learns(20 * MS)
-    paced.c.look(False)
-    paced.c.capture(False)
-    paced.c.skip(ctypes.c_uint64(1_000 * MS))
+    paced.look(False)
+    paced.capture(False)
+    paced.skip(1_000 * MS)
     paced.run([20 * MS], 1_000 * MS)
     assert paced.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_pace_admits_work_that_work_in_flight_waits_for(card: Callable[[], Card]) -> None:
-    paced = card()
+def test_pace_admits_work_that_work_in_flight_waits_for(paced: Card) -> None:
     paced.learns(100 * MS)                         # the limit is two now
     paced.run([100 * MS], 10_000 * MS, needs=5)
     assert paced.figure("submissions") > 10
@@ -126,12 +113,10 @@ def test_pace_admits_work_that_work_in_flight_waits_for(card: Callable[[], Card]
 
 @pytest.mark.parametrize("pause", [0, 16 * MS])
 def test_pace_of_a_client_ordered_to_launch_slowly_keeps_a_single_kernel_in_flight(
-    card: Callable[[], Card], pause: int
-) -> None:
-    paced = card()
+        paced: Card, pause: int) -> None:
     paced.learns(1 * MS)
-    paced.c.look(False)                    # its turn has ended
-    paced.c.step(True, ctypes.c_uint64(pause))
+    paced.look(False)                    # its turn has ended
+    paced.step(True, pause)
     paced.run([1 * MS], 3_000 * MS)        # work submitted before ends
     paced.figure("submissions")
     paced.figure("most_in_steps")
@@ -140,33 +125,30 @@ def test_pace_of_a_client_ordered_to_launch_slowly_keeps_a_single_kernel_in_flig
     assert 1_000 // (pause // MS + 6) <= paced.figure("submissions") <= 1_000 // (pause // MS + 1)
 
 
-def test_pace_does_not_limit_calls_during_a_capture(card: Callable[[], Card]) -> None:
-    paced = card()
+def test_pace_does_not_limit_calls_during_a_capture(paced: Card) -> None:
     paced.learns(100 * MS)
-    paced.c.capture(True)
+    paced.capture(True)
     paced.run([0], 10 * MS)
     assert paced.figure("submissions") == 10 * MS // CALL
-    paced.c.capture(False)
+    paced.capture(False)
     paced.learns(30 * MS)
     paced.run([30 * MS], 3_000 * MS)
     assert paced.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_pace_requires_frequent_polls_only_while_work_is_in_flight(
-        card: Callable[[], Card]) -> None:
-    paced = card()
+def test_pace_requires_frequent_polls_only_while_work_is_in_flight(paced: Card) -> None:
     paced.run([3 * MS], 100 * MS)
-    assert paced.c.look(True)
-    paced.c.skip(ctypes.c_uint64(1_000 * MS))
-    assert not paced.c.look(True)
+    assert paced.look(True)
+    paced.skip(1_000 * MS)
+    assert not paced.look(True)
     paced.run([3 * MS], 10 * MS)
-    assert paced.c.look(True)
-    assert not paced.c.look(False)
+    assert paced.look(True)
+    assert not paced.look(False)
 
 
 def in_background(card: Card, lengths: Sequence[int]) -> None:
     """Lets pace.c measure these lengths (us) in the background."""
-    card.c.background(True)
+    card.background(True)
     card.run(lengths, 1_000 * MS)
     card.figure("longest_drain")
     card.figure("idle")
@@ -176,57 +158,52 @@ def in_background(card: Card, lengths: Sequence[int]) -> None:
     ([100], 300), ([125] * 8 + [250] * 16, 250), ([10] * 50 + [300] * 5, 600), ([MS], MS),
 ])
 def test_pace_of_a_background_client_keeps_little_work_in_flight_and_the_card_busy(
-        card: Callable[[], Card], lengths: list[int], most: int) -> None:
+        paced: Card, lengths: list[int], most: int) -> None:
     """The second case is like a training; in the third, each step has small kernels and then large
     kernels."""
-    paced = card()
     in_background(paced, lengths)
     paced.run(lengths, 3_000 * MS)
     assert paced.figure("longest_drain") <= most + CALL
     assert paced.figure("idle") <= 360 * MS
-    paced.c.background(False)
+    paced.background(False)
     paced.learns(*lengths)
     paced.run(lengths, 3_000 * MS)
     assert paced.figure("longest_drain") > TARGET // 2     # as without background
 
 
-def test_pace_of_a_background_client_records_few_events_for_small_kernels(
-    card: Callable[[], Card]
-) -> None:
+def test_pace_of_a_background_client_records_few_events_for_small_kernels(paced: Card) -> None:
     """The program waits after every few hundred kernels. The service thread notices the end of
     the last few of these late. These kernels, and kernels before urgent work, say little about the
     length of a kernel."""
-    paced = card()
-    paced.c.synchronise(ctypes.c_uint64(500))
+    paced.synchronise(500)
     in_background(paced, [7])
     for name in ("markers", "submissions"):
         paced.figure(name)
     for _ in range(100):
-        paced.c.others_work(True)
+        paced.others_work(True)
         for _ in range(50):
-            paced.c.look(True)
-            paced.c.skip(ctypes.c_uint64(60))
-        paced.c.others_work(False)
+            paced.look(True)
+            paced.skip(60)
+        paced.others_work(False)
         paced.run([7], 17 * MS)
     assert paced.figure("markers") <= paced.figure("submissions") // 10
     assert paced.figure("longest_drain") <= MS // 2
 
 
 def test_pace_of_a_background_client_ignores_kernel_lengths_measured_during_urgent_work(
-        card: Callable[[], Card]) -> None:
+        paced: Card) -> None:
     """Every 20 ms an urgent program uses the GPU for 3 ms, during which this program's work stands
     still."""
-    paced = card()
     in_background(paced, [60])
     for _ in range(50):
-        paced.c.others_work(True)
+        paced.others_work(True)
         paced.run([3 * MS], MS)            # simulates work that is delayed by the urgent program
-        paced.c.others_work(False)
+        paced.others_work(False)
         paced.run([60], 16 * MS)
     paced.figure("idle")
-    paced.c.others_work(True)
+    paced.others_work(True)
     paced.run([3 * MS], MS)
-    paced.c.others_work(False)
+    paced.others_work(False)
     paced.run([60], 3 * MS)                # until that work has ended
     paced.figure("idle")
     paced.run([60], 10 * MS)
