@@ -2,6 +2,7 @@
 """The library beside plugins, other preloaded libraries and sanitizers."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -117,11 +118,66 @@ def test_cuda_program_built_with_a_sanitizer_runs_with_the_library(
     program = compile_c(
         THREADS, tmp_path / "program", f"-fsanitize={sanitizer}", "-g", "-pthread", f"-L{driver}",
         "-lcuda")
-    environment = recorded.environment(library, driver)
-    environment["ASAN_OPTIONS"] = "verify_asan_link_order=0"
-    done = subprocess.run([program], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}"]
+    assert run(program, library, driver) == [f"libnvshare.so {LAUNCH}"]
+
+
+# Ends with an exit code other than 0 if it does not run as without the library. With an argument it
+# writes that many bytes beyond its memory.
+WITHOUT_CUDA = """
+#include <pthread.h>
+#include <sys/wait.h>
+static void *started(void *argument) { return argument; }
+int main(int given, char **text)
+{
+    int (*line)(const char *) = dlsym(RTLD_DEFAULT, "puts");
+    int (*next)(const char *) = dlsym(RTLD_NEXT, "puts");
+    if (line == NULL || next == NULL || dlsym(RTLD_DEFAULT, "cuInit_of_nobody") != NULL)
+        return 2;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, started, NULL) != 0 || pthread_join(thread, NULL) != 0)
+        return 3;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(7);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 7)
+        return 4;
+    char *bytes = malloc(10);
+    bytes[given > 1 ? atoi(text[1]) : 0] = 1;
+    free(bytes);
+    line("runs");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined", "leak"])
+def test_program_built_with_a_sanitizer_runs_with_the_library_preloaded(
+    library: Path, tmp_path: Path, sanitizer: str
+) -> None:
+    program = compile_c(
+        WITHOUT_CUDA, tmp_path / "program", f"-fsanitize={sanitizer}", "-O0", "-pthread")
+    assert run(program, library, tmp_path) == ["runs"]
+
+
+def test_address_sanitizer_finds_faults_of_a_program_with_the_library_preloaded(
+    library: Path, tmp_path: Path
+) -> None:
+    program = compile_c(WITHOUT_CUDA, tmp_path / "program", "-fsanitize=address", "-O0", "-pthread")
+    done = subprocess.run(
+        [program, "10"], env=recorded.environment(library, tmp_path), capture_output=True,
+        text=True, check=False)
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr
+
+
+def test_program_linked_with_musl_runs_with_the_library_preloaded(
+    library: Path, tmp_path: Path
+) -> None:
+    if not shutil.which("musl-gcc"):
+        pytest.skip("there is no musl-gcc on this machine; Debian has it in musl-tools")
+    program = compile_c(WITHOUT_CUDA, tmp_path / "program", "-O0", compiler="musl-gcc")
+    assert run(program, library, tmp_path) == ["runs"]
 
 
 SUBMITTING = """
