@@ -153,43 +153,45 @@ RUN(add)
                          arguments[3], doomed, add_step, arguments, NULL);
 }
 
+/* The host address of `bytes` bytes; NULL: a fault. The address space is locked for reading. */
+static void *reach(struct device *device, CUdeviceptr address, enum access access, size_t bytes)
+{
+    size_t size = bytes;
+    void *memory = space_resolve(device, address, access, false, &size);
+    return size == bytes ? memory : NULL;
+}
+
 RUN(checksum)
 {
     uint64_t sum = 0;
     CUresult result = for_each_span(device, (CUdeviceptr[]){arguments[0]},
                                     (enum access[]){ACCESS_READ}, 1, arguments[1], doomed,
                                     checksum_step, arguments, &sum);
-    size_t size = sizeof sum;
-    if (result != CUDA_SUCCESS || arguments[2] % 8 != 0)
-        return result != CUDA_SUCCESS ? result : CUDA_ERROR_MISALIGNED_ADDRESS;
+    TRY(result);
+    FAIL_IF(arguments[2] % 8 != 0, CUDA_ERROR_MISALIGNED_ADDRESS);
     SPACE_LOCKED(read);
-    uint64_t *out = (uint64_t *)space_resolve(device, arguments[2], ACCESS_WRITE, false, &size);
-    if (out != NULL && size == sizeof sum)
-        __atomic_fetch_add(out, sum, __ATOMIC_RELAXED);
-    return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+    FIND(uint64_t, out, reach(device, arguments[2], ACCESS_WRITE, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
+    __atomic_fetch_add(out, sum, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
 }
 
-static bool read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
+static CUresult read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
 {
-    size_t there = size;
     SPACE_LOCKED(read);
-    const void *memory = space_resolve(device, address, ACCESS_READ, false, &there);
-    if (memory != NULL && there == size)
-        memcpy(words, memory, size);
-    return memory != NULL && there == size;
+    FIND(void, memory, reach(device, address, ACCESS_READ, size), CUDA_ERROR_ILLEGAL_ADDRESS);
+    memcpy(words, memory, size);
+    return CUDA_SUCCESS;
 }
 
 static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_t *sum)
 {
-    size_t size = 5 * sizeof *sum;
     SPACE_LOCKED(read);
-    uint64_t *out = (uint64_t *)space_resolve(device, address, ACCESS_WRITE, false, &size);
-    bool there = out != NULL && size == 5 * sizeof *sum;
-    for (int pass = 0; there && pass < 4; pass++)
+    FIND(uint64_t, out, reach(device, address, ACCESS_WRITE, 5 * sizeof *sum),
+         CUDA_ERROR_ILLEGAL_ADDRESS);
+    for (int pass = 0; pass < 4; pass++)
         __atomic_fetch_add(&out[pass], sum[pass], __ATOMIC_RELAXED);
-    if (there)
-        __atomic_fetch_or(&out[4], sum[4], __ATOMIC_RELAXED);
-    return there ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+    __atomic_fetch_or(&out[4], sum[4], __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
 }
 
 RUN(examine)
@@ -198,7 +200,7 @@ RUN(examine)
     CUresult result = CUDA_SUCCESS;
     for (uint64_t i = 0; i < arguments[1] && result == CUDA_SUCCESS; i++) {
         uint64_t target[4], sum[5] = {0};    /* address, words, seed, every */
-        FAIL_IF(!read_words(device, arguments[0] + i * 16, target, 16), CUDA_ERROR_ILLEGAL_ADDRESS);
+        TRY(read_words(device, arguments[0] + i * 16, target, 16));
         memcpy(&target[2], &arguments[2], 16);
         result = for_each_span(device, (CUdeviceptr[]){target[0]}, (enum access[]){ACCESS_READ}, 1,
                                target[1], doomed, examine_step, target, sum);

@@ -197,32 +197,30 @@ API(cuGraphMemcpyNodeGetParams, CUgraphNode handle, CUDA_MEMCPY3D *p)
     struct node *node = node_of_kind(handle, WORK_COPY);
     FAIL_IF(node == NULL || p == NULL, CUDA_ERROR_INVALID_VALUE);
     const struct side *to = &node->work.copy.to, *from = &node->work.copy.from;
-    memset(p, 0, sizeof *p);
-    p->srcMemoryType = from->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    p->srcHost = from->host ? (const void *)(uintptr_t)from->address : NULL;
-    p->srcDevice = from->host ? 0 : from->address;
-    p->srcPitch = from->pitch;
-    p->srcHeight = from->pitch != 0 ? from->layer / from->pitch : 0;
-    p->dstMemoryType = to->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    p->dstHost = to->host ? (void *)(uintptr_t)to->address : NULL;
-    p->dstDevice = to->host ? 0 : to->address;
-    p->dstPitch = to->pitch;
-    p->dstHeight = to->pitch != 0 ? to->layer / to->pitch : 0;
-    p->WidthInBytes = node->work.copy.width;
-    p->Height = node->work.copy.height;
-    p->Depth = node->work.copy.depth;
+#define SIDE(name, side)                                                                 \
+    .name##MemoryType = side->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,          \
+    .name##Host = side->host ? (void *)(uintptr_t)side->address : NULL,                  \
+    .name##Device = side->host ? 0 : side->address, .name##Pitch = side->pitch,          \
+    .name##Height = side->pitch != 0 ? side->layer / side->pitch : 0
+    *p = (CUDA_MEMCPY3D){SIDE(src, from), SIDE(dst, to), .WidthInBytes = node->work.copy.width,
+                         .Height = node->work.copy.height, .Depth = node->work.copy.depth};
+#undef SIDE
     return CUDA_SUCCESS;
+}
+
+static void replace_work(struct work *old, const struct work *work)
+{
+    work_hold(work);
+    work_drop(old);
+    *old = *work;
 }
 
 static CUresult set_node(CUgraphNode handle, CUresult result, const struct work *work)
 {
-    struct node *node = result == CUDA_SUCCESS ? node_of_kind(handle, work->kind) : NULL;
-    if (result != CUDA_SUCCESS || node == NULL)
-        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    TRY(result);
+    FIND(struct node, node, node_of_kind(handle, work->kind), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
-    work_hold(work);
-    work_drop(&node->work);
-    node->work = *work;
+    replace_work(&node->work, work);
     return CUDA_SUCCESS;
 }
 
@@ -253,21 +251,15 @@ static struct step *step_of(struct graph_exec *exec, CUgraphNode node)
 }
 
 static CUresult set_step(CUgraphExec handle, CUgraphNode node, CUresult result,
-                    const struct work *work)
+                         const struct work *work)
 {
-    struct graph_exec *exec = graph_exec_from(handle);
-    if (exec == NULL || result != CUDA_SUCCESS)
-        return exec == NULL ? CUDA_ERROR_INVALID_VALUE : result;
+    FIND(struct graph_exec, exec, graph_exec_from(handle), CUDA_ERROR_INVALID_VALUE);
+    TRY(result);
     LOCKED(engine_lock);
     struct step *step = step_of(exec, node);
-    if (step == NULL || step->work.kind != work->kind) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    } else {
-        work_hold(work);
-        work_drop(&step->work);
-        step->work = *work;
-    }
-    return result;
+    FAIL_IF(step == NULL || step->work.kind != work->kind, CUDA_ERROR_INVALID_VALUE);
+    replace_work(&step->work, work);
+    return CUDA_SUCCESS;
 }
 
 #define SET_STEP(name, parameters, conversion)                                           \

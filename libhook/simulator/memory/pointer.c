@@ -24,81 +24,72 @@ struct tokens {
     unsigned space;
 };
 
-static size_t whole(size_t size, size_t grain)
-{
-    return (size + grain - 1) / grain * grain;
-}
-
 static bool from_allocation(CUdeviceptr address, struct known *known)
 {
-    bool found = false;
     LOCKED(allocations_lock);
     const struct allocation *allocation = allocation_find(address);
-    if (allocation != NULL && !allocation->hidden) {
-        found = true;
-        bool managed = allocation->kind == ALLOCATED_MANAGED;
-        bool device = allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
-            || allocation->kind == ALLOCATED_IMPORT || allocation->kind == ALLOCATED_VARIABLE;
-        size_t grain = allocation->kind == REGISTERED_HOST ? 4096 : PHYSICAL_GRAIN;
-        *known = (struct known){
-            .base = allocation->base, .mapping_base = allocation->base, .size = allocation->size,
-            .mapping_size = whole(allocation->size, grain),
-            .type = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
-            .context = allocation->pool == NULL ? allocation->context : NULL,
-            .device = allocation->device, .pool = allocation->pool, .id = allocation->id,
-            .handle_types = allocation->pool == NULL ? CU_MEM_HANDLE_TYPE_NONE
-                                                     : allocation->pool->handle_types,
-            .managed = managed,
-            .ipc = allocation->kind == ALLOCATED, .host = !device,
-            .sync_memops = allocation->sync_memops};
-    }
-    return found;
+    if (allocation == NULL || allocation->hidden)
+        return false;
+    bool managed = allocation->kind == ALLOCATED_MANAGED;
+    bool device = allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
+        || allocation->kind == ALLOCATED_IMPORT || allocation->kind == ALLOCATED_VARIABLE;
+    size_t grain = allocation->kind == REGISTERED_HOST ? 4096 : PHYSICAL_GRAIN;
+    const struct pool *pool = allocation->pool;
+    *known = (struct known){
+        .base = allocation->base, .mapping_base = allocation->base, .size = allocation->size,
+        .mapping_size = (allocation->size + grain - 1) / grain * grain,
+        .type = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+        .context = pool == NULL ? allocation->context : NULL, .device = allocation->device,
+        .pool = allocation->pool, .id = allocation->id,
+        .handle_types = pool == NULL ? CU_MEM_HANDLE_TYPE_NONE : pool->handle_types,
+        .managed = managed, .ipc = allocation->kind == ALLOCATED, .host = !device,
+        .sync_memops = allocation->sync_memops};
+    return true;
 }
 
 /* Memory that the program has mapped belongs to no context; its range is the whole reservation. */
 static bool from_mapping(CUdeviceptr address, struct known *known)
 {
-    bool found = false;
     SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(address);
-    if (mapping != NULL && mapping->physical != NULL && !mapping->allocated) {
-        found = true;
-        *known = (struct known){
-            .mapping_base = mapping->base, .mapping_size = mapping->size,
-            .type = CU_MEMORYTYPE_DEVICE, .device = mapping->physical->device,
-            .id = mapping->base / PHYSICAL_GRAIN,
-            .handle_types = mapping->physical->handle_types};
-        space_reservation(address, &known->base, &known->size);
-    }
-    return found;
+    if (mapping == NULL || mapping->physical == NULL || mapping->allocated)
+        return false;
+    *known = (struct known){
+        .mapping_base = mapping->base, .mapping_size = mapping->size,
+        .type = CU_MEMORYTYPE_DEVICE, .device = mapping->physical->device,
+        .id = mapping->base / PHYSICAL_GRAIN, .handle_types = mapping->physical->handle_types};
+    return space_reservation(address, &known->base, &known->size);
 }
+
+/* The name, the type and the value of each attribute with a value for every address. */
+#define ATTRIBUTES(X)                                                                    \
+    X(CONTEXT, CUcontext, (CUcontext)known->context)                                     \
+    X(MEMORY_TYPE, unsigned, known->type)                                                \
+    X(DEVICE_POINTER, CUdeviceptr, address)                                              \
+    X(SYNC_MEMOPS, bool, known->sync_memops)                                             \
+    X(BUFFER_ID, unsigned long long, known->id)                                          \
+    X(IS_MANAGED, bool, known->managed)                                                  \
+    X(DEVICE_ORDINAL, int, known->device->ordinal)                                       \
+    X(IS_LEGACY_CUDA_IPC_CAPABLE, bool, known->ipc)                                      \
+    X(RANGE_START_ADDR, CUdeviceptr, known->base)                                        \
+    X(RANGE_SIZE, size_t, known->size)                                                   \
+    X(MAPPED, bool, true)                                                                \
+    X(ALLOWED_HANDLE_TYPES, cuuint64_t, known->handle_types)                             \
+    X(IS_GPU_DIRECT_RDMA_CAPABLE, bool, false)                                           \
+    X(IS_HW_DECOMPRESS_CAPABLE, bool, false)                                             \
+    X(ACCESS_FLAGS, unsigned, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)                        \
+    X(MEMPOOL_HANDLE, CUmemoryPool, (CUmemoryPool)known->pool)                           \
+    X(MAPPING_SIZE, size_t, known->mapping_size)                                         \
+    X(MAPPING_BASE_ADDR, CUdeviceptr, known->mapping_base)                               \
+    X(MEMORY_BLOCK_ID, unsigned long long, known->id)
 
 static CUresult store_attribute(const struct known *known, CUpointer_attribute attribute,
                                 CUdeviceptr address, void *value)
 {
     switch ((int)attribute) {
-#define ATTRIBUTE(name, type, is)                                                        \
+#define STORE(name, type, is)                                                            \
     case CU_POINTER_ATTRIBUTE_##name: *(type *)value = (is); return CUDA_SUCCESS;
-    ATTRIBUTE(CONTEXT, CUcontext, (CUcontext)known->context)
-    ATTRIBUTE(MEMORY_TYPE, unsigned, known->type)
-    ATTRIBUTE(DEVICE_POINTER, CUdeviceptr, address)
-    ATTRIBUTE(SYNC_MEMOPS, bool, known->sync_memops)
-    ATTRIBUTE(BUFFER_ID, unsigned long long, known->id)
-    ATTRIBUTE(IS_MANAGED, bool, known->managed)
-    ATTRIBUTE(DEVICE_ORDINAL, int, known->device->ordinal)
-    ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE, bool, known->ipc)
-    ATTRIBUTE(RANGE_START_ADDR, CUdeviceptr, known->base)
-    ATTRIBUTE(RANGE_SIZE, size_t, known->size)
-    ATTRIBUTE(MAPPED, bool, true)
-    ATTRIBUTE(ALLOWED_HANDLE_TYPES, cuuint64_t, known->handle_types)
-    ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE, bool, false)
-    ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE, bool, false)
-    ATTRIBUTE(ACCESS_FLAGS, unsigned, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-    ATTRIBUTE(MEMPOOL_HANDLE, CUmemoryPool, (CUmemoryPool)known->pool)
-    ATTRIBUTE(MAPPING_SIZE, size_t, known->mapping_size)
-    ATTRIBUTE(MAPPING_BASE_ADDR, CUdeviceptr, known->mapping_base)
-    ATTRIBUTE(MEMORY_BLOCK_ID, unsigned long long, known->id)
-#undef ATTRIBUTE
+    ATTRIBUTES(STORE)
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
         return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -122,21 +113,11 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address),
         ENTRY_INIT, attribute_of(value, attribute, address))
 
-/* The size in bytes of an attribute's value; most have 8. */
 static size_t width_of(CUpointer_attribute attribute)
 {
     switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        return 4;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        return sizeof(bool);
+#define WIDTH(name, type, is) case CU_POINTER_ATTRIBUTE_##name: return sizeof(type);
+    ATTRIBUTES(WIDTH)
     default:
         return 8;
     }

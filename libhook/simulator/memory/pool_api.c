@@ -124,24 +124,19 @@ static CUresult check_access(const struct pool *pool, const CUmemAccessDesc *acc
 static void open_to(struct pool *pool, const CUmemAccessDesc *access)
 {
     uint32_t bit = 1u << access->location.id;
+    bool none = access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
     if (device_at(access->location.id) == pool->device)
         return;
-    if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-        pool->readers &= ~bit;
-        allocations_close(pool, bit);
-    } else {
-        pool->readers |= bit;
-        allocations_open(pool, bit);
-    }
+    pool->readers = none ? pool->readers & ~bit : pool->readers | bit;
+    allocations_open(pool, none ? 0 : bit, none ? bit : 0);
 }
 
 API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
 {
     ENTER(ENTRY_INIT);
     FAIL_IF(pool_from(pool) == NULL || list == NULL, CUDA_ERROR_INVALID_VALUE);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         TRY(check_access(pool_from(pool), &list[i]));
-    }
     LOCKED(allocations_lock);
     for (size_t i = 0; i < count; i++)
         open_to(pool_from(pool), &list[i]);

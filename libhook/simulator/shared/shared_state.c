@@ -593,12 +593,11 @@ static void enter_state(struct slot *slot, enum shared_life state)
     syscall(SYS_futex, &slot->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Begins a transition from one state to another, and locks. */
-static struct slot *begin_step(pid_t pid, enum shared_life from, struct shared **map,
-                               enum shared_step *result)
+/* The slot of a process in that state; NULL: *result says why. The lock is held. */
+static struct slot *slot_in(struct shared *map, pid_t pid, enum shared_life from,
+                            enum shared_step *result)
 {
-    *map = lock_shared();
-    struct slot *slot = slot_of(*map, pid);
+    struct slot *slot = slot_of(map, pid);
     bool ready = slot != NULL && atomic_load(&slot->state) == from;
     *result = slot == NULL ? SHARED_NO_PROCESS : ready ? SHARED_DONE : SHARED_WRONG_STATE;
     return ready ? slot : NULL;
@@ -606,10 +605,10 @@ static struct slot *begin_step(pid_t pid, enum shared_life from, struct shared *
 
 enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms)
 {
-    struct shared *map;
     enum shared_step result;
     uint64_t until = monotonic_nanoseconds() + timeout_ms * 1000000ull;
-    struct slot *slot = begin_step(pid, SHARED_RUNS, &map, &result);
+    struct shared *map = lock_shared();
+    struct slot *slot = slot_in(map, pid, SHARED_RUNS, &result);
     if (slot != NULL)
         enter_state(slot, SHARED_LOCKED);
     unlock_shared(map);
@@ -635,28 +634,25 @@ static bool exports(const struct shared *map, const struct slot *slot)
     return false;
 }
 
-/* A thread that was stopped inside a call keeps locks of the driver, and a real checkpoint
- * hangs; here the wait ends after a while. */
-static struct slot *left_polls(pid_t pid, struct slot *slot, struct shared **map,
-                               enum shared_step *result)
+static bool is_polling(pid_t pid)
 {
-    for (int i = 0; i < 5000 && atomic_load(&slot->polls) > 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    slot = begin_step(pid, SHARED_LOCKED, map, result);
-    bool left = slot != NULL && atomic_load(&slot->polls) == 0;
-    *result = slot == NULL || left ? *result : SHARED_TIMEOUT;
-    return left ? slot : NULL;
+    enum shared_step unused;
+    LOCKED_SHARED(map);
+    const struct slot *slot = slot_in(map, pid, SHARED_LOCKED, &unused);
+    return slot != NULL && atomic_load(&slot->polls) > 0;
 }
 
 enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS])
 {
-    struct shared *map;
     enum shared_step result;
-    struct slot *slot = begin_step(pid, SHARED_LOCKED, &map, &result);
-    if (slot != NULL && atomic_load(&slot->polls) > 0) {
-        unlock_shared(map);
-        slot = left_polls(pid, slot, &map, &result);
-    }
+    /* A thread that was stopped inside a call keeps locks of the driver, and a real checkpoint
+     * hangs; here the wait ends after a while. */
+    for (int i = 0; i < 2500 && is_polling(pid); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    LOCKED_SHARED(map);
+    struct slot *slot = slot_in(map, pid, SHARED_LOCKED, &result);
+    if (slot != NULL && atomic_load(&slot->polls) > 0)
+        return SHARED_TIMEOUT;
     if (slot != NULL && (slot->managed || exports(map, slot))) {
         result = slot->refused ? SHARED_REFUSED_BEFORE : SHARED_REFUSED;
         slot->refused = slot->managed;
@@ -668,15 +664,14 @@ enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS])
         memset(slot->contexts, 0, sizeof slot->contexts);
         enter_state(slot, SHARED_CHECKPOINTED);
     }
-    unlock_shared(map);
     return result;
 }
 
 enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS])
 {
-    struct shared *map;
     enum shared_step result;
-    struct slot *slot = begin_step(pid, SHARED_CHECKPOINTED, &map, &result);
+    LOCKED_SHARED(map);
+    struct slot *slot = slot_in(map, pid, SHARED_CHECKPOINTED, &result);
     uint64_t wanted[SHARED_GPUS] = {0};
     for (int gpu = 0; slot != NULL && gpu < map->gpus; gpu++) {
         bool used = slot->saved_bytes[gpu] != 0 || slot->saved_contexts[gpu] != 0;
@@ -701,18 +696,16 @@ enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t b
         memcpy(bytes, wanted, sizeof wanted);
         enter_state(slot, SHARED_LOCKED);
     }
-    unlock_shared(map);
     return result;
 }
 
 enum shared_step shared_unlock_process(pid_t pid)
 {
-    struct shared *map;
     enum shared_step result;
-    struct slot *slot = begin_step(pid, SHARED_LOCKED, &map, &result);
+    LOCKED_SHARED(map);
+    struct slot *slot = slot_in(map, pid, SHARED_LOCKED, &result);
     if (slot != NULL)
         enter_state(slot, SHARED_RUNS);
-    unlock_shared(map);
     return result;
 }
 

@@ -227,7 +227,7 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
     return result;
 }
 
-static void set_open(const struct pool *pool, uint32_t opened, uint32_t closed)
+void allocations_open(const struct pool *pool, uint32_t opened, uint32_t closed)
 {
     SPACE_LOCKED(write);
     for (size_t i = 0; i < state.count; i++) {
@@ -238,17 +238,6 @@ static void set_open(const struct pool *pool, uint32_t opened, uint32_t closed)
         mapping->readable = (mapping->readable | opened) & ~closed;
         mapping->writable = (mapping->writable | opened) & ~closed;
     }
-}
-
-void allocations_open(const struct pool *pool, uint32_t to)
-{
-    if (to != 0)
-        set_open(pool, to, 0);
-}
-
-void allocations_close(const struct pool *pool, uint32_t to)
-{
-    set_open(pool, 0, to);
 }
 
 void device_free(struct allocation *allocation)

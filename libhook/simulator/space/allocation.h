@@ -51,10 +51,9 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
 CUresult device_map(struct device *device, struct physical *physical, CUdeviceptr *base);
 void device_free(struct allocation *allocation);     /* the lock is held */
 
-/* Only devices in the mask `to` may access the pool's memory from now on, but memory that shares
- * a page stays accessible. The lock is held. */
-void allocations_open(const struct pool *pool, uint32_t to);
-void allocations_close(const struct pool *pool, uint32_t to);
+/* Devices in the mask `opened` may access the pool's memory from now on, and those in `closed` no
+ * longer, but memory that shares a page stays accessible. The lock is held. */
+void allocations_open(const struct pool *pool, uint32_t opened, uint32_t closed);
 
 /* Calls `act` for each allocation of the context; `act` may remove the allocation. */
 void allocations_each(const struct context *context, void (*act)(struct allocation *));

@@ -89,13 +89,20 @@ static void destroy(struct physical *physical)
     free(physical);
 }
 
-CUresult physical_create(struct device *device, size_t size, CUmemAllocationHandleType types,
-                         struct physical **result)
+static struct physical *physical_new(struct device *device, size_t size,
+                                     CUmemAllocationHandleType types)
 {
     struct physical *physical = checked(calloc(1, sizeof *physical));
     *physical = (struct physical){.device = device, .size = size, .references = 1,
                                   .handle_types = types, .file = -1};
     pthread_mutex_init(&physical->filling, NULL);
+    return physical;
+}
+
+CUresult physical_create(struct device *device, size_t size, CUmemAllocationHandleType types,
+                         struct physical **result)
+{
+    struct physical *physical = physical_new(device, size, types);
     physical->counted = shared_take(device->gpu, size);
     bool exportable = types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (physical->counted && exportable)
@@ -193,11 +200,9 @@ CUresult physical_import(int file, struct physical **result)
             || trailer.magic != TRAILER_MAGIC
             || (uint64_t)status.st_size != trailer.size + TRAILER_SPACE, CUDA_ERROR_INVALID_VALUE);
     FIND(struct device, device, device_of_gpu(trailer.gpu), CUDA_ERROR_INVALID_DEVICE);
-    struct physical *physical = checked(calloc(1, sizeof *physical));
-    *physical = (struct physical){.device = device, .size = trailer.size, .references = 1,
-                                  .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                  .file = -1 /* the driver does not export imported memory */};
-    pthread_mutex_init(&physical->filling, NULL);
+    /* Without a file: the driver does not export imported memory. */
+    struct physical *physical = physical_new(device, trailer.size,
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     physical->memory = mmap(NULL, trailer.size + TRAILER_SPACE, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_NORESERVE, file, 0);
     if (physical->memory == MAP_FAILED || !shared_join(trailer.export_id)) {

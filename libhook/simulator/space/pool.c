@@ -124,7 +124,8 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
         TRY(device_allocate(context, size, ALLOCATED_POOL, pool, address));
     LOCKED(allocations_lock);
     pool->used += size;
-    allocations_open(pool, pool->readers);
+    if (pool->readers != 0)
+        allocations_open(pool, pool->readers, 0);
     pool->reserved += reused ? 0 : size;
     if (pool->used + pool->lost > pool->used_high)
         pool->used_high = pool->used + pool->lost;
