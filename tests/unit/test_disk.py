@@ -19,11 +19,6 @@ from tests import pages
 from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
 
 
-def test_disk_check_accepts_a_directory_on_a_disk_and_leaves_no_file(tmp_path: Path) -> None:
-    assert disk.fault(tmp_path, GIB) == ""
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize(("kind", "words"), [
     ("tmpfs", "is on tmpfs, which is memory itself"),
     ("nfs4", "is on nfs4: it must be on a disk of this machine"),
@@ -36,12 +31,11 @@ def test_disk_check_refuses_a_directory_on_an_unsuitable_file_system(
     assert disk.fault(tmp_path, GIB) == f"{tmp_path} {words}"
 
 
-def test_disk_check_refuses_a_directory_on_tmpfs() -> None:
-    assert disk.fault(Path("/dev/shm"), GIB) == "/dev/shm is on tmpfs, which is memory itself"
-
-
 def test_disk_check_refuses_a_missing_directory_a_plain_file_and_a_too_large_size(
         tmp_path: Path) -> None:
+    assert disk.fault(tmp_path, GIB) == ""
+    assert not [*tmp_path.iterdir()]
+    assert disk.fault(Path("/dev/shm"), GIB) == "/dev/shm is on tmpfs, which is memory itself"
     assert disk.fault(tmp_path / "none", GIB) == f"{tmp_path}/none: No such file or directory"
     (tmp_path / "file").write_text("")
     assert disk.fault(tmp_path / "file", GIB) == f"{tmp_path}/file: Not a directory"
@@ -102,6 +96,9 @@ def test_disk_budget_is_zero_while_the_directory_is_missing(tmp_path: Path, mana
     folder = tmp_path / "swap"
     folder.mkdir()
     manager.disk.use((folder, GIB))
+    for _ in range(1000):               # errors of a client, which may lie
+        manager.disk.failed(peer(), 28)
+    time.pass_by(SECOND)
     assert (budget(manager), manager.disk.fault) == (GIB, "")
     folder.rmdir()
     said: list[str] = []
@@ -115,33 +112,19 @@ def test_disk_budget_is_zero_while_the_directory_is_missing(tmp_path: Path, mana
     assert (budget(manager), manager.disk.fault) == (GIB, "")
 
 
-def test_disk_budget_is_unchanged_when_a_single_client_reports_write_errors(
-        tmp_path: Path, manager: Manager, time: Time) -> None:
-    manager.disk.use((tmp_path, GIB))
-    for _ in range(1000):
-        manager.disk.failed(peer(), 28)
-    time.pass_by(SECOND)
-    assert (budget(manager), manager.disk.fault) == (GIB, "")
-
-
-def test_disk_budget_is_zero_when_the_directory_check_times_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_changed", [False, True], ids=["times out", "setting changed"])
+def test_disk_budget_is_zero_when_the_directory_check_times_out_or_the_setting_is_changed(
+        tmp_path: Path, is_changed: bool) -> None:
     answers: list[Callable[[object], None]] = []
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
     made.use((tmp_path, GIB))
     assert made.shared.size == GIB      # the first reports of clients count
-    answers.pop()(None)
-    assert (made.shared.size, made.fault) == (0, f"{tmp_path} does not answer")
-
-
-def test_disk_check_result_is_ignored_after_a_change_of_the_setting(tmp_path: Path) -> None:
-    answers: list[Callable[[object], None]] = []
-    time = Time()
-    made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
-    made.use((tmp_path, GIB))
-    made.use(None)
-    answers.pop()("it is gone")
-    assert (made.shared.size, made.fault) == (0, "")
+    if is_changed:
+        made.use(None)
+    answers.pop()("it is gone" if is_changed else None)
+    fault = "" if is_changed else f"{tmp_path} does not answer"
+    assert (made.shared.size, made.fault) == (0, fault)
 
 
 def test_swap_files_are_measured_in_a_worker_thread_one_at_a_time(

@@ -81,49 +81,41 @@ def test_doctor_grades_a_card_by_its_mode_and_sample(mode: Mode, sample: Sample 
     assert words in card.words
 
 
-@pytest.mark.parametrize(("linked", "reached", "grade", "words"), [
-    (True, True, Grade.OK, "evicted memory of GPU 0, 1 can go to other GPUs"),
-    (False, True, Grade.NOTE, "NVLink links it to no other"),
-    (False, False, Grade.NOTE, "evicted memory of GPU 0, 1 goes to host memory"),
+@pytest.mark.parametrize(("number", "reached", "shared", "mode", "visible", "words"), [
+    (0, "linked", 0, "auto", "", []),
+    (1, "linked", 1, "auto", "", [
+        "evicted memory of GPU 0 goes to host memory: there is no other GPU"]),
+    (1, "linked", 2, "auto", "", ["this container sees 1 of 2 GPUs"]),
+    (2, "linked", 2, "off", "", [
+        "evicted memory of each GPU goes to host memory: neighbour = off"]),
+    (2, "linked", 2, "on", "", ["evicted memory of GPU 0, 1 can go to other GPUs"]),
+    (2, "reached", 2, "auto", "", ["NVLink links it to no other"]),
+    (2, "", 2, "auto", "", ["evicted memory of GPU 0, 1 goes to host memory"]),
+    (2, "linked", 2, "on", "1", [
+        "can go to other GPUs", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
+    (2, "linked to another", 2, "auto", "0,1", [
+        "can go to other GPUs", "GPU 0 lends no memory to other GPUs: ",
+        "GPU 1 lends no memory to other GPUs: "]),
 ])
-def test_doctor_says_whether_cards_can_lend_memory_to_each_other(
-        linked: bool, reached: bool, grade: Grade, words: str) -> None:
-    other = dataclasses.replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
-    pair = [
-        dataclasses.replace(
-            one, linked=frozenset({far.uuid} if linked else ()),
-            reached=frozenset({far.uuid} if reached else ()))
-        for one, far in ((FACTS, other), (other, FACTS))]
-    inspection = Inspection("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
-    (finding,) = checks.neighbour_findings(inspection, None, "auto")
-    assert (finding.topic, finding.grade) == ("neighbour", grade)
-    assert words in finding.words
-    assert bool(finding.advice) is (reached and not linked)
-
-
-@pytest.mark.parametrize(("number", "shared", "mode", "visible", "words"), [
-    (0, 0, "auto", "", []),
-    (1, 1, "auto", "", ["evicted memory of GPU 0 goes to host memory: there is no other GPU"]),
-    (1, 2, "auto", "", ["this container sees 1 of 2 GPUs"]),
-    (2, 2, "off", "", ["evicted memory of each GPU goes to host memory: neighbour = off"]),
-    (2, 2, "on", "", ["evicted memory of GPU 0, 1 can go to other GPUs"]),
-    (2, 2, "on", "1", ["can go to other GPUs", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
-    (2, 2, "auto", "0,1", ["can go to other GPUs", "GPU 0 lends no memory to other GPUs: ",
-                           "GPU 1 lends no memory to other GPUs: "]),
-])
-def test_doctor_says_why_no_other_card_can_lend_memory_to_a_card(
-        number: int, shared: int, mode: str, visible: str, words: list[str],
+def test_doctor_says_whether_and_why_no_other_card_can_lend_memory_to_a_card(
+        number: int, reached: str, shared: int, mode: str, visible: str, words: list[str],
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    facts = [dataclasses.replace(FACTS, index=index, linked=frozenset({"GPU-other"}))
-             for index in range(number)]
+    names = ["GPU-0", "GPU-1"]
+    others = {"": [], "linked to another": ["GPU-other"]}.get(reached, names)
+    facts = [dataclasses.replace(
+        FACTS, index=index, uuid=name, reached=frozenset({*others} - {name}),
+        linked=frozenset({*others} - {name} if "linked" in reached else ()),
+    ) for index, name in enumerate(names[:number])]
     inspection = Inspection("1", tuple(InspectedGPU(one, Mode(), OTHERS) for one in facts))
     snapshot = a_snapshot()._replace(gpus=(cast("Any", None),) * shared)
     found = list(checks.neighbour_findings(inspection, snapshot, mode))
     assert len(found) == len(words)
     assert all(said in one.words for one, said in zip(found, words, strict=True))
+    if reached in ("", "reached"):
+        assert bool(found[0].advice) is bool(reached)
 
 
 def test_doctor_names_programs_that_use_a_gpu_without_the_library(
@@ -143,15 +135,10 @@ def test_doctor_names_programs_that_use_a_gpu_without_the_library(
     without = list(checks.program_findings(inspection, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
     assert "is unknown, since nvshared does not answer on this bus" in without[1].words
-
-
-def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "process", lambda _pid, _name: "")
-    inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
+    maps.clear()                        # unreadable
     assert grades(checks.program_findings(inspection, None)) == [("unshared", "note")] * 2
-    found = grades(checks.program_findings(inspection, a_snapshot()))
-    assert found == [("unshared", "warning")] * 2
+    assert grades(checks.program_findings(inspection, a_snapshot())) == [
+        ("unshared", "warning")] * 2
 
 
 def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> None:
@@ -211,28 +198,21 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     assert (budget.grade, words in budget.words) == (grade, True), budget
 
 
-@pytest.mark.parametrize(
-    ("text", "grade"),
-    [("[always] madvise never", Grade.OK), ("always [madvise] never", Grade.OK),
-     ("always madvise [never]", Grade.WARNING), (None, Grade.NOTE)],
-)
-def test_doctor_grades_the_setting_of_huge_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                 text: str | None, grade: Grade) -> None:
+@pytest.mark.parametrize(("text", "limit", "pages", "locked"), [
+    ("[always] madvise never", resource.RLIM_INFINITY, Grade.OK, Grade.OK),
+    ("always [madvise] never", 2 * GIB, Grade.OK, Grade.OK),
+    ("always madvise [never]", 64 << 10, Grade.WARNING, Grade.NOTE),
+    (None, 0, Grade.NOTE, Grade.NOTE),
+])
+def test_doctor_grades_huge_pages_and_the_limit_of_locked_memory(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, limit: int, pages: Grade,
+        locked: Grade) -> None:
     monkeypatch.setattr(checks, "HUGE_PAGES", tmp_path / "enabled")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     if text is not None:
         (tmp_path / "enabled").write_text(text + "\n")
-    _, pages, _ = checks.host_memory_findings(Inspection())
-    assert pages.grade is grade
-
-
-@pytest.mark.parametrize(
-    ("limit", "grade"),
-    [(resource.RLIM_INFINITY, Grade.OK), (2 * GIB, Grade.OK), (64 << 10, Grade.NOTE)])
-def test_doctor_notes_a_locked_memory_limit_that_is_too_small(
-        monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    *_, locked = checks.host_memory_findings(Inspection())
-    assert locked.grade is grade
+    _, *found = checks.host_memory_findings(Inspection())
+    assert [one.grade for one in found] == [pages, locked]
 
 
 def systemd_says(monkeypatch: pytest.MonkeyPatch, folder: Path, shown: str | None) -> None:
@@ -326,19 +306,14 @@ def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
             listening.accept()
 
 
-def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket(
+def test_doctor_warns_of_a_daemon_that_listens_on_another_socket_or_has_another_version(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
-    answer = a_snapshot()
-    *_, found, _, _ = checks.daemon_findings("session", answer)
+    answer = a_snapshot(version="0.0.9")
+    *_, found, bus, version = checks.daemon_findings("session", answer)
     assert (found.topic, found.grade) == ("socket", Grade.FAULT)
     assert "set NVSHARE_SOCKET" in found.advice
     assert "start it" not in found.advice
-
-
-def test_doctor_warns_of_a_daemon_of_another_version() -> None:
-    answer = a_snapshot(version="0.0.9")
-    *_, bus, version = checks.daemon_findings("session", answer)
     assert (bus.grade, version.grade) == (Grade.OK, Grade.WARNING)
     assert "version 0.0.9" in version.words
 
@@ -355,12 +330,8 @@ def test_doctor_grades_the_list_of_preloaded_libraries(
     monkeypatch.setattr("nvshared.preload.listing.LIST", path)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     assert grades(checks.installation_findings())[-1] == ("preload", grade)
-
-
-def test_doctor_notes_ld_preload_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")
-    *_, last = checks.installation_findings()
-    assert (last.topic, last.grade) == ("environment", Grade.NOTE)
+    assert grades(checks.installation_findings())[-1] == ("environment", "note")
 
 
 def test_doctor_reports_a_fault_when_the_library_is_missing(

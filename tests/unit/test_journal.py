@@ -205,8 +205,9 @@ def ping(listener: socket.socket) -> None:
 
 
 def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
-        manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+        manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    assert journal.cards(manager) == "gpu0 (Card), gpu1 (Card)"
     gpu = manager.gpus[0]
     client = joined(gpu, 1, Noted())
     Scripted.latest.decide = lambda event: [
@@ -215,6 +216,12 @@ def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
     ] if isinstance(event, Tick) else []
     gpu.tell(Tick())
     gpu.leave(client)
+    time = Time()
+    limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
+    journal.log_fault(limited, peer(uid=0), "silent", "it said nothing")
+    last = joined(gpu, 2, Noted())
+    stopped.set()
+    gpu.leave(last)                     # no line, as all clients leave when the daemon stops
     assert [record.getMessage() for record in caplog.records] == [
         "gpu0: python[4001] came",
         "gpu0: python[4001] runs",
@@ -222,16 +229,8 @@ def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
         "gpu0: python[4001] does not answer, draining for 10 s",
         "gpu0: python[4001] stays on the GPU from now on, and others get what is left: its work "
         "does not end, or cannot be waited for",
-        "gpu0: python[4001] left"]
-
-
-def test_journal_logs_no_disconnection_of_clients_while_the_daemon_stops(
-        manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    client = joined(manager.gpus[0], 1, Noted())
-    stopped.set()
-    manager.gpus[0].leave(client)
-    assert [record.getMessage() for record in caplog.records] == ["gpu0: python[4001] came"]
+        "gpu0: python[4001] left", "python[4711] of root: it said nothing",
+        "gpu0: python[4002] came"]
 
 
 def test_journal_limits_the_number_of_lines_about_a_client_that_reconnects_often(
@@ -242,15 +241,3 @@ def test_journal_limits_the_number_of_lines_about_a_client_that_reconnects_often
         gpu.leave(joined(gpu, number, Noted()))
     assert caplog.messages.count("gpu0: python[4001] came") == 1
     assert len(caplog.messages) == 2 * BURST
-
-
-def test_journal_line_of_a_client_fault_names_process_and_user(
-        caplog: pytest.LogCaptureFixture) -> None:
-    time = Time()
-    limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
-    journal.log_fault(limited, peer(uid=0), "silent", "it said nothing")
-    assert caplog.messages == ["python[4711] of root: it said nothing"]
-
-
-def test_journal_lists_cards_with_their_names(manager: Manager) -> None:
-    assert journal.cards(manager) == "gpu0 (Card), gpu1 (Card)"

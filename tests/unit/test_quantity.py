@@ -6,6 +6,7 @@ import pytest
 from nvshared.quantity import (
     LARGEST,
     LONGEST_TQ,
+    Amount,
     amount,
     duration,
     limit,
@@ -21,6 +22,19 @@ from nvshared.units import GIB, MIB, SECOND
 @pytest.mark.parametrize("text", ["86400", "86400s", "24h", "1d"])
 def test_longest_quantum_is_accepted_in_any_unit(text: str) -> None:
     assert quantum(text) == LONGEST_TQ * SECOND
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("0", Amount(0)), ("512M", Amount(512 << 20)), ("1.5 GiB", Amount(GIB * 3 // 2)),
+    ("2GB", Amount(2 * 10**9)), ("1t", Amount(1 << 40)), ("75%", Amount(share=0.75)),
+])
+def test_amount_is_parsed_as_bytes_or_percent(text: str, value: Amount) -> None:
+    assert amount(text) == value
+
+
+def test_duration_is_parsed_with_its_unit() -> None:
+    assert [*map(duration, ("30", "500ms", "2min", "0", "7us"))] == [
+        30_000_000, 500_000, 120_000_000, 0, 7]
 
 
 @pytest.mark.parametrize("text", [

@@ -12,14 +12,12 @@ from nvshared.sharing.gpu import ClientTerms
 from nvshared.units import GIB
 
 
-def test_client_terms_are_unset_at_first() -> None:
-    assert ClientTerms().in_force == Terms()
-
-
 def test_terms_set_by_the_administrator_override_those_of_the_clients_owner() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
     made = made.having("suspended", True, by_owner=True)
+    assert made.allows("memory_limit", 0)       # the owner may remove own terms
+    assert made.allows("suspended", False)
     made = made.having("memory_limit", 4 * GIB, by_owner=False)
     made = made.having("weight", 300, by_owner=False)
     assert made.having("suspended", False, by_owner=False).in_force == Terms(4 * GIB, 300, False)
@@ -38,13 +36,6 @@ def test_owner_of_a_client_may_tighten_and_not_exceed_terms_of_the_administrator
     made = made.having("suspended", True, by_owner=False)
     made = made.having("compute_limit", 50, by_owner=False)
     assert made.allows(setting, value) is allowed
-
-
-def test_owner_of_a_client_may_remove_own_terms_without_terms_of_the_administrator() -> None:
-    made = ClientTerms()
-    made = made.having("memory_limit", GIB, by_owner=True).having("suspended", True, by_owner=True)
-    assert made.allows("memory_limit", 0)
-    assert made.allows("suspended", False)
 
 
 @pytest.mark.parametrize(("term", "value", "sentence"), [
