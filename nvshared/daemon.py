@@ -186,10 +186,9 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         unshared = Unshared(manager, lanes.run)
         unshared.start()
         stack.callback(unshared.close)
-        for endless in (manager.moving.watch(), manager.balancing.watch()):
+        for endless in (manager.moving.watch(), manager.balancing.watch(),
+                        watch.run(partial(_reload, manager))):
             stack.callback(loop.create_task(endless).cancel)
-        stack.callback(watch.close)
-        watch.start(partial(_reload, manager))
         logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
         logger.info("programs find it at %s", config.socket)
         # Objects of the start live as long as the daemon: keep them out of garbage collections.

@@ -21,12 +21,8 @@ def drop(file: Path) -> None:
 
 class Changes:
     def __init__(self, file: Path) -> None:
-        self.file = file
         self.watch = Watch(file)
         self.changes_seen = asyncio.Semaphore(0)
-
-    def start(self) -> None:
-        self.watch.start(self.read)
 
     def read(self) -> None:
         self.watch.note()
@@ -38,19 +34,20 @@ class Changes:
 
 
 @pytest.fixture
-async def changes(tmp_path: Path,
-                  monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Path], Changes]]:
-    monkeypatch.setattr(watch, "PATIENCE", 0.01)
-    started: list[Changes] = []
+async def changes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Path], Changes]]:
+    monkeypatch.setattr(watch, "INTERVAL", 0.01)
+    tasks = []
 
     def start(file: Path) -> Changes:
-        started.append(made := Changes(file))
-        made.start()
+        made = Changes(file)
+        tasks.append(asyncio.create_task(made.watch.run(made.read)))
         return made
 
     yield start
-    for one in started:
-        one.watch.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert all(task.cancelled() for task in tasks)
 
 
 @pytest.fixture
@@ -114,12 +111,22 @@ async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_vo
     await watched.noticed()
 
 
-async def test_config_watch_reports_a_change_made_before_its_start(file: Path) -> None:
-    made = Changes(file)
+async def test_config_watch_reports_a_change_made_before_it_runs(
+        changes: Callable[[Path], Changes], file: Path) -> None:
+    watched = changes(file)             # which runs at the next await
     put(file, "[gpu]\ntq = 3\n")
-    made.start()
-    await made.noticed()
-    made.watch.close()
+    await watched.noticed()
+
+
+async def test_config_watch_waits_until_a_file_stays_as_it_is(
+        changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    watched = changes(file)
+    for number in range(1, 30):
+        put(file, "#" * number)
+        await asyncio.sleep(0.01)
+    assert watched.changes_seen.locked()
+    await watched.noticed()
 
 
 async def test_config_watch_does_not_report_a_change_already_read(
@@ -141,12 +148,3 @@ async def test_config_watch_ignores_other_files_of_the_folder(
     put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
     assert watched.changes_seen.locked()
-
-
-async def test_config_watch_without_inotify_logs_that_sighup_is_needed(
-        changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(watch, "FLAGS", -1)
-    watched = changes(file)
-    watched.watch.close()
-    assert "changed settings are read at SIGHUP alone: Invalid argument" in caplog.text
