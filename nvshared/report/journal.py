@@ -18,7 +18,7 @@ from nvshared.units import MIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-STATUS_INTERVAL = 2.0                   # seconds between two status updates at least
+STATUS_INTERVAL = 2.0                   # seconds between two looks at the status
 MOST_HOLDERS = 3                        # processes that use a GPU unshared, in one line
 MOST_NAMED = 20                         # waiting clients that are logged by name
 
@@ -89,46 +89,31 @@ def cards(manager: Manager) -> str:
 
 
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
-    """Sends status and watchdog pings to systemd until `stopped` is set.
+    """Sends watchdog pings and changes of the status to systemd until `stopped` is set.
 
     The watchdog is pinged only while the event loop runs and the schedulers of all GPUs decide.
     """
     if not notifier.listened:
         await stopped.wait()
         return
-    regular = None if notifier.watchdog is None else notifier.watchdog / SECOND / 3
-    soon = STATUS_INTERVAL if regular is None else min(STATUS_INTERVAL, regular)
-    news = asyncio.Event()              # clients or holders have changed since the last status
-
-    def note(*_: object) -> None:
-        news.set()
-
-    ignore = [
-        disconnect for gpu in manager.gpus for disconnect in (
-            gpu.client_new.connect(note), gpu.client_removed.connect(note),
-            gpu.reported.connect(note))]
-    ended = asyncio.ensure_future(stopped.wait())
-    ended.add_done_callback(note)
+    interval = STATUS_INTERVAL
+    if notifier.watchdog is not None:
+        interval = min(interval, notifier.watchdog / SECOND / 3)
     last = ""
     hung: list[str] = []
     while not stopped.is_set():
-        news.clear()
         before, hung = hung, [str(gpu) for gpu in manager.gpus if not gpu.decides()]
         if not hung:
             notifier.alive()
         elif hung != before:
             logger.critical("nothing is decided any more on %s", ", ".join(hung))
-        if not notifier.catch_up():
-            news.set()
+        notifier.catch_up()
         status = ", ".join([
             counted(len(manager.gpus), "GPU"), counted(len(tuple(manager.clients)), "client"),
             *(f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders)])
         if status != last:
             notifier.status(status)
             last = status
-        await asyncio.wait([ended], timeout=soon)
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if regular is None else regular - soon):
-                await news.wait()
-    for disconnect in ignore:
-        disconnect()
+            async with asyncio.timeout(interval):
+                await stopped.wait()

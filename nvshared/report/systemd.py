@@ -102,13 +102,12 @@ class Notifier:
         if self._unstored.pop(name, None) is None:
             self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
-    def catch_up(self) -> bool:
-        """Stores sockets for which systemd's queue had no room. False: it still has none."""
+    def catch_up(self) -> None:
+        """Stores sockets for which systemd's queue had no room, as far as it has room now."""
         for name, descriptor in tuple(self._unstored.items()):
             if not self._store(name, descriptor):
-                return False
+                return
             del self._unstored[name]
-        return True
 
     def stopping(self) -> None:
         self._notify("STOPPING=1")
