@@ -27,7 +27,7 @@ pthread_mutex_t allocations_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
     struct allocation **list;        /* sorted by base */
-    size_t count, room;
+    struct length length;
     struct chunk *chunks;
     unsigned long long made;
 } state;
@@ -35,7 +35,7 @@ static struct {
 /* Index of the first allocation after `address`. */
 static size_t index_after(CUdeviceptr address)
 {
-    size_t low = 0, high = state.count;
+    size_t low = 0, high = state.length.count;
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (state.list[middle]->base <= address)
@@ -66,27 +66,20 @@ struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation
                                   struct context *context)
 {
     struct allocation *allocation = checked(calloc(1, sizeof *allocation));
-    if (state.count == state.room) {
-        state.room = state.room == 0 ? 64 : state.room * 2;
-        state.list = checked(realloc(state.list, state.room * sizeof(struct allocation *)));
-    }
     *allocation = (struct allocation){.base = base, .size = size, .kind = kind,
                                       .context = context->owner, .device = context->device,
                                       .id = ++state.made};
-    size_t place = index_after(base);
-    memmove(&state.list[place + 1], &state.list[place],
-            (state.count - place) * sizeof(struct allocation *));
-    state.list[place] = allocation;
-    state.count++;
+    state.list = sorted_insert(state.list, &state.length, index_after(base), &allocation,
+                               sizeof allocation);
     return allocation;
 }
 
 static void allocation_remove(struct allocation *allocation)
 {
     size_t place = index_after(allocation->base) - 1;
-    state.count--;
+    state.length.count--;
     memmove(&state.list[place], &state.list[place + 1],
-            (state.count - place) * sizeof(struct allocation *));
+            (state.length.count - place) * sizeof(struct allocation *));
     free(allocation);
 }
 
@@ -230,7 +223,7 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
 void allocations_open(const struct pool *pool, uint32_t opened, uint32_t closed)
 {
     SPACE_LOCKED(write);
-    for (size_t i = 0; i < state.count; i++) {
+    for (size_t i = 0; i < state.length.count; i++) {
         const struct allocation *allocation = state.list[i];
         struct mapping *mapping = allocation->pool != pool ? NULL : space_find(allocation->base);
         if (mapping == NULL || (closed != 0 && allocation->chunk != NULL))
@@ -282,7 +275,7 @@ void host_free(struct allocation *allocation)
 
 void allocations_each(const struct context *context, void (*act)(struct allocation *))
 {
-    for (size_t i = state.count; i > 0; i--)
+    for (size_t i = state.length.count; i > 0; i--)
         if (state.list[i - 1]->context == context)
             act(state.list[i - 1]);
 }

@@ -14,9 +14,8 @@ struct reservation {
 static struct {
     pthread_rwlock_t lock;
     struct reservation *reservations;        /* both arrays are sorted by base */
-    size_t reservation_count, reservation_room;
+    struct length reserved, mapped;
     struct mapping *mappings;
-    size_t mapping_count, mapping_room;
     CUdeviceptr next;                /* reused late, so that stale accesses fault */
 } space = {
     .lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
@@ -52,19 +51,23 @@ void space_unlock(void)
         low_;                                                                            \
     })
 
-static void *with_room(void *list, size_t count, size_t *room, size_t element)
+void *sorted_insert(void *list, struct length *length, size_t place, const void *element,
+                    size_t size)
 {
-    if (count < *room)
-        return list;
-    *room = *room == 0 ? 64 : *room * 2;
-    list = checked(realloc(list, *room * element));
+    if (length->count == length->room) {
+        length->room = length->room == 0 ? 64 : length->room * 2;
+        list = checked(realloc(list, length->room * size));
+    }
+    char *at = (char *)list + place * size;
+    memmove(at + size, at, (length->count++ - place) * size);
+    memcpy(at, element, size);
     return list;
 }
 
 static bool is_free(CUdeviceptr base, size_t size)
 {
-    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
-    return i == space.reservation_count || space.reservations[i].base >= base + size;
+    size_t i = FIRST_BEHIND(space.reservations, space.reserved.count, base);
+    return i == space.reserved.count || space.reservations[i].base >= base + size;
 }
 
 static CUdeviceptr round_up(CUdeviceptr address, size_t alignment)
@@ -76,8 +79,8 @@ static CUdeviceptr round_up(CUdeviceptr address, size_t alignment)
 static CUdeviceptr free_range(CUdeviceptr from, size_t size, size_t alignment)
 {
     CUdeviceptr base = round_up(from, alignment);
-    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
-    for (; i < space.reservation_count && space.reservations[i].base < base + size; i++)
+    size_t i = FIRST_BEHIND(space.reservations, space.reserved.count, base);
+    for (; i < space.reserved.count && space.reservations[i].base < base + size; i++)
         base = round_up(space.reservations[i].base + space.reservations[i].size, alignment);
     return base < SPACE_END && size <= SPACE_END - base ? base : 0;
 }
@@ -98,43 +101,39 @@ CUdeviceptr space_reserve(size_t size, size_t alignment, CUdeviceptr hint, bool 
         return 0;
     if (base != hint)
         space.next = base + size;
-    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
-    space.reservations = with_room(space.reservations, space.reservation_count,
-                                   &space.reservation_room, sizeof *space.reservations);
-    memmove(&space.reservations[i + 1], &space.reservations[i],
-            (space.reservation_count - i) * sizeof *space.reservations);
-    space.reservations[i] = (struct reservation){base, size, by_program};
-    space.reservation_count++;
+    size_t i = FIRST_BEHIND(space.reservations, space.reserved.count, base);
+    const struct reservation made = {base, size, by_program};
+    space.reservations = sorted_insert(space.reservations, &space.reserved, i, &made, sizeof made);
     return base;
 }
 
 bool space_unreserve(CUdeviceptr base, size_t size, bool by_program)
 {
-    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
-    if (i == space.reservation_count || space.reservations[i].base != base
+    size_t i = FIRST_BEHIND(space.reservations, space.reserved.count, base);
+    if (i == space.reserved.count || space.reservations[i].base != base
         || space.reservations[i].size != size || space.reservations[i].by_program != by_program)
         return false;
-    size_t m = FIRST_BEHIND(space.mappings, space.mapping_count, base);
-    if (m < space.mapping_count && space.mappings[m].base < base + size)
+    size_t m = FIRST_BEHIND(space.mappings, space.mapped.count, base);
+    if (m < space.mapped.count && space.mappings[m].base < base + size)
         return false;                /* something is still mapped in the range */
-    space.reservation_count--;
+    space.reserved.count--;
     memmove(&space.reservations[i], &space.reservations[i + 1],
-            (space.reservation_count - i) * sizeof *space.reservations);
+            (space.reserved.count - i) * sizeof *space.reservations);
     return true;
 }
 
 bool space_is_reserved(CUdeviceptr base, size_t size)
 {
-    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
-    return i < space.reservation_count && space.reservations[i].base <= base
+    size_t i = FIRST_BEHIND(space.reservations, space.reserved.count, base);
+    return i < space.reserved.count && space.reservations[i].base <= base
         && space.reservations[i].by_program
         && size <= space.reservations[i].base + space.reservations[i].size - base;
 }
 
 bool space_reservation(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
-    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, address);
-    if (i == space.reservation_count || space.reservations[i].base > address)
+    size_t i = FIRST_BEHIND(space.reservations, space.reserved.count, address);
+    if (i == space.reserved.count || space.reservations[i].base > address)
         return false;
     *base = space.reservations[i].base;
     *size = space.reservations[i].size;
@@ -143,28 +142,23 @@ bool space_reservation(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 
 bool space_map(const struct mapping *mapping)
 {
-    size_t i = FIRST_BEHIND(space.mappings, space.mapping_count, mapping->base);
-    if (i < space.mapping_count && space.mappings[i].base < mapping->base + mapping->size)
+    size_t i = FIRST_BEHIND(space.mappings, space.mapped.count, mapping->base);
+    if (i < space.mapped.count && space.mappings[i].base < mapping->base + mapping->size)
         return false;
-    space.mappings = with_room(space.mappings, space.mapping_count, &space.mapping_room,
-                               sizeof *space.mappings);
-    memmove(&space.mappings[i + 1], &space.mappings[i],
-            (space.mapping_count - i) * sizeof *space.mappings);
-    space.mappings[i] = *mapping;
-    space.mapping_count++;
+    space.mappings = sorted_insert(space.mappings, &space.mapped, i, mapping, sizeof *mapping);
     return true;
 }
 
 struct mapping *space_find(CUdeviceptr address)
 {
-    size_t i = FIRST_BEHIND(space.mappings, space.mapping_count, address);
-    return i < space.mapping_count && space.mappings[i].base <= address ? &space.mappings[i]
+    size_t i = FIRST_BEHIND(space.mappings, space.mapped.count, address);
+    return i < space.mapped.count && space.mappings[i].base <= address ? &space.mappings[i]
                                                                         : NULL;
 }
 
 size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first)
 {
-    struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
+    struct mapping *mapping = space_find(base), *end = space.mappings + space.mapped.count;
     if (mapping == NULL || mapping->base != base || size == 0)
         return 0;
     *first = mapping;
@@ -176,8 +170,8 @@ size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first)
 
 bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t *count)
 {
-    struct mapping *end = space.mappings + space.mapping_count;
-    *first = space.mappings + FIRST_BEHIND(space.mappings, space.mapping_count, base);
+    struct mapping *end = space.mappings + space.mapped.count;
+    *first = space.mappings + FIRST_BEHIND(space.mappings, space.mapped.count, base);
     *count = 0;
     if (*first < end && (*first)->base < base)
         return false;
@@ -192,9 +186,9 @@ bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t 
 
 void space_unmap(struct mapping *first, size_t count)
 {
-    struct mapping *end = space.mappings + space.mapping_count;
+    struct mapping *end = space.mappings + space.mapped.count;
     memmove(first, first + count, (size_t)(end - (first + count)) * sizeof *first);
-    space.mapping_count -= count;
+    space.mapped.count -= count;
 }
 
 static bool may_access(const struct device *device, const struct mapping *mapping,
@@ -229,7 +223,7 @@ char *space_resolve(const struct device *device, CUdeviceptr address, enum acces
 bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
 {
     SPACE_LOCKED(read);
-    const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
+    const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapped.count;
     CUdeviceptr reached = base;
     for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;
          mapping++) {

@@ -25,6 +25,11 @@ struct mapping {
     bool allocated;                  /* by cuMemAlloc: peers may access it */
 };
 
+/* The length of a sorted array. Inserting an element may move the array, which is returned. */
+struct length { size_t count, room; };
+void *sorted_insert(void *list, struct length *length, size_t place, const void *element,
+                    size_t size);
+
 /* Held for reading while bytes are accessed, so that no mapping is removed. Its holder may lock
  * a `filling`, residencies and the shared state only. */
 void space_lock_to_read(void);

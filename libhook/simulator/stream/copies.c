@@ -164,30 +164,21 @@ API_PTSZ(cuMemcpyAtoHAsync_v2,
 
 /* Batches, which the driver may execute in any order. */
 
-struct batch {
-    CUdeviceptr *to, *from;
-    size_t *sizes;
-    size_t count;
-    const CUmemcpyAttributes *attributes;
-    const size_t *attribute_indices;
-    size_t attribute_count;
-    CUstream stream;
-};
+#define LINES CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,           \
+              CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count
 
 /* *failed, unless NULL: the index of the refused copy; SIZE_MAX: no single copy is the reason. */
-static CUresult copy_lines(const struct batch *batch, size_t *failed)
+static CUresult copy_lines(LINES, size_t *failed, CUstream stream)
 {
     GIVE_IF(failed, SIZE_MAX);
-    FAIL_IF(batch->count == 0 || batch->to == NULL || batch->from == NULL || batch->sizes == NULL
-            || batch->attributes == NULL || batch->attribute_indices == NULL
-            || batch->attribute_count == 0 || batch->attribute_count > batch->count
-            || batch->attribute_indices[0] != 0, CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(batch->stream == NULL || batch->stream == CU_STREAM_LEGACY, CUDA_ERROR_INVALID_VALUE);
-    for (size_t i = 0; i < batch->count; i++) {
-        CUresult result = batch->sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
-            : copy_submit(batch->stream,
-                          copy_line(side_unified(batch->to[i]), side_unified(batch->from[i]),
-                                    batch->sizes[i]), COPY_ASYNC);
+    FAIL_IF(count == 0 || to == NULL || from == NULL || sizes == NULL || attributes == NULL
+            || indices == NULL || attribute_count == 0 || attribute_count > count
+            || indices[0] != 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(stream == NULL || stream == CU_STREAM_LEGACY, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < count; i++) {
+        CUresult result = sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
+            : copy_submit(stream, copy_line(side_unified(to[i]), side_unified(from[i]), sizes[i]),
+                          COPY_ASYNC);
         if (result != CUDA_SUCCESS) {
             GIVE_IF(failed, i);
             return result;
@@ -196,15 +187,11 @@ static CUresult copy_lines(const struct batch *batch, size_t *failed)
     return CUDA_SUCCESS;
 }
 
-#define LINES CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,           \
-              CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count
-#define LINES_TO(stream) (&(struct batch){to, from, sizes, count, attributes, indices,   \
-                                          attribute_count, stream})
-
 API_PTSZ(cuMemcpyBatchAsync, (LINES, size_t *failed, CUstream stream),
-         return copy_lines(LINES_TO(on), failed);)
-
-API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream), return copy_lines(LINES_TO(on), NULL);)
+         return copy_lines(to, from, sizes, count, attributes, indices, attribute_count, failed,
+                           on);)
+API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream),
+         return copy_lines(to, from, sizes, count, attributes, indices, attribute_count, NULL, on);)
 
 /* The offset in an array counts bytes here; elements wider than a byte are not supported. */
 static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t height,

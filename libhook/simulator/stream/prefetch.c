@@ -33,38 +33,17 @@ API_PTSZ(cuMemPrefetchAsync_v2,
           CUstream stream),
          return flags != 0 ? CUDA_ERROR_INVALID_VALUE : prefetch(address, size, location, on);)
 
-struct prefetches {
-    CUdeviceptr *addresses;
-    size_t *sizes;
-    size_t count;
-    CUmemLocation *places;
-    size_t *firsts;                  /* for each location, the index of its first prefetch */
-    size_t place_count;
-};
-
-static CUresult prefetch_all(const struct prefetches *list, unsigned long long flags,
-                             CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-    if (list->count == 0 || list->addresses == NULL || list->sizes == NULL || list->places == NULL
-        || list->firsts == NULL || list->place_count == 0 || list->place_count > list->count
-        || list->firsts[0] != 0 || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL || stream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0, place = 0; i < list->count && result == CUDA_SUCCESS; i++) {
-        while (place + 1 < list->place_count && list->firsts[place + 1] <= i)
+/* firsts: for each location, the index of its first prefetch. */
+API_PTSZ(cuMemPrefetchBatchAsync,
+         (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *places,
+          size_t *firsts, size_t place_count, unsigned long long flags, CUstream stream),
+    FAIL_IF(count == 0 || addresses == NULL || sizes == NULL || places == NULL || firsts == NULL
+            || place_count == 0 || place_count > count || firsts[0] != 0 || flags != 0,
+            CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(on == NULL || on == CU_STREAM_LEGACY, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0, place = 0; i < count; i++) {
+        while (place + 1 < place_count && firsts[place + 1] <= i)
             place++;
-        result = cuMemPrefetchAsync_v2(list->addresses[i], list->sizes[i], list->places[place], 0,
-                                       stream);
+        TRY(prefetch(addresses[i], sizes[i], places[place], on));
     }
-    return result;
-}
-
-#define PREFETCHES CUdeviceptr *addresses, size_t *sizes, size_t count,                  \
-                   CUmemLocation *places, size_t *firsts, size_t place_count
-#define ALL_PREFETCHES (&(struct prefetches){addresses, sizes, count, places, firsts,    \
-                                             place_count})
-
-API_PTSZ(cuMemPrefetchBatchAsync, (PREFETCHES, unsigned long long flags, CUstream stream),
-         return prefetch_all(ALL_PREFETCHES, flags, on);)
+    return CUDA_SUCCESS;)

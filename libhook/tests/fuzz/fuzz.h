@@ -76,7 +76,7 @@ void peer_put_right(void);           /* grants all room, host memory and a turn 
                                         needs */
 void peer_evict_all(void);           /* evicts all memory of the program */
 
-/* Sends a packet with `count` descriptors, at most FILES_MAX. False: the receiver has disconnected. */
+/* Sends a packet with `count` descriptors, at most FILES_MAX. False: the receiver is gone. */
 #define FILES_MAX 5
 bool peer_send_files(int socket, void *packet, size_t size, const int *files, size_t count);
 

@@ -129,15 +129,15 @@ static void copy_3d(struct place to, struct place from, const struct shape *shap
 {
     bool waits;
     struct lane lane = lane_waiting(&waits);
-#define SHAPE                                                                               \
+#define EXTENT                                                                               \
     .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from.address,                       \
     .srcPitch = shape->pitch, .srcHeight = shape->rows,                                     \
     .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to.address,                         \
     .dstPitch = shape->pitch, .dstHeight = shape->rows,                                     \
     .WidthInBytes = shape->columns, .Height = shape->rows, .Depth = shape->layers
-    const CUDA_MEMCPY3D copy = { SHAPE };
-    const CUDA_MEMCPY3D_PEER peer = { SHAPE, .srcContext = context, .dstContext = context };
-#undef SHAPE
+    const CUDA_MEMCPY3D copy = { EXTENT };
+    const CUDA_MEMCPY3D_PEER peer = { EXTENT, .srcContext = context, .dstContext = context };
+#undef EXTENT
     wait_for_all();
 #define ABOUT "%s, %s, %zu x %zu x %zu in %zu, %s", to.text, from.text, shape->columns, \
               shape->rows, shape->layers, shape->pitch, lane.text
