@@ -18,15 +18,16 @@ def contender(client: int, **changed: Any) -> Contender:
     return Contender(client, "a", 100, 50 * GIB, 0.0, PRICE, ("b",))._replace(**changed)
 
 
-def test_balance_moves_a_client_whose_expected_wait_exceeds_the_cost_of_a_move() -> None:
-    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
-    _, choice = choose(states, [contender(1, wait=3.0 * SECOND)], {}, 0)
-    assert choice == Choice(1, "b", 3.0 * SECOND, PRICE)
-
-
-def test_balance_leaves_a_client_whose_expected_wait_is_shorter_than_a_move() -> None:
-    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
-    assert choose(states, [contender(1, wait=1.0 * SECOND)], {}, 0)[1] is None
+@pytest.mark.parametrize(("here", "there", "wait", "lost"), [
+    (CardState(200, 80 * GIB), EMPTY, 3.0 * SECOND, 3.0 * SECOND),
+    (CardState(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),              # a move takes longer
+    (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),      # too large for the card
+    (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # does not fit its own card
+])
+def test_balance_moves_a_client_that_waits_longer_than_a_move_takes_if_it_fits_the_other_card(
+        here: CardState, there: CardState, wait: float, lost: float | None) -> None:
+    _, choice = choose({"a": here, "b": there}, [contender(1, wait=wait)], {}, 0)
+    assert choice == (None if lost is None else Choice(1, "b", lost, PRICE))
 
 
 def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_move() -> None:
@@ -57,18 +58,6 @@ def test_balance_moves_a_client_only_to_a_card_that_gives_it_more_time(
     states = {"a": CardState(here, 80 * GIB), "b": CardState(there, 80 * GIB)}
     _, choice = choose(states, [contender(1, wait=1000.0 * SECOND)], {}, 0)
     assert (choice is not None) is moves
-
-
-def test_balance_leaves_a_client_that_is_too_large_for_the_other_card() -> None:
-    states = {"a": CardState(200, 80 * GIB), "b": CardState(0, 40 * GIB)}
-    assert choose(states, [contender(1, wait=inf)], {}, 0) == ({}, None)
-
-
-def test_balance_moves_a_client_that_does_not_fit_its_card() -> None:
-    states = {"a": CardState(100, 40 * GIB), "b": CardState(300, 80 * GIB)}
-    _, choice = choose(states, [contender(1, wait=inf)], {}, 0)
-    assert choice is not None
-    assert choice.lost == inf
 
 
 def test_balance_moves_no_client_that_has_no_allowed_card_or_does_not_wait() -> None:

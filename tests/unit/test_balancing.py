@@ -47,10 +47,11 @@ def chosen(manager: Manager, time: Time) -> list[int]:
     return [] if choice is None else [choice.client]
 
 
-def test_balancing_moves_the_waiting_client_of_a_card_to_an_empty_card(
-        manager: Manager, time: Time) -> None:
-    _, waiting = join(manager), join(manager)
-    assert chosen(manager, time) == [waiting.id]
+@pytest.mark.parametrize(("size", "moves"), [(40 * GIB, True), (GIB, False)])
+def test_balancing_moves_a_waiting_client_to_an_empty_card_unless_all_clients_fit_together(
+        manager: Manager, time: Time, size: int, moves: bool) -> None:
+    _, waiting = join(manager, size), join(manager, size)
+    assert chosen(manager, time) == ([waiting.id] if moves else [])
 
 
 @pytest.mark.parametrize(("part", "attribute", "value"), [
@@ -63,13 +64,6 @@ def test_balancing_moves_no_client_when_off_unparkable_too_expensive_or_during_a
     join(manager)
     waiting = join(manager)
     setattr(waiting if part == "waiting" else getattr(manager, part), attribute, value)
-    assert chosen(manager, time) == []
-
-
-def test_balancing_moves_no_client_when_all_clients_fit_together(
-        manager: Manager, time: Time) -> None:
-    join(manager, size=GIB)
-    join(manager, size=GIB)
     assert chosen(manager, time) == []
 
 

@@ -115,17 +115,8 @@ def test_unused_commit_is_reclaimed_when_the_host_budget_is_used_up() -> None:
     site.program(size=100 * GIB)
     site.settle()
     assert frees.limits.commit >= 100 * GIB
-    site.program(size=120 * GIB)
+    assert site.grows(site.program(), 120 * GIB)
     assert frees.limits.commit < 20 * GIB
-
-
-def test_commit_is_granted_when_reclaimed_unused_commit_is_enough() -> None:
-    site = Site(2, CARD, WHOLE)
-    for _ in range(2):
-        site.program(1, 115 * GIB)      # takes all but a few GiB
-    frees = site.program(size=130 * GIB)
-    frees.free(0)
-    assert site.grows(site.program(), 130 * GIB)
 
 
 def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
@@ -137,23 +128,20 @@ def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
     site.settle()
     before = site.parts
     assert not site.grows(asks, 120 * GIB)
-    assert site.parts == before
+    assert site.parts == before         # a refusal takes nothing
 
 
-def test_host_budget_part_of_a_card_grows_at_once_when_a_program_with_memory_joins() -> None:
+@pytest.mark.parametrize("joins", [True, False])
+def test_host_budget_part_of_a_card_grows_at_once_when_a_program_joins_or_its_capacity_shrinks(
+        joins: bool) -> None:
     site = Site(4, CARD, WHOLE)
     site.program(memory=Memory(allocated=130 * GIB), commit=130 * GIB)
-    site.program(memory=Memory(allocated=90 * GIB), commit=90 * GIB)
-    site.check()
-    assert site.parts[0] > 83 * GIB
-
-
-def test_host_budget_part_of_a_card_grows_at_once_when_its_capacity_shrinks() -> None:
-    site = Site(4, CARD, WHOLE)
-    site.program(size=130 * GIB)
-    for _ in range(2):                  # samples of outside memory
-        site.gpus[0].capacity.sampled(90 * GIB, 0)
-    site.gpus[0].apply_capacity()
+    if joins:
+        site.program(memory=Memory(allocated=90 * GIB), commit=90 * GIB)
+    else:
+        for _ in range(2):              # samples of outside memory
+            site.gpus[0].capacity.sampled(90 * GIB, 0)
+        site.gpus[0].apply_capacity()
     site.check()
     assert site.parts[0] > 83 * GIB
 
@@ -219,30 +207,23 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
     assert asks.answers == {1: True}
 
 
-def test_host_budget_part_of_a_lost_card_is_what_its_clients_hold_until_they_end() -> None:
+@pytest.mark.parametrize("beyond", [0, 10 * GIB])
+def test_host_budget_part_of_a_lost_card_is_what_its_clients_hold_until_they_end(
+        beyond: int) -> None:
     site = Site(2, CARD, WHOLE)
-    first, second = site.program(1, 130 * GIB), site.program(1, 60 * GIB)
-    for _ in range(4):                  # turns
-        site.time.pass_by(SECOND)
-        site.settle()
-    held = first.memory.host + second.memory.host
+    programs = [site.program(1, memory=Memory(beyond=beyond))]
+    if not beyond:
+        programs += [site.program(1, 130 * GIB), site.program(1, 60 * GIB)]
+        for _ in range(4):              # turns
+            site.time.pass_by(SECOND)
+            site.settle()
+    held = sum(one.memory.host for one in programs) + beyond
     assert held > 0
     site.gpus[1].lose("it fell off the bus")
     site.time.pass_by(SECOND)
     assert site.parts == [WHOLE - held, held]
-    site.end(first)
-    site.end(second)
-    site.time.pass_by(SECOND)
-    assert site.parts == [WHOLE, 0]
-
-
-def test_host_budget_of_a_lost_card_covers_its_too_large_allocations_until_clients_end() -> None:
-    site = Site(2, CARD, WHOLE)
-    program = site.program(1, memory=Memory(beyond=10 * GIB))
-    site.gpus[1].lose("it fell off the bus")
-    site.time.pass_by(SECOND)
-    assert site.parts == [WHOLE - 10 * GIB, 10 * GIB]
-    site.end(program)
+    for program in programs:
+        site.end(program)
     site.time.pass_by(SECOND)
     assert site.parts == [WHOLE, 0]
 

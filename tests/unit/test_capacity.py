@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The capacity of a card for clients."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,13 +11,11 @@ from nvshared.units import GIB, MIB
 CONTEXT = 600 * MIB
 
 
-def test_capacity_without_samples_is_all_card_memory_but_the_reserve() -> None:
-    assert Capacity(64 * GIB).bytes == 64 * GIB - 256 * MIB - CONTEXT
-
-
-def test_capacity_of_a_small_card_subtracts_a_small_reserve() -> None:
-    card = Capacity(640 * MIB)
-    assert card.bytes == 640 * MIB - 10 * MIB - 40 * MIB
+@pytest.mark.parametrize(("size", "reserve", "context"), [
+    (64 * GIB, 256 * MIB, CONTEXT), (640 * MIB, 10 * MIB, 40 * MIB)])
+def test_capacity_without_samples_is_all_card_memory_but_a_reserve_by_the_cards_size(
+        size: int, reserve: int, context: int) -> None:
+    assert Capacity(size).bytes == size - reserve - context
 
 
 def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() -> None:
@@ -29,14 +28,9 @@ def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() ->
 
 def test_memory_of_other_processes_rises_after_two_samples_and_falls_after_one() -> None:
     card = Capacity(64 * GIB)
-    card.sampled(1 * GIB, 0)
-    assert card.outside == 1 * GIB
-    card.sampled(9 * GIB, 3 * GIB)
-    assert card.outside == 1 * GIB
-    card.sampled(9 * GIB, 3 * GIB)
-    assert card.outside == 6 * GIB
-    card.sampled(2 * GIB, 0)
-    assert card.outside == 2 * GIB
+    for used, held, outside in ((1, 0, 1), (9, 3, 1), (9, 3, 6), (2, 0, 2)):
+        card.sampled(used * GIB, held * GIB)
+        assert card.outside == outside * GIB
 
 
 def test_memory_of_other_processes_does_not_rise_while_memory_of_clients_grows() -> None:
@@ -45,10 +39,9 @@ def test_memory_of_other_processes_does_not_rise_while_memory_of_clients_grows()
     for held in range(0, 20 * GIB, GIB):
         card.sampled(held + 2 * GIB, held)
         assert card.outside == 1 * GIB
-    card.sampled(40 * GIB, 20 * GIB)
-    assert card.outside == 1 * GIB
-    card.sampled(40 * GIB, 20 * GIB)
-    assert card.outside == 20 * GIB
+    for outside in (1, 20):
+        card.sampled(40 * GIB, 20 * GIB)
+        assert card.outside == outside * GIB
 
 
 def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_it() -> None:

@@ -47,43 +47,33 @@ def manager(time: Time) -> Manager:
     return made
 
 
-def test_restarted_daemon_waits_for_a_client_whose_hello_is_late(
-        manager: Manager, time: Time) -> None:
-    drains, waits = Program(manager), Program(manager)
+@pytest.mark.parametrize("dies", [False, True])
+def test_restarted_daemon_waits_for_a_late_hello_until_the_client_disconnects(
+        manager: Manager, time: Time, dies: bool) -> None:
+    late, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
     assert waits.order_types == []
     assert manager.gpus[0].state == "gathering"
-    drains.introduces_itself(ON_CARD, Flag.RUNNING)
+    if dies:
+        late.session.ended()
+        assert Type.LOAD in waits.order_types
+        return
+    late.introduces_itself(ON_CARD, Flag.RUNNING)
     now = manager.gpus[0].snapshot()
     assert 0 <= now.free <= now.capacity - LARGE
     assert manager.gpus[0].state == "turns"
 
 
-def test_restarted_daemon_stops_waiting_when_the_missing_client_disconnects(
-        manager: Manager, time: Time) -> None:
-    dies, waits = Program(manager), Program(manager)
-    waits.introduces_itself(SWAPPED, Flag.WANTS)
-    time.pass_by(GATHER + SECOND // 2)
-    assert waits.order_types == []
-    dies.session.ended()
-    assert Type.LOAD in waits.order_types
-
-
-def test_restarted_daemon_waits_for_a_silent_client_only_a_bounded_time(
-        manager: Manager, time: Time) -> None:
-    Program(manager)
+@pytest.mark.parametrize(("silent", "within"), [
+    (0, GATHER), (1, GATHER + FORGETFUL.settings.drain_patience)])
+def test_restarted_daemon_schedules_after_a_fixed_time_and_a_bounded_wait_for_silent_clients(
+        manager: Manager, time: Time, silent: int, within: int) -> None:
+    for _ in range(silent):
+        Program(manager)
     waits = Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
-    time.pass_by(GATHER + FORGETFUL.settings.drain_patience)
-    assert Type.LOAD in waits.order_types
-
-
-def test_restarted_daemon_schedules_after_a_fixed_time_when_all_clients_sent_hello(
-        manager: Manager, time: Time) -> None:
-    waits = Program(manager)
-    waits.introduces_itself(SWAPPED, Flag.WANTS)
-    time.pass_by(GATHER - 1)
+    time.pass_by(within - 1)
     assert waits.order_types == []
     time.pass_by(1)
     assert Type.LOAD in waits.order_types

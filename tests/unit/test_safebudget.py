@@ -69,18 +69,14 @@ def site(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Sit
 def test_default_host_budget_includes_host_memory_held_by_clients_of_an_earlier_daemon(
         site: Site) -> None:
     assert site.whole == AT_START
-    site.comes(1, SWAPPED)
+    link = site.comes(1, SWAPPED)
     assert site.whole == AT_START
+    site.manager.gpus[0].tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
     site.gathers()
+    site.manager.reload()
     assert WITH_HELD - 1 <= site.whole <= WITH_HELD
     assert site.looks == [{}, {4001: HELD}]
-
-
-def test_commit_request_is_decided_with_the_recomputed_default_host_budget(site: Site) -> None:
-    link = site.comes(1, SWAPPED)
-    gpu = site.manager.gpus[0]
-    gpu.tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
-    site.gathers()
+    # The request is decided with the larger budget.
     (answer,) = [order for order in link.orders if getattr(order, "number", 0) == 1]
     assert answer.commit >= HELD + GIB  # type: ignore[union-attr]
 
@@ -124,27 +120,16 @@ def test_default_host_budget_is_recomputed_for_late_clients_once_per_interval(si
     assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
 
 
-def test_default_host_budget_does_not_shrink_when_other_processes_take_host_memory(
-        site: Site) -> None:
-    site.free = 0                       # other processes have allocated it
-    site.comes(1, Memory(allocated=GIB, host=GIB))
+@pytest.mark.parametrize(("free", "memory"), [
+    (0, Memory(allocated=GIB, host=GIB)),       # other processes have allocated the rest
+    (50 * GIB, Memory())])                      # no client holds host memory
+def test_default_host_budget_neither_shrinks_nor_follows_free_host_memory(
+        site: Site, free: int, memory: Memory) -> None:
+    site.free = free
+    site.comes(1, memory)
     site.gathers()
-    assert site.looks == [{}, {4001: GIB}]
+    assert site.looks == [{}, *([{4001: GIB}] if memory.host else [])]
     assert site.whole == AT_START
-
-
-def test_default_host_budget_is_not_recomputed_when_clients_hold_no_host_memory(site: Site) -> None:
-    site.free = 50 * GIB
-    site.comes(1, Memory())
-    site.gathers()
-    assert site.whole == AT_START
-
-
-def test_default_host_budget_is_unchanged_by_a_reload(site: Site) -> None:
-    site.comes(1, SWAPPED)
-    site.gathers()
-    site.manager.reload()
-    assert WITH_HELD - 1 <= site.whole <= WITH_HELD
 
 
 def test_default_host_budget_does_not_replace_a_configured_size(

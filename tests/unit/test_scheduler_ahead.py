@@ -145,17 +145,6 @@ def test_writeback_is_cancelled_when_the_client_wants_the_card() -> None:
     assert not runs(said)
 
 
-def test_writeback_is_cancelled_by_the_same_decision_that_stops_a_holder() -> None:
-    talk = talking()
-    at_rest(talk)
-    talk.run(C, 5)
-    writebacks(talk.wait(1))
-    said = talk.idle(C)
-    assert stops(said) == [C]
-    assert yields(said) == [B]
-    assert not talk.wait(0)
-
-
 def test_writeback_is_ordered_in_steps_of_bounded_size() -> None:
     talk = talking(step=8)
     at_rest(talk)
@@ -232,34 +221,36 @@ def test_writeback_that_lacked_host_memory_is_not_tried_again_before_the_next_tu
 
 def test_writeback_leaves_half_of_the_free_host_memory() -> None:
     talk = talking(host=30)
-    talk.run(A, 60)
-    talk.run(B, 60)
-    talk.go_idle(A)
-    talk.idle(B)
-    talk.stopped(B, wants=False)
+    at_rest(talk)
     left = talk.scheduler.snapshot().host_free
     (order,) = writebacks(talk.wait(1))
     assert order.host - preallocations(talk.said)[-1].host == left // 2
 
 
-def test_writeback_is_cancelled_when_its_client_is_suspended() -> None:
+@pytest.mark.parametrize("cause", ["its client is suspended", "a holder is stopped"])
+def test_writeback_is_cancelled_by_the_decision_that_suspends_its_client_or_stops_a_holder(
+        cause: str) -> None:
     talk = talking()
     at_rest(talk)
+    if cause == "a holder is stopped":
+        talk.run(C, 5)
     (order,) = writebacks(talk.wait(1))
-    said = talk.tell(TermsChanged(B, Terms(suspended=True)))
+    if cause == "a holder is stopped":
+        said = talk.idle(C)
+        assert stops(said) == [C]
+        assert not talk.wait(0)
+    else:
+        said = talk.tell(TermsChanged(B, Terms(suspended=True)))
     assert yields(said) == [B]
-    talk.obey(talk.written_back(order, 1, yielded=True))
-    assert not writebacks(talk.wait(10))
+    if cause == "its client is suspended":
+        talk.obey(talk.written_back(order, 1, yielded=True))
+        assert not writebacks(talk.wait(10))
 
 
 @pytest.mark.parametrize("outward", [True, False])
 def test_writeback_is_cancelled_while_a_program_copies_to_the_host(outward: bool) -> None:
     talk = talking()
-    talk.run(A, 60)
-    talk.run(B, 60)
-    talk.go_idle(A)
-    talk.idle(B)
-    talk.stopped(B, wants=False)
+    at_rest(talk)
     talk.run(C, 10)                     # fits beside either
     (order,) = writebacks(talk.wait(1))
     said = talk.copying(C, inward=not outward, outward=outward)
@@ -323,10 +314,8 @@ def test_host_memory_preallocation_proceeds_in_steps_up_to_half_of_the_free_byte
     talk = talking(step=8)
     talk.run(A, 60)
     assert made(talk.join(B, 60)) == [(A, 8)]
-    assert not preallocations(talk.changed(A, host=3))
-    assert made(talk.changed(A, host=5)) == [(A, 16)]
-    assert made(talk.changed(A, host=13)) == [(A, 20)]
-    assert not preallocations(talk.changed(A, host=20))
+    for host, expected in ((3, []), (5, [(A, 16)]), (13, [(A, 20)]), (20, [])):
+        assert made(talk.changed(A, host=host)) == expected
 
     talk = talking(host=24)
     talk.run(A, 60)
@@ -452,11 +441,22 @@ def test_prefetch_skips_clients_that_wanted_a_single_turn() -> None:
     assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
 
-def test_prefetch_is_cancelled_when_another_client_wants_a_turn() -> None:
+@pytest.mark.parametrize("cause", ["another client", "its victim", "the setting"])
+def test_prefetch_is_cancelled_when_another_client_or_its_victim_wants_a_turn_or_when_turned_off(
+        cause: str) -> None:
     talk = regular(step=2)
     coming = on_its_way(talk)
     (order,) = early(talk)
-    assert yields(talk.want(AFTER[coming])) == [order.client]
+    if cause == "the setting":
+        said = talk.tell(SettingsChanged(replace(talk.settings, prefetch=False)))
+    else:
+        said = talk.want(AFTER[coming] if cause == "another client" else order.client)
+    assert yields(said) == [order.client]
+    if cause == "its victim":
+        assert order.client not in {client for client, _ in evicts(said)}
+    if cause == "the setting":
+        talk.obey([*unanswered(talk)])
+        assert loads(talk.wait(10)) == []
 
 
 def test_prefetch_continues_when_the_prefetched_client_wants_a_turn() -> None:
@@ -471,30 +471,11 @@ def test_prefetch_continues_when_the_prefetched_client_wants_a_turn() -> None:
     assert coming in talk.granted
 
 
-def test_prefetch_stops_evicting_a_client_that_wants_a_turn() -> None:
-    talk = regular(step=2)
-    on_its_way(talk)
-    (order,) = early(talk)
-    said = talk.want(order.client)
-    assert yields(said) == [order.client]
-    assert order.client not in {client for client, _ in evicts(said)}
-
-
 def test_prefetch_is_not_ordered_while_a_client_runs() -> None:
     talk = regular(step=2)
     talk.run(4, 2)                      # fits beside all others, and stays busy
     by_turns(talk, 6)
     assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
-
-
-def test_prefetch_is_cancelled_when_turned_off() -> None:
-    talk = regular(step=2)
-    on_its_way(talk)
-    (order,) = early(talk)
-    said = talk.tell(SettingsChanged(replace(talk.settings, prefetch=False)))
-    assert yields(said) == [order.client]
-    talk.obey([*unanswered(talk)])
-    assert loads(talk.wait(10)) == []
 
 
 def test_evict_chooses_the_client_idle_for_longer_than_its_usual_pauses() -> None:
@@ -591,20 +572,17 @@ def test_evict_for_the_queue_head_waits_while_a_program_copies_to_the_host() -> 
     assert evicts(talk.copying(1))
 
 
-def test_evict_cancelled_before_any_move_does_not_count_as_failed() -> None:
+@pytest.mark.parametrize("copies", [True, False])
+def test_evict_counts_as_failed_after_a_reported_yield_only_if_no_yield_was_ordered(
+        copies: bool) -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
-    talk.copying(1, outward=True)
-    for order in evictions:
-        assert evicts(talk.evicted(order, yielded=True)) == []
-    assert {client for client, _ in evicts(talk.copying(1))} == {3}
-
-
-def test_evict_that_freed_too_little_does_not_count_as_failed_after_a_reported_yield() -> None:
-    talk = three()
-    evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
+    if copies:
+        talk.copying(1, outward=True)   # orders the YIELD
     for order in evictions:
         assert 3 not in dict(evicts(talk.evicted(order, yielded=True)))
+    if copies:
+        assert {client for client, _ in evicts(talk.copying(1))} == {3}
 
 
 def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holder() -> None:

@@ -95,33 +95,47 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     assert not any(isinstance(a, Evict) or (isinstance(a, Load) and a.ahead) for a in pair.said)
 
 
-def test_busy_report_is_not_requested_from_the_only_client() -> None:
-    alone = Pair(1)
-    assert not any(a.report_busy for a in alone.said if isinstance(a, Run))
-    alone.begins(TWO)
-    asked = [a.client for a in alone.said if isinstance(a, Run) and a.report_busy]
-    assert asked == [ONE, TWO]
-    alone.leave(TWO)
-    assert not [a for a in alone.said if isinstance(a, Run)][-1].report_busy
+def test_busy_report_is_requested_from_several_but_not_from_very_many_clients() -> None:
+    pair = Pair(1)
+
+    def requested(client: int) -> list[bool]:
+        return [a.report_busy for a in pair.said if isinstance(a, Run) and a.client == client]
+
+    assert requested(ONE) == [False]
+    pair.begins(TWO)
+    assert requested(ONE) == [False, True]
+    assert requested(TWO) == [True]
+    pair.leave(TWO)
+    assert requested(ONE)[-1:] == [False]
+    for client in range(2, turns.REPORT_MOST + 2):
+        pair.memory[client] = pair.memory[ONE]
+        pair.join(client, 0, 0, wants=True)
+        pair.granted.add(client)
+    assert len(pair.running) == turns.REPORT_MOST + 1
+    assert requested(ONE)[-2:] == [True, False]
 
 
 def test_busy_turns_begin_once_both_clients_have_been_busy_for_a_minimum_time() -> None:
     pair = Pair()
-    pair.busy(ONE)
-    pair.now += 10 * SECOND
-    assert pair.tick() == []
-    pair.busy(TWO)
-    pair.now += turns.BUSY_PROOF - 1
-    assert pair.tick() == []
-    pair.busy(ONE, gaps=True)
-    pair.now += 10 * SECOND
-    assert pair.tick() == []
+    for client, gaps, passes in (
+        (ONE, False, 10 * SECOND), (TWO, False, turns.BUSY_PROOF - 1), (ONE, True, 10 * SECOND),
+    ):
+        pair.busy(client, gaps=gaps)
+        pair.now += passes
+        assert pair.tick() == []
 
 
-def test_busy_turns_end_when_a_client_pauses_within_its_turn() -> None:
+@pytest.mark.parametrize("gap", [True, False], ids=["pauses", "reopens"])
+def test_busy_turns_end_when_a_client_pauses_within_its_turn_or_reopens_its_gate(
+        gap: bool) -> None:
     pair = Pair(3)
     holder = pair.one_runs()
-    pair.busy(holder, gaps=True)
+    if gap:
+        pair.busy(holder, gaps=True)
+    else:
+        pair.now += turns.BUSY_TQ
+        pair.tick()
+        pair.reopened(holder)
     assert len(pair.running) == 3
     assert not pair.takes_turns()
 
@@ -150,16 +164,6 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
     for client in (ONE, TWO):
         pair.busy(client)
     assert pair.scheduler.deadline() == pair.now + turns.EXCLUDED_LEAST
-
-
-def test_busy_report_is_not_requested_from_very_many_clients() -> None:
-    pair = Pair(2)
-    for client in range(3, turns.REPORT_MOST + 2):
-        pair.memory[client] = pair.memory[ONE]
-        pair.join(client, 0, 0, wants=True)
-        pair.granted.add(client)
-    assert len(pair.running) == turns.REPORT_MOST + 1
-    assert not [a for a in pair.said if isinstance(a, Run) and a.client == ONE][-1].report_busy
 
 
 def test_busy_report_of_a_client_whose_turn_has_ended_is_ignored() -> None:
@@ -194,25 +198,22 @@ def test_busy_turns_end_when_one_of_their_clients_stays_idle() -> None:
     assert len(pair.running) == 2
 
 
-def test_busy_turns_end_when_one_of_their_clients_drains_for_long() -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_busy_turns_end_when_one_of_their_clients_drains_for_long_except_at_first(
+        first: bool) -> None:
     pair = Pair()
-    holder = pair.one_runs()
-    pair.now += turns.BUSY_TQ
-    assert pair.tick() == [Stop(holder)]
+    if first:
+        (holder,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
+    else:
+        holder = pair.one_runs()
+        pair.now += turns.BUSY_TQ
+        assert pair.tick() == [Stop(holder)]
     pair.now += turns.BUSY_DRAIN_MOST - 1
     assert pair.tick() == []
     pair.now += 1
-    assert [a.client for a in pair.tick() if isinstance(a, Run)] == [ONE + TWO - holder]
-    assert not pair.takes_turns()
-
-
-def test_busy_turns_continue_when_only_the_first_drain_is_long() -> None:
-    pair = Pair()
-    (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
-    pair.now += 20 * turns.BUSY_DRAIN_MOST
-    pair.tick()
-    pair.stopped(first)
-    assert pair.takes_turns()
+    assert [a.client for a in pair.tick() if isinstance(a, Run)] == (
+        [] if first else [ONE + TWO - holder])
+    assert pair.takes_turns() is first
 
 
 def test_busy_turns_end_when_another_client_wants_the_card() -> None:
@@ -254,16 +255,6 @@ def test_idle_holder_is_not_stopped_for_busy_turns_while_another_client_is_not_b
     assert not any(isinstance(a, Stop) for a in pair.idle(THREE))
     pair.busy(TWO, gaps=True)
     assert not any(isinstance(a, Stop) for a in pair.idle(4))
-
-
-def test_busy_turns_end_when_a_stopped_client_reopens_its_gate() -> None:
-    pair = Pair()
-    holder = pair.one_runs()
-    pair.now += turns.BUSY_TQ
-    pair.tick()
-    pair.reopened(holder)
-    assert len(pair.running) == 2
-    assert not pair.takes_turns()
 
 
 @pytest.mark.parametrize("change", [

@@ -42,7 +42,8 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, two_prog
 TQ = 30
 
 
-def test_failed_evict_is_followed_by_an_evict_of_another_client() -> None:
+def test_failed_evict_is_followed_by_an_evict_of_another_client_and_repeated_after_a_second(
+        ) -> None:
     talk = Talk()
     talk.join(1, 50, 50)
     talk.wait(1)
@@ -53,16 +54,10 @@ def test_failed_evict_is_followed_by_an_evict_of_another_client() -> None:
     actions = talk.evicted(order, driver_error=True)
     assert evicts(actions) == [(2, 20)]
     assert talk.view(1).counters.failures == 1
-
-
-def test_failed_evict_of_the_only_victim_is_repeated_after_a_second() -> None:
-    talk = Talk()
-    talk.join(1, 100, 100)
-    talk.join(2, 30)
-    order, = (a for a in talk.want(2) if isinstance(a, Evict))
+    order, = (a for a in actions if isinstance(a, Evict))
     assert evicts(talk.evicted(order, driver_error=True)) == []
     assert evicts(talk.wait(0.999)) == []
-    assert evicts(talk.wait(0.001)) == [(1, 70)]
+    assert evicts(talk.wait(0.001)) == [(1, 20)]
 
 
 def test_evict_that_lacked_host_memory_is_retried_once_with_more_host_memory() -> None:
@@ -216,25 +211,18 @@ def test_unresponsive_client_gets_no_turn_before_it_replies() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_message_of_a_disconnected_client_is_ignored() -> None:
-    talk = Talk()
-    talk.run(1, 50)
-    memory = talk.memory[1]
-    talk.leave(1)
-    talk.memory[1] = memory
-    assert talk.want(1) == []
-    assert talk.idle(1) == []
-    assert talk.scheduler.snapshot().clients == {}
-
-
-def test_reply_to_no_open_order_changes_only_memory_figures() -> None:
+def test_reply_to_no_open_order_and_message_of_a_disconnected_client_order_nothing() -> None:
     talk = Talk()
     talk.run(1, 50)
     room = talk.view(1).room
-    talk.memory[1] = talk.set(1, resident=50)
     assert talk.evicted(Evict(1, 999, 0, 0), driver_error=True) == []
     assert talk.view(1).room == room
     assert talk.view(1).counters.failures == 0
+    memory = talk.memory[1]
+    talk.leave(1)
+    talk.memory[1] = memory
+    assert talk.want(1) == talk.idle(1) == []
+    assert talk.scheduler.snapshot().clients == {}
 
 
 def test_evict_of_a_stopped_client_waits_until_the_client_has_drained() -> None:
@@ -304,17 +292,14 @@ def talk() -> Talk:
     return talk
 
 
-def test_lost_card_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
+def test_lost_card_ends_all_turns_opens_all_gates_and_keeps_clients_until_they_disconnect(
+        talk: Talk) -> None:
     actions = talk.tell(GPULost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
     assert [a for a in actions if isinstance(a, Run)] == [Run(1), Run(2), Run(3)]
     assert talk.join(4, 10) == []
-    assert talk.scheduler.snapshot().state is CardState.LOST
-
-
-def test_lost_card_keeps_clients_until_they_disconnect(talk: Talk) -> None:
-    talk.tell(GPULost())
     seen = talk.scheduler.snapshot()
+    assert seen.state is CardState.LOST
     assert sorted(seen.clients) == [1, 2, 3]
     assert {view.state for view in seen.clients.values()} == {ClientState.IDLE}
     assert (seen.holders, seen.queue_length) == ((), 0)
@@ -327,24 +312,19 @@ def test_lost_card_keeps_clients_until_they_disconnect(talk: Talk) -> None:
     assert not talk.scheduler.snapshot().clients
 
 
-def test_lost_card_opens_the_gate_of_a_client_that_joins_later(talk: Talk) -> None:
+def test_lost_card_opens_gates_and_grants_every_commit_and_oversubscription_request(
+        talk: Talk) -> None:
     talk.tell(GPULost())
     memory = Memory(allocated=GIB)
     assert runs(talk.tell(MemoryChanged(3, memory, wants=True))) == [3]
     assert runs(talk.tell(Stopped(1, memory, wants=True))) == [1]
     assert talk.tell(MemoryChanged(9, memory, wants=True)) == []           # 9 has disconnected
     assert talk.view(3).memory == memory
-
-
-def test_lost_card_grants_every_commit_and_oversubscription_request(talk: Talk) -> None:
-    talk.tell(GPULost())
-    memory = replace(talk.memory[3], beyond=2 * GIB)
-    asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))
-    assert isinstance(asked, Limits)
-    assert (asked.number, asked.commit) == (5, 500 * GIB)
-    asked, = talk.tell(CommitAsked(3, memory, 6, 0))
-    assert isinstance(asked, Limits)
-    assert (asked.number, asked.beyond) == (6, 2 * GIB)
+    memory = replace(memory, beyond=2 * GIB)
+    for number, size in ((5, 500), (6, 0)):
+        asked, = talk.tell(CommitAsked(3, memory, number, size * GIB))
+        assert isinstance(asked, Limits)
+        assert (asked.number, asked.commit, asked.beyond) == (number, 500 * GIB, 2 * GIB)
 
 
 def test_lost_card_grants_a_commit_request_that_waits_for_reconnecting_clients() -> None:
@@ -390,11 +370,8 @@ def test_lost_card_repeats_a_failed_load_each_second() -> None:
     memory = talk.set(2, allocated=65)
     order, = (a for a in actions if isinstance(a, Load))
     assert talk.tell(Loaded(2, memory, order.number, 0, no_memory=True)) == []
-    assert loads(talk.wait(1)) == [(2, 65)]
-
-
-def test_lost_card_orders_no_move_when_all_clients_are_resident() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    assert loads(talk.tell(GPULost())) == []
+    actions = talk.wait(1)
+    assert loads(actions) == [(2, 65)]
+    order, = (a for a in actions if isinstance(a, Load))
+    assert talk.loaded(order) == []
     assert talk.scheduler.deadline() is None

@@ -83,65 +83,35 @@ def test_evict_with_a_loan_leaves_free_host_memory_for_moves_to_the_disk() -> No
     assert loans(near.want(2)) == [(28, FAR)]
 
 
-def test_evict_borrows_no_memory_promised_to_clients_of_the_lending_card() -> None:
-    near, far = pair()
-    far.join(7, commit=65)
-    far.tell(Tick())
-    near.join(1, 60, 60)
-    near.join(2, 50)
-    # The far card lends 80 GiB less an eighth, and less the 65 promised to its client.
-    assert loans(near.want(2)) == [(5, FAR)]
-
-
-def test_evict_borrows_no_memory_of_a_lost_card() -> None:
-    near, far = pair()
-    far.tell(GPULost())
-    near.join(1, 60, 60)
-    near.join(2, 50)
-    assert loans(near.want(2)) == [(0, "")]
-
-
-@pytest.mark.parametrize(("alone", "lent"), [(True, 30), (False, 0), (None, 0)])
-def test_exclusive_card_lends_memory_only_while_all_its_processes_are_clients(
-        alone: bool | None, lent: int) -> None:
-    near, far = pair()
+def lends_less(far: Talk, why: str) -> None:
+    """Makes the far card lend less than its free memory."""
     neighbour = far.scheduler._card.neighbour
-    neighbour.exclusive, neighbour.alone = True, alone
-    far.tell(Tick())
+    neighbour.exclusive = why in ("exclusive", "other processes", "unknown processes")
+    neighbour.alone = {"other processes": False, "unknown processes": None}.get(why, True)
+    if why == "promised":
+        far.join(7, commit=65)
+    far.tell(GPULost() if why == "lost" else Tick())
+
+
+@pytest.mark.parametrize(("why", "lent"), [
+    ("promised", 5),                    # 80 GiB less an eighth, and less the 65 promised
+    ("lost", 0), ("exclusive", 30), ("other processes", 0), ("unknown processes", 0)])
+def test_evict_borrows_only_memory_that_the_other_card_may_lend(why: str, lent: int) -> None:
+    near, far = pair()
+    lends_less(far, why)
     near.join(1, 60, 60)
     near.join(2, 50)
-    assert [loan for loan, _ in loans(near.want(2))] == [lent]
+    assert loans(near.want(2)) == [(lent, FAR if lent else "")]
 
 
-@pytest.mark.parametrize(("alone", "ordered"), [(False, [(0, FAR)]), (None, [])])
+@pytest.mark.parametrize(("why", "ordered"), [
+    ("other processes", [(0, FAR)]), ("unknown processes", [])])
 def test_lent_memory_is_recalled_when_a_process_appears_on_an_exclusive_lending_card(
-        alone: bool | None, ordered: list[tuple[int, str]]) -> None:
+        why: str, ordered: list[tuple[int, str]]) -> None:
     near, far = pair()
     lend(near)
-    neighbour = far.scheduler._card.neighbour
-    neighbour.exclusive, neighbour.alone = True, alone
-    far.tell(Tick())
+    lends_less(far, why)
     assert loans(near.tell(Tick())) == ordered
-
-
-def test_commit_of_a_client_on_the_lending_card_recalls_lent_memory_it_needs() -> None:
-    near, far = pair(step=1)
-    near.join(1, 60, 60)
-    near.join(2, 50)
-    near.want(2)
-    for _ in range(40):
-        if not near.scheduler._card.clients[1].moves:
-            break
-        near.tell(_evicted(near, 1, near.scheduler._card.clients[1].moves[0].order.loan / GIB))
-    held = near.view(1).memory.borrowed
-    assert held == 30 * GIB
-    far.join(7, commit=50)
-    actions = near.tell(Tick())
-    # The far card may lend 20 GiB, less a step that the recall includes.
-    assert loans(actions) == [(19, FAR)]
-    assert far.scheduler.snapshot().free == 50 * GIB
-    near.tell(_evicted(near, 1, 19))
-    assert far.scheduler.snapshot().free == 61 * GIB
 
 
 def idle_borrower(near: Talk) -> None:
@@ -156,27 +126,22 @@ def idle_borrower(near: Talk) -> None:
 def test_writeback_copies_borrowed_memory_of_an_idle_client_once_to_the_host() -> None:
     near, _ = pair()
     idle_borrower(near)
-    (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
+    (order,) = writebacks(near.wait(1))
     assert (order.client, order.size) == (1, 0)
     assert order.loan == 30 * GIB
     assert order.host > near.memory[1].host + 30 * GIB
     near.memory[1] = replace(near.memory[1], host=60 * GIB, dirty=0)
     near.tell(WrittenBack(1, near.memory[1], order.number, 0))
-    assert not [one for one in near.wait(5) if isinstance(one, Writeback)]
+    assert not writebacks(near.wait(5))
 
 
-def test_writeback_of_borrowed_memory_is_repeated_later_when_it_copied_nothing() -> None:
+def test_writeback_of_borrowed_memory_is_repeated_after_no_copy_and_ends_for_a_waiting_client(
+        ) -> None:
     near, _ = pair()
     idle_borrower(near)
-    (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
+    (order,) = writebacks(near.wait(1))
     assert not near.tell(WrittenBack(1, near.memory[1], order.number, 0))
-    assert [one for one in near.wait(3) if isinstance(one, Writeback)]
-
-
-def test_writeback_of_borrowed_memory_is_cancelled_when_a_client_wants_the_card() -> None:
-    near, _ = pair()
-    idle_borrower(near)
-    (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
+    (order,) = writebacks(near.wait(3))
     assert Yield(1, order.number) in near.want(1)
 
 
@@ -193,31 +158,32 @@ def test_writeback_copies_borrowed_memory_of_a_waiting_client_until_the_turn_end
     assert Yield(1, order.number) in near.idle(2)
 
 
-def test_recall_of_dirty_borrowed_memory_loads_it_while_the_clients_card_has_free_memory() -> None:
+@pytest.mark.parametrize("dirty", [30 * GIB, 0])
+def test_recall_of_borrowed_memory_loads_it_only_if_dirty_and_its_own_card_has_free_memory(
+        dirty: int) -> None:
     near, far = pair()
     idle_borrower(near)
-    far.join(7, commit=70)
-    load, evict = [one for one in near.tell(Tick()) if isinstance(one, Load | Evict)]
-    assert (load.client, load.room) == (1, 60 * GIB)
-    assert (evict.client, evict.room, evict.loan) == (1, 60 * GIB, 0)
-
-
-def test_recall_of_clean_borrowed_memory_frees_it_without_a_load() -> None:
-    near, far = pair()
-    idle_borrower(near)
-    near.memory[1] = replace(near.memory[1], dirty=0)
+    near.memory[1] = replace(near.memory[1], dirty=dirty)
     near.changed(1)
     far.join(7, commit=70)
-    assert loans(near.tell(Tick())) == [(0, FAR)]
+    orders = [one for one in near.tell(Tick()) if isinstance(one, Load | Evict)]
+    room = (60 if dirty else 30) * GIB
+    assert [(one.client, one.room, one.loan) for one in orders] == [
+        (1, room, 0)] * (2 if dirty else 1)
+    assert [isinstance(one, Load) for one in orders] == ([True, False] if dirty else [False])
 
 
-def test_failed_return_of_borrowed_memory_is_ordered_again_later() -> None:
+def test_return_of_borrowed_memory_is_repeated_and_frees_the_lending_card_without_a_reply() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
     assert loans(near.tell(Tick())) == [(0, FAR)]
     assert not loans(near.tell(_evicted(near, 1, 30)))
     assert loans(near.wait(1)) == [(0, FAR)]
+    near.wait(11)
+    assert far.scheduler.snapshot().free == 80 * GIB
+    near.tell(_evicted(near, 1, 5))
+    assert far.scheduler.snapshot().free == 75 * GIB
 
 
 @pytest.mark.parametrize(("limit", "lent"), [(20 * GIB, 20), (1, 0), (0, 30)])
@@ -230,44 +196,40 @@ def test_tenant_borrows_memory_of_another_card_up_to_its_neighbour_limit(
     assert [loan for loan, _ in loans(near.want(2))] == [lent]
 
 
-def test_lowered_neighbour_limit_of_a_tenant_recalls_borrowed_memory_beyond_the_limit() -> None:
-    near, _ = pair(step=1)
+@pytest.mark.parametrize("cause", ["neighbour limit", "commit"])
+def test_lowered_neighbour_limit_or_commit_on_the_lending_card_recalls_borrowed_memory(
+        cause: str) -> None:
+    near, far = pair(step=1)
     near.join(3, tenants=("user:a",))
     near.join(1, 60, 60, tenants=("user:a",))
     near.join(2, 50)
     near.want(2)
     while moves := near.scheduler._card.clients[1].moves:
         near.tell(_evicted(near, 1, moves[0].order.loan / GIB))
-    terms = TenantTerms(neighbour_limit=20 * GIB)
+    assert near.view(1).memory.borrowed == 30 * GIB
+    if cause == "commit":
+        far.join(7, commit=50)          # 20 GiB are left to lend
+        actions = near.tell(Tick())
+    else:
+        terms = TenantTerms(neighbour_limit=20 * GIB)
+        actions = near.tell(TenantChanged("user:a", terms))
     # The recall includes a step more, so that the next loan does not exceed the limit at once.
-    assert loans(near.tell(TenantChanged("user:a", terms))) == [(19, FAR)]
+    assert loans(actions) == [(19, FAR)]
+    assert far.scheduler.snapshot().free == 50 * GIB
+    near.tell(_evicted(near, 1, 19))
+    assert far.scheduler.snapshot().free == 61 * GIB
 
 
-def test_memory_lent_to_a_client_is_free_again_when_the_client_disconnects() -> None:
-    near, far = pair()
-    lend(near)
-    near.leave(1)
-    assert far.scheduler.snapshot().free == 80 * GIB
-
-
-def test_loan_not_returned_in_time_no_longer_reduces_free_memory_of_the_lending_card() -> None:
-    near, far = pair()
-    lend(near)
-    far.join(7, commit=70)
-    assert loans(near.tell(Tick())) == [(0, FAR)]
-    near.wait(11)
-    assert far.scheduler.snapshot().free == 80 * GIB
-    near.tell(_evicted(near, 1, 5))
-    assert far.scheduler.snapshot().free == 75 * GIB
-
-
-def test_borrowed_bytes_reported_beyond_a_loan_reduce_no_free_memory_of_the_lending_card() -> None:
+def test_borrowed_bytes_reported_beyond_a_loan_count_as_free_until_and_after_the_client_leaves(
+        ) -> None:
     near, far = pair()
     lend(near)
     near.changed(1)
     near.memory[1] = replace(near.memory[1], host=70 * GIB, borrowed=70 * GIB)
     near.changed(1)
     assert far.scheduler.snapshot().free == 50 * GIB
+    near.leave(1)
+    assert far.scheduler.snapshot().free == 80 * GIB
 
 
 def test_borrowed_memory_in_a_hello_after_a_restart_counts_on_the_lending_card_only() -> None:

@@ -53,15 +53,18 @@ def test_undrainable_client_is_never_stopped(mode: AntiThrash) -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_undrainable_client_is_neither_paced_nor_asked_to_report_idleness() -> None:
+def test_undrainable_client_is_reported_once_and_neither_paced_nor_asked_to_report_idleness(
+        ) -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.run(2, 70)
     assert (1, True) in paced(talk.said)
-    actions = stay(talk, 1)
+    actions = stay(talk, 1, PinReason.GIVEN)
+    assert Pinned(1, PinReason.GIVEN) in actions
     assert (1, False) in paced(actions)
     assert not any(a.report_idle for a in actions if isinstance(a, Run) and a.client == 1)
     assert talk.view(2).state is ClientState.CROWDED        # 60 GiB are left
+    assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
 
 
 def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
@@ -92,13 +95,6 @@ def test_swapped_memory_of_an_undrainable_client_is_loaded_at_its_turn() -> None
     talk.obey(talk.tell(MemoryChanged(1, talk.memory[1])))
     assert talk.view(1).state is ClientState.RUNNING
     assert stops(talk.wait(LONG)) == []
-
-
-def test_undrainable_client_is_reported_as_pinned_once() -> None:
-    talk = Talk()
-    talk.run(1, 40)
-    assert Pinned(1, PinReason.GIVEN) in stay(talk, 1, PinReason.GIVEN)
-    assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
 
 
 def test_undrainable_client_is_granted_commits_while_others_fit_beside_it() -> None:

@@ -62,18 +62,13 @@ def one_has_half() -> Talk:
     return talk
 
 
-def test_commit_grant_exceeds_the_request_while_much_memory_is_free() -> None:
+def test_commit_grant_exceeds_the_request_and_commit_beyond_the_card_is_refused() -> None:
     talk = Talk()
     talk.join(1)
     answer, = limits(talk.ask(1, 1, 50), 1)
     assert 64 * MIB <= answer.commit - 50 * GIB <= GIB
-
-
-def test_commit_beyond_the_card_is_refused() -> None:
-    talk = Talk()
-    talk.join(1)
-    assert granted(talk, 1, 100)
-    assert granted(talk, 1, 100.1, 2) is False
+    assert granted(talk, 1, 100, 2)
+    assert granted(talk, 1, 100.1, 3) is False
 
 
 def test_commit_beyond_the_memory_beside_pinned_memory_is_refused() -> None:
@@ -138,70 +133,38 @@ def test_unused_commit_is_reclaimed_for_a_pin_request() -> None:
     assert answer.commit >= 15 * GIB
 
 
-def test_commit_request_beyond_what_can_be_evicted_is_refused() -> None:
-    talk = Talk(100, host=0)
-    talk.join(1)
-    talk.join(2)
-    assert granted(talk, 1, 70)
-    talk.changed(1, allocated=70)
-    assert granted(talk, 2, 40) is False
-    assert granted(talk, 2, 20, 2)
-
-
-def test_unused_commit_is_reclaimed_before_a_commit_request_is_refused() -> None:
+@pytest.mark.parametrize(("used", "is_granted"), [(50, True), (50.5, False), (None, False)])
+def test_unused_commit_is_reclaimed_for_a_commit_request_unless_used_or_without_a_reply(
+        used: float | None, is_granted: bool) -> None:
+    """`used`: GiB that client 1 has allocated when it replies to the reclaim; None: no reply."""
     talk = one_has_half()
-    lent = talk.view(1).commit - 50 * GIB
-    assert lent > 0
-    everything = 110 - 1                # less the margin
-    wanted = everything - 50
+    assert talk.view(1).commit > 50 * GIB
+    wanted = 110 - 1 - 50               # GiB, less the margin
     actions = talk.ask(2, 1, wanted)
     assert [a.number for a in limits(actions, 2)] == []
     smaller = limits(actions, 1)[-1]
     assert (smaller.number, smaller.commit) == (0, 50 * GIB)
     probe = next(a for a in actions if isinstance(a, Evict) and a.client == 1)
-    answer, = (a for a in limits(talk.evicted(probe), 2) if a.number == 1)
-    assert answer.commit >= int(wanted * GIB)
-
-
-def test_commit_that_was_used_during_its_reclaim_is_not_granted_to_another_client() -> None:
-    talk = one_has_half()
-    wanted = 110 - 1 - 50
-    probe = next(a for a in talk.ask(2, 1, wanted) if isinstance(a, Evict) and a.client == 1)
-    memory = talk.set(1, allocated=50.5)
-    answer, = (
-        a for a in limits(talk.tell(Evicted(1, memory, probe.number, 0)), 2) if a.number == 1)
-    assert answer.commit < int(wanted * GIB)
-
-
-def test_commit_request_is_refused_when_another_client_ignores_a_reclaim() -> None:
-    talk = one_has_half()
-    talk.ask(2, 1, 110 - 1 - 50)
-    actions = talk.wait(10)
+    if used is None:
+        actions = talk.wait(10)
+    else:
+        actions = talk.tell(Evicted(1, talk.set(1, allocated=used), probe.number, 0))
     answer, = (a for a in limits(actions, 2) if a.number == 1)
-    assert answer.commit < (110 - 1 - 50) * GIB
+    assert (answer.commit >= wanted * GIB) is is_granted
 
 
-def test_new_commit_grant_is_not_reclaimed_before_the_client_can_use_it() -> None:
+@pytest.mark.parametrize("uses", [True, False])
+def test_new_commit_grant_is_reclaimed_only_after_a_second_without_use(uses: bool) -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
     talk.ask(1, 1, 60)                  # the thread has not allocated yet
-    assert granted(talk, 2, 60) is None
+    assert not [a for a in limits(talk.obey(talk.ask(2, 1, 60)), 2) if a.number]
     assert talk.view(1).commit >= 60 * GIB
-    answer, = (a for a in limits(talk.changed(1, allocated=60), 2) if a.number)
-    assert answer.commit < 60 * GIB
-
-
-def test_unused_commit_grant_may_be_reclaimed_after_a_second() -> None:
-    talk = Talk(100, host=0)
-    talk.join(1)
-    talk.join(2)
-    talk.ask(1, 1, 60)
-    talk.obey(talk.ask(2, 1, 60))
-    actions = talk.obey(talk.wait(1))
-    assert talk.view(1).commit == 0
-    answer, = (a for a in limits(actions, 2) if a.number == 1)
-    assert answer.commit >= 60 * GIB
+    actions = talk.changed(1, allocated=60) if uses else talk.obey(talk.wait(1))
+    assert (talk.view(1).commit > 0) is uses
+    answer, = (a for a in limits(actions, 2) if a.number)
+    assert (answer.commit >= 60 * GIB) is not uses
 
 
 def test_commit_limits_are_sent_again_after_a_change_of_capacity() -> None:
@@ -225,20 +188,6 @@ def test_waiting_commit_requests_are_decided_at_once_after_a_pin_grant_to_anothe
     assert refused.commit < 98 * GIB        # would not fit beside the memory pinned by client 3
 
 
-def test_commit_request_is_answered_only_after_clients_have_reconnected() -> None:
-    talk = Talk(gather=1)
-    talk.join(1, commit=10)
-    assert talk.ask(1, 1, 50) == []
-    assert [a.number for a in limits(talk.wait(1), 1)] == [1]
-
-
-def test_commit_granted_by_an_earlier_daemon_is_kept() -> None:
-    talk = Talk(gather=1)
-    first, *_ = talk.join(1, 10, 10, commit=30)
-    assert isinstance(first, Limits)
-    assert first.commit == 30 * GIB
-
-
 def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bool:
     """Whether the request is granted; a refused client has released the memory."""
     answer, = (one for one in limits(talk.beyond(client, number, size), client)
@@ -248,28 +197,20 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
     return answer.beyond >= int(size * GIB)
 
 
-def test_allocations_too_large_for_the_card_are_bounded_by_unpromised_host_memory() -> None:
+def test_allocations_too_large_for_the_card_and_commits_share_unpromised_host_memory() -> None:
     talk = Talk(capacity=100, host=64)          # of which 4 are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)
-    assert not may_hold_beyond(talk, 1, 61)
+    assert not may_hold_beyond(talk, 1, 61, 2)
     talk.join(2, 30)
-    assert may_hold_beyond(talk, 1, 29)
-    assert not may_hold_beyond(talk, 1, 31)
-
-
-def test_allocations_too_large_for_the_card_reduce_commits_and_free_host_memory() -> None:
-    talk = Talk(capacity=100, host=64)
-    talk.join(1, 90)
-    assert may_hold_beyond(talk, 1, 50)
-    assert talk.scheduler.snapshot().host_free == 14 * GIB
-    talk.join(2)
-    answer, = limits(talk.ask(2, 1, 30), 2)
-    assert answer.commit < 30 * GIB
+    assert may_hold_beyond(talk, 1, 29, 3)
+    assert not may_hold_beyond(talk, 1, 31, 4)
+    assert may_hold_beyond(talk, 1, 20, 5)
+    assert talk.scheduler.snapshot().host_free == 44 * GIB
+    assert answer(talk, 2, 41).commit < 41 * GIB
     talk.changed(1, beyond=0)
     assert talk.scheduler.snapshot().host_free == 64 * GIB
-    answer, = limits(talk.ask(2, 2, 30), 2)
-    assert answer.commit >= 30 * GIB
+    assert answer(talk, 2, 41, 2).commit >= 41 * GIB
 
 
 def test_client_with_a_memory_limit_may_not_oversubscribe_the_card() -> None:
@@ -302,6 +243,16 @@ def test_control_group_memory_limit_does_not_bound_pinned_memory() -> None:
     talk.changed(1, pinned=40, answered=1)
     assert answer(talk, 1, 55, 2).commit == 55 * GIB
     assert answer(talk, 1, 56, 3).reason
+
+
+def test_control_group_memory_limit_reclaims_the_commit_of_freed_pinned_memory() -> None:
+    talk = Talk(100, domains=domains(box=16))
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
+    talk.changed(1, pinned=40, answered=1)
+    talk.wait(2)
+    actions = talk.changed(1, pinned=0)
+    assert {one.commit for one in limits(actions, 1)} == {0}
 
 
 def test_unused_commit_is_reclaimed_for_another_client_of_a_full_control_group() -> None:
@@ -349,6 +300,9 @@ def test_control_group_memory_limit_bounds_the_bytes_evicted_from_a_client() -> 
     assert not talk.view(2).fits
     assert talk.view(1).fits
     assert talk.view(1).memory.resident == 60 * GIB
+    talk.join(4)
+    assert answer(talk, 4, 61).commit < 61 * GIB
+    talk.leave(4)
     talk.join(3, 60)
     actions = talk.obey(talk.want(3))   # client 3 gets the card
     talk.idle(1)
@@ -359,17 +313,7 @@ def test_control_group_memory_limit_bounds_the_bytes_evicted_from_a_client() -> 
     assert talk.view(1).memory.resident >= 40 * GIB
 
 
-def test_lowered_control_group_memory_limit_bounds_commits_beside_unevictable_memory() -> None:
-    shared = domains(box=64)
-    talk = Talk(100, domains=shared)
-    talk.run(1, 60, BOX)
-    shared.set_limit("box", 20 * GIB)
-    talk.join(2)
-    assert answer(talk, 2, 61).commit < 61 * GIB
-    assert answer(talk, 2, 60, 2).commit >= 60 * GIB
-
-
-def test_lowered_control_group_memory_limit_reclaims_unused_host_memory() -> None:
+def test_lowered_control_group_memory_limit_reclaims_host_memory_or_loads_swapped_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -378,8 +322,6 @@ def test_lowered_control_group_memory_limit_reclaims_unused_host_memory() -> Non
     orders = [a for a in talk.tell(Tick()) if isinstance(a, Load)]
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
 
-
-def test_lowered_control_group_memory_limit_loads_swapped_memory_that_exceeds_it() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.join(1, 60, 0, domains=BOX)
@@ -420,16 +362,6 @@ def test_control_group_memory_limit_reduces_no_commits_granted_by_an_earlier_dae
     assert answer(talk, 1, 41).reason == "the limit of box"
     other, = shared.named(("other",))
     assert other.untaken > 1 << 60
-
-
-def test_control_group_memory_limit_reclaims_the_commit_of_freed_pinned_memory() -> None:
-    talk = Talk(100, domains=domains(box=16))
-    talk.join(1, domains=BOX)
-    assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
-    talk.changed(1, pinned=40, answered=1)
-    talk.wait(2)
-    actions = talk.changed(1, pinned=0)
-    assert {one.commit for one in limits(actions, 1)} == {0}
 
 
 class Court:

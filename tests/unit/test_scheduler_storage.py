@@ -18,6 +18,8 @@ from nvshared.scheduler.events import (
     Stored,
     TenantChanged,
     TenantTerms,
+    Terms,
+    TermsChanged,
     Tick,
 )
 from nvshared.scheduler.turns import STALLED
@@ -66,6 +68,9 @@ def store(talk: Talk, client: int, size: float = 1000) -> list[Action]:
 
 
 def test_memory_of_a_client_is_stored_on_disk_once_idle_for_park_after() -> None:
+    without = with_disk(0)
+    idle(without, 1, 20)
+    assert not stores(without.wait(3600))
     talk = with_disk(100)
     idle(talk, 1, 20)
     assert not stores(talk.wait(599))
@@ -73,12 +78,6 @@ def test_memory_of_a_client_is_stored_on_disk_once_idle_for_park_after() -> None
     assert stores(store(talk, 1)) == [(1, 20)]
     assert not stores(talk.wait(100))
     assert talk.view(1).memory.disk == 20 * GIB
-
-
-def test_memory_of_an_idle_client_is_not_stored_without_a_disk() -> None:
-    talk = with_disk(0)
-    idle(talk, 1, 20)
-    assert not stores(talk.wait(3600))
 
 
 def test_disk_store_is_cancelled_when_its_client_wants_a_turn() -> None:
@@ -133,22 +132,16 @@ def test_commits_of_ten_programs_of_20_gib_are_granted_on_an_80_gib_card_with_a_
     assert limits(answers, 9)[-1].commit < 20 * GIB
 
 
-def test_disk_budget_bounds_stored_bytes() -> None:
-    talk = with_disk(30)
-    idle(talk, 1, 20)
-    idle(talk, 2, 20)
-    assert stores(talk.wait(600)) == [(1, 20.1), (2, 9.9)]
-
-
-def test_tenant_disk_limit_bounds_stored_bytes() -> None:
-    talk = with_disk(100)
-    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=12 * GIB)))
+@pytest.mark.parametrize(("disk", "limit"), [(30, 0), (100, 30)])
+def test_disk_budget_and_tenant_disk_limit_bound_stored_bytes(disk: int, limit: int) -> None:
+    talk = with_disk(disk)
+    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=limit * GIB)))
     for client in (1, 2):
-        talk.memory[client] = Memory(10 * GIB, host=10 * GIB)
-        talk.tell(Joined(client, talk.memory[client], tenants=("user:a",), commit=10 * GIB))
-    assert stores(talk.wait(600)) == [(1, 10.1), (2, 1.9)]
+        talk.memory[client] = Memory(20 * GIB, host=20 * GIB)
+        talk.tell(Joined(client, talk.memory[client], tenants=("user:a",), commit=20 * GIB))
+    assert stores(talk.wait(600)) == [(1, 20.1), (2, 9.9)]
     talk.leave(1)
-    assert stores(store(talk, 2)) == [(2, 10.1)]
+    assert stores(store(talk, 2)) == [(2, 20.1)]
 
 
 @pytest.mark.parametrize(("limit", "tenants"), [(12, 1), (12, 10), (1000, 10)])
@@ -257,21 +250,15 @@ def test_stored_bytes_that_a_client_reports_beyond_its_store_order_use_no_disk_b
     assert 20 * GIB <= talk.view(1).memory.disk <= 21 * GIB
 
 
-def test_scheduler_counts_bytes_stored_on_disk_that_a_hello_reports_after_a_restart() -> None:
+def test_scheduler_counts_stored_bytes_that_a_hello_reports_up_to_the_disk_budget() -> None:
     talk = with_disk(100)
-    talk.tell(Joined(1, Memory(20 * GIB, disk=15 * GIB, host=5 * GIB), commit=20 * GIB))
-    assert talk.view(1).memory.disk == 15 * GIB
-    assert talk.scheduler._card.groups.sums.disk == 15 * GIB
-    talk.tell(Left(1))
+    for client, size, counted in ((1, 80, 80), (2, 80, 100), (3, 20, 100)):
+        memory = Memory(size * GIB, disk=size * GIB)
+        talk.tell(Joined(client, memory, commit=size * GIB, account="user:1"))
+        assert 80 * GIB <= talk.scheduler._card.groups.sums.disk <= counted * GIB
+    for client in (1, 2, 3):
+        talk.tell(Left(client))
     assert talk.scheduler._card.groups.sums.disk == 0
-
-
-def test_scheduler_counts_stored_bytes_that_a_hello_reports_only_up_to_the_disk_budget() -> None:
-    talk = with_disk(100)
-    talk.tell(Joined(1, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
-    talk.tell(Joined(2, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
-    talk.tell(Joined(3, Memory(20 * GIB, disk=20 * GIB), commit=20 * GIB, account="user:1"))
-    assert talk.scheduler._card.groups.sums.disk <= 100 * GIB
 
 
 def test_holder_frees_its_disk_copies_while_little_of_the_disk_is_free() -> None:
@@ -321,8 +308,6 @@ def test_suspended_client_is_evicted_through_host_memory_to_disk() -> None:
     talk = with_disk(100, host=4)
     talk.join(1, 40, 40)
     talk.tell(Tick())
-    from nvshared.scheduler.events import Terms, TermsChanged
-
     talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
     for _ in range(60):
         if not talk.memory[1].resident:

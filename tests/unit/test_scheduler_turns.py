@@ -10,7 +10,6 @@ from nvshared.scheduler.actions import (
     Evict,
     Load,
     Run,
-    Stop,
     TurnEnd,
     TurnEnded,
     TurnStarted,
@@ -35,17 +34,15 @@ def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_clients_that_fit_run_together_without_stops() -> None:
+def test_clients_that_do_not_fit_take_turns() -> None:
     talk = Talk()
-    for client in (1, 2, 3):
-        assert client in runs(talk.run(client, 33))
+    talk.run(1, 70)
+    talk.run(3, 30)
     talk.wait(100 * TQ)
     assert stops(talk.said) == []
     assert talk.scheduler.snapshot().state is CardState.SHARED
-
-
-def test_clients_that_do_not_fit_take_turns() -> None:
-    talk = Talk()
+    talk.leave(3)
+    talk.leave(1)
     talk.run(1, 70)
     assert (1, True) in paced(talk.run(2, 70))
     assert talk.scheduler.snapshot().state is CardState.TURNS
@@ -73,7 +70,10 @@ def test_turn_longer_than_the_quantum_ends_at_once_when_a_client_waits() -> None
     talk = Talk()
     talk.run(1, 70)
     talk.wait(10 * TQ)
+    talk.idle(1)                        # no RUN asked for this report
     assert stops(talk.run(2, 70)) == [1]
+    actions = talk.obey(talk.stopped(1))
+    assert [one.reason for one in actions if isinstance(one, TurnEnded)] == [TurnEnd.QUANTUM]
 
 
 def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
@@ -82,15 +82,8 @@ def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     assert stops(talk.idle(1)) == [1]
     actions = talk.obey(talk.stopped(1, wants=False))
     assert TurnEnded(1, TurnEnd.IDLE, SECOND) in actions
-    assert runs(actions)[:1] == [2]
+    assert paced(actions)[:1] == [(2, False)]   # no other client waits any more
     assert talk.view(1).state is ClientState.IDLE
-
-
-def test_idle_report_before_another_client_waits_ends_no_turn() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.idle(1)
-    assert stops(talk.run(2, 70)) == []
 
 
 def test_queue_of_equal_clients_is_first_come_first_served() -> None:
@@ -213,17 +206,15 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
     assert runs(talk.stopped(3)) == [1]
 
 
-def test_shortened_quantum_applies_to_the_current_turn() -> None:
+def test_shortened_quantum_applies_to_the_current_turn_and_leaving_ends_a_turn_at_once() -> None:
     talk = two_programs(70)
     talk.wait(10)
     talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
     assert stops(talk.wait(4.999)) == []
     assert stops(talk.wait(0.001)) == [1]
-
-
-def test_pacing_ends_when_no_other_client_waits() -> None:
-    talk = two_programs(70)
-    assert (1, False) in paced(talk.leave(2))
+    actions = talk.obey(talk.leave(1))
+    assert TurnEnded(1, TurnEnd.LEFT, 15 * SECOND) in actions
+    assert 2 in runs(actions)
 
 
 def test_stop_of_a_client_that_reopens_its_gate_is_repeated_after_doubling_pauses() -> None:
@@ -241,14 +232,6 @@ def test_stop_of_a_client_that_reopens_its_gate_is_repeated_after_doubling_pause
     talk.wait(TQ)
     talk.reopened(1)
     assert stops(talk.wait(2)) == [1]
-
-
-def test_client_that_disconnects_ends_its_turn_at_once() -> None:
-    talk = two_programs(70)
-    talk.wait(3)
-    actions = talk.obey(talk.leave(1))
-    assert TurnEnded(1, TurnEnd.LEFT, 3 * SECOND) in actions
-    assert 2 in runs(actions)
 
 
 def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
@@ -288,8 +271,7 @@ def test_restarted_scheduler_stops_clients_that_do_not_fit() -> None:
     talk = Talk(gather=1)
     talk.join(1, 70, 70, running=True, commit=70)
     talk.join(2, 70, 70, running=True, commit=70)
-    actions = talk.wait(1)
-    assert [a for a in actions if isinstance(a, Stop)] == [Stop(1)]
+    assert stops(talk.wait(1)) == [1]
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
@@ -356,43 +338,31 @@ def test_hand_over_evicts_and_loads_memory_in_overlapping_steps() -> None:
     assert talk.memory[2].resident == 10 * GIB
 
 
-def test_chosen_client_is_loaded_into_free_memory_before_evictions_end() -> None:
-    talk = Talk()
+@pytest.mark.parametrize(("step", "loaded"), [(1000, []), (10, [(2, 10), (2, 20)])])
+def test_chosen_client_is_loaded_into_free_memory_before_evictions_end_in_whole_steps(
+        step: int, loaded: list[tuple[int, int]]) -> None:
+    talk = Talk(step=step)
     talk.join(1, 60, 60)
     talk.join(2, 70)
     actions = talk.want(2)
-    assert evicts(actions) == [(1, 30)]
-    # client 2 is loaded into the 40 GiB that are free, then into the 30 that the eviction frees
+    assert loads(actions) == loaded
+    # The rest is loaded into the 30 GiB that the eviction frees.
     talk.obey(actions)
+    assert talk.memory[1].resident == 30 * GIB
     assert talk.view(2).state is ClientState.RUNNING
 
-    talk = Talk(step=10)
-    talk.join(1, 60, 60)
-    talk.join(2, 70)
-    assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
-
-def test_chosen_client_that_grew_after_its_load_gets_more_memory() -> None:
+@pytest.mark.parametrize("idle", [0, 60])
+def test_holder_that_grows_gets_free_memory_or_memory_of_clients_without_a_turn(idle: int) -> None:
     talk = Talk()
-    talk.join(1, 50)
-    actions = talk.want(1)
-    talk.obey(actions)
-    actions = talk.need_room(1, allocated=70)
-    assert loads(actions)[-1][1] >= 70
-    talk.obey(actions)
-    assert talk.view(1).memory.resident == 70 * GIB
-    assert stops(talk.said) == []
-
-
-def test_holder_that_grows_gets_memory_of_clients_without_a_turn() -> None:
-    talk = Talk()
-    talk.join(1, 60, 60)
+    talk.join(1, idle, idle)
     talk.run(2, 40)
     actions = talk.need_room(2, allocated=60)
-    assert evicts(actions) == [(1, 40)]
+    assert evicts(actions) == ([(1, 40)] if idle else [])
     talk.obey(actions)
     assert talk.view(2).state is ClientState.RUNNING
     assert talk.memory[2].resident == 60 * GIB
+    assert stops(talk.said) == []
 
 
 def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None:
@@ -408,7 +378,7 @@ def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_holder_may_use_free_memory_of_the_card_until_another_client_needs_it() -> None:
+def test_holder_may_use_free_memory_of_the_card_that_no_other_client_needs() -> None:
     talk = Talk()
     talk.run(1, 50)
     assert talk.view(1).room == 51 * GIB
@@ -417,26 +387,11 @@ def test_holder_may_use_free_memory_of_the_card_until_another_client_needs_it() 
     assert evicts(actions) == [(1, 50)]
     talk.obey(actions)
     assert talk.view(2).state is ClientState.RUNNING
-
-
-def test_holder_may_not_use_free_memory_of_the_card_that_waiting_clients_need() -> None:
-    talk = Talk()
-    talk.run(1, 50)
-    talk.join(2, 60)
-    talk.obey(talk.want(2))
+    talk.obey(talk.leave(2))
+    talk.join(3, 60)
+    talk.obey(talk.want(3))
     talk.obey(talk.need_room(1, allocated=52))
     assert talk.view(1).room == 52 * GIB
-
-
-def test_queue_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.join(3, 40, 40)
-    talk.run(1, 40)
-    talk.run(2, 40)
-    assert talk.memory[2].resident == 40 * GIB
-    talk.wait(TQ)
-    talk.stopped(1)
-    assert talk.view(2).state is ClientState.RUNNING
 
 
 def test_queue_head_is_loaded_into_memory_that_a_holder_freed() -> None:
@@ -451,22 +406,16 @@ def test_queue_head_is_loaded_into_memory_that_a_holder_freed() -> None:
     assert talk.view(1).room >= 21 * GIB
 
 
-def test_shrinking_capacity_stops_a_holder_when_the_holders_no_longer_fit() -> None:
+def test_shrinking_capacity_stops_a_holder_only_when_several_holders_no_longer_fit() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.wait(1)
     talk.run(2, 50)
     assert stops(talk.tell(CapacityChanged(80 * GIB))) == [1]
-    assert evicts(talk.stopped(1)) == [(1, 30)]
-
-
-def test_shrinking_capacity_does_not_stop_the_only_client_of_the_card() -> None:
-    talk = Talk()
-    talk.run(1, 90)
-    actions = talk.tell(CapacityChanged(80 * GIB))
-    assert stops(actions) == []
-    talk.obey(actions)
-    assert talk.view(1).state is ClientState.RUNNING
+    assert evicts(talk.stopped(1, wants=False)) == [(1, 30)]
+    actions = talk.tell(CapacityChanged(40 * GIB))
+    assert stops(actions) == []         # client 2 is the only one
+    assert talk.view(2).state is ClientState.RUNNING
 
 
 def test_chosen_client_that_no_longer_fits_waits_until_capacity_grows() -> None:

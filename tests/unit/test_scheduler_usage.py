@@ -78,11 +78,7 @@ def test_usage_divides_the_cards_time_among_holders(seed: int) -> None:
     assert world.busy > 5 * SECOND
     assert sum(one.handovers for one in used) > 0
     assert sum(one.handover for one in used) <= world.scheduler.snapshot().counters.handover
-
-
-def test_usage_of_an_unknown_client_is_zero() -> None:
-    world = World(Settings(capacity=MIB, total=MIB, host_budget=0, gather=0))
-    assert not any(world.scheduler.usage(7, world.now))
+    assert not any(world.scheduler.usage(hooks[1].id, world.now))       # it has left
 
 
 TQ = 30
