@@ -87,14 +87,20 @@ def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machin
     assert sum(held > SECOND // 2 for held in stopped) > len(stopped) - 4   # the first turns
 
 
-def test_process_on_two_cards_is_a_gang(machine: Machine) -> None:
-    one = machine.team([0, 1], [10, 10], 3 * GIB)
-    other = machine.team([0, 1], [20, 20], 3 * GIB)
-    one.compute(600)
-    other.compute(600)
-    finish(machine, one, other)
-    assert max(apart(machine, one)[1:]) <= TOGETHER
-    assert max(apart(machine, other)[1:]) <= TOGETHER
+@pytest.mark.parametrize("pod", [False, True], ids=["process", "pod"])
+def test_process_or_pod_with_programs_on_two_cards_is_a_gang(machine: Machine, pod: bool) -> None:
+    teams = [Team(machine), Team(machine)]
+    for number, team in enumerate(teams, 1):
+        for card in (0, 1):
+            who = peer(10 * number + card * pod, 0)
+            if pod:
+                name = f"0000000{number}-0000-0000-0000-000000000000"
+                who = replace(who, tenants=(Tenant(Kind.POD, name),))
+            machine.rank(team, card, who, 3 * GIB)
+        team.compute(600)
+    finish(machine, *teams)
+    assert max(apart(machine, teams[0])[1:] if not pod else [0]) <= TOGETHER
+    assert max(apart(machine, teams[1])[1:]) <= TOGETHER
 
 
 @pytest.mark.parametrize(("names", "least", "most"), [("a", 26, 34), ("ab", 14, 24)])
@@ -141,33 +147,17 @@ def test_process_with_only_a_context_on_a_second_card_is_no_gang(machine: Machin
     finish(machine, one, other, limit=3 * SECOND)
 
 
-def test_pod_with_programs_on_two_cards_is_a_gang(machine: Machine) -> None:
-    teams = []
-    for number in (1, 2):
-        team = Team(machine)
-        for card in (0, 1):
-            pod = Tenant(Kind.POD, f"0000000{number}-0000-0000-0000-000000000000")
-            who = replace(peer(10 * number + card, 0), tenants=(pod,))
-            machine.rank(team, card, who, 3 * GIB)
-        team.compute(600)
-        teams.append(team)
-    finish(machine, *teams)
-    assert max(apart(machine, teams[1])[1:]) <= TOGETHER
-
-
-def test_gangs_of_two_users_with_the_same_name_are_separate(machine: Machine) -> None:
-    ours = machine.team([0], [10], GIB, name="a", expected=2)
+@pytest.mark.parametrize("is_pod", [False, True])
+def test_gangs_of_two_users_with_the_same_name_are_separate(
+        machine: Machine, is_pod: bool) -> None:
     team = Team(machine)
-    machine.rank(team, 1, replace(peer(11, 1000), gang="a", gang_size=2), GIB)
-    names = [client.gang for client in machine.manager.clients]
-    assert len(machine.manager.gangs.members(machine.client(ours.ranks[0]))) == 1, names
-
-
-def test_pod_with_several_users_has_a_gang_for_each(machine: Machine) -> None:
-    team = Team(machine)
-    pod = Tenant(Kind.POD, POD)
     for number, uid in enumerate((1000, 1001)):
-        machine.rank(team, number, replace(peer(10 + number, uid), tenants=(pod,)), GIB)
+        who = peer(10 + number, uid)
+        if is_pod:
+            who = replace(who, tenants=(Tenant(Kind.POD, POD),))
+        else:
+            who = replace(who, gang="a", gang_size=2)
+        machine.rank(team, number, who, GIB)
     assert [len(machine.manager.gangs.members(machine.client(one))) for one in team.ranks] == [1, 1]
 
 

@@ -467,32 +467,20 @@ def test_background_client_that_loads_returns_to_the_queue_for_a_normal_client()
     assert talk.view(2).state == "waiting"
 
 
-def test_high_priority_client_ends_no_turn_of_a_normal_client() -> None:
+def test_high_priority_client_ends_no_turn_and_background_client_overtakes_no_normal_client(
+        ) -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.HIGH)
+    talk.rank("user:erin", Priority.BACKGROUND)
     talk.come(1, "user:bob")
     talk.come(2, "user:carol")
+    assert runs(talk.come(4, "user:erin", 10)) == []
+    assert 5 in runs(talk.come(5, "user:dave", 10))     # a client of normal priority does
+    talk.leave(5)
     talk.wait(1)
     assert stops(talk.come(3, "user:alice")) == []
     assert stops(talk.wait(29)) == [1]
-    assert runs(talk.obey(talk.stopped(1))) == [3]
-
-
-def test_background_client_does_not_overtake_a_client_that_waits_for_memory() -> None:
-    talk = Ranked(100)
-    talk.rank("user:alice", Priority.BACKGROUND)
-    talk.come(1, "user:bob")
-    talk.come(2, "user:carol")
-    assert runs(talk.come(3, "user:alice", 10)) == []
-    assert 4 in runs(talk.come(4, "user:dave", 10))     # a client of normal priority does
-
-
-def test_clients_that_fit_run_together_whatever_their_priorities() -> None:
-    talk = Ranked(200)
-    talk.rank("user:alice", Priority.BACKGROUND)
-    talk.rank("user:bob", Priority.HIGH)
-    for client, tenant in ((1, "user:alice"), (2, "user:bob"), (3, "user:carol")):
-        assert client in runs(talk.come(client, tenant))
+    assert runs(talk.obey(talk.stopped(1)))[0] == 3
 
 
 def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
@@ -506,23 +494,17 @@ def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
 def test_background_client_observes_the_work_in_flight_of_all_holders_of_higher_priority() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
-    assert flight_orders(talk.come(1, "user:bob")) == []
-    assert flight_orders(talk.come(2, "user:alice")) == [(1, True), (2, 1, True)]
-    assert flight_orders(talk.join(3, 0, tenants=("user:carol",))) == [(3, True), (2, 3, True)]
-    assert flight_orders(talk.join(4, 0, tenants=("user:alice",))) == []     # it holds nothing yet
-    assert flight_orders(talk.leave(3)) == [(2, 3, False)]
-    assert flight_orders(talk.rank("user:alice", Priority.NORMAL)) == [(2, 1, False), (1, False)]
-    assert flight_orders(talk.rank("user:bob", Priority.BACKGROUND)) == [(2, True), (4, True),
-                                                               (1, 2, True), (1, 4, True)]
-    assert flight_orders(talk.leave(1)) == [(2, False), (4, False)]
-
-
-def test_background_client_does_not_observe_a_client_that_waits_for_memory() -> None:
-    talk = Ranked(100)
-    talk.rank("user:alice", Priority.BACKGROUND)
-    assert flight_orders(talk.come(1, "user:alice")) == []
-    talk.wait(1)
-    assert flight_orders(talk.come(2, "user:bob")) == []
+    orders = [
+        talk.come(1, "user:bob"), talk.come(2, "user:alice"),
+        talk.join(3, 0, tenants=("user:carol",)),
+        talk.join(4, 0, tenants=("user:alice",)),       # holds nothing yet
+        talk.come(5, "user:dave", 150),                 # waits for memory
+        talk.leave(5), talk.leave(3), talk.rank("user:alice", Priority.NORMAL),
+        talk.rank("user:bob", Priority.BACKGROUND), talk.leave(1)]
+    assert [*map(flight_orders, orders)] == [
+        [], [(1, True), (2, 1, True)], [(3, True), (2, 3, True)], [], [], [], [(2, 3, False)],
+        [(2, 1, False), (1, False)], [(2, True), (4, True), (1, 2, True), (1, 4, True)],
+        [(2, False), (4, False)]]
 
 
 def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tuple[Tenancy, Hook]:
@@ -535,6 +517,7 @@ def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tup
 
 def test_compute_limited_client_that_used_its_share_waits_for_the_next_accounting_window() -> None:
     world, one = limited(50)
+    one.kernel = MILLISECOND
     world.advance(WINDOW * 3 // 4)
     assert world.state(one) is ClientState.LIMITED
     now = world.scheduler.snapshot()
@@ -542,6 +525,9 @@ def test_compute_limited_client_that_used_its_share_waits_for_the_next_accountin
     assert now.state is CardState.IDLE
     world.advance(WINDOW // 2)
     assert one.open
+    world.advance(20 * SECOND)
+    # No turn is shorter. The first turn ends with the present window.
+    assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
 
 
 @pytest.mark.parametrize(("tail", "carryover", "least", "most"), [
@@ -651,14 +637,6 @@ def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kern
     assert 0.08 < share <= 0.10 + DRAIN / WINDOW
 
 
-def test_turns_of_a_compute_limited_client_last_at_least_50_ms() -> None:
-    world, one = limited(50)
-    one.kernel = MILLISECOND
-    world.advance(60 * SECOND)
-    # The first turn ends with the present window.
-    assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
-
-
 @pytest.mark.parametrize("percent", [10, 50, 80])
 def test_time_in_which_programs_of_a_tenant_run_together_uses_its_compute_limit_once(
         percent: int) -> None:
@@ -726,13 +704,16 @@ def test_tenant_with_two_running_programs_is_charged_despite_a_false_report_of_o
     assert talk.scheduler.deadline() == 100 * MILLISECOND
 
 
-def test_suspended_holder_is_stopped_and_evicted() -> None:
+@pytest.mark.parametrize("drains", [0, 1])
+def test_suspended_holder_is_stopped_and_evicted_even_after_a_late_drain(drains: int) -> None:
     world = Tenancy()
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
     world.advance(5 * SECOND)
     holder, waiter = (one, two) if one.granted else (two, one)
+    if drains:
+        holder.undrainable, holder.kernel = drains, 3 * SECOND
     world.put(holder, suspended=True)
-    world.advance(2 * SECOND)
+    world.advance((60 if drains else 2) * SECOND)
     assert waiter.open
     assert holder.resident == 0
     assert world.state(holder) is ClientState.SUSPENDED
@@ -758,18 +739,6 @@ def test_suspend_at_any_moment_of_a_hand_over_keeps_scheduler_invariants(moment:
     assert hooks[0].resident == hooks[1].resident == 0
 
 
-def test_suspended_client_that_drains_late_is_stopped_and_evicted() -> None:
-    world = Tenancy()
-    stubborn = world.program("user:alice", size=LARGE)
-    world.advance(SECOND)
-    stubborn.undrainable = 1
-    stubborn.kernel = 3 * SECOND
-    world.put(stubborn, suspended=True)
-    world.advance(60 * SECOND)
-    assert stubborn.resident == 0
-    assert world.state(stubborn) is ClientState.SUSPENDED
-
-
 def test_suspended_client_is_evicted_as_far_as_host_memory_allows() -> None:
     world = Tenancy(replace(SETTINGS, host_budget=GIB))
     one = world.program("user:alice", size=2 * GIB)
@@ -784,11 +753,14 @@ def test_suspended_client_is_evicted_as_far_as_host_memory_allows() -> None:
     assert one.open
 
 
-def test_preempt_ends_the_turn_for_the_next_client() -> None:
+def test_preempt_ends_a_single_turn_for_the_next_client_and_none_without_one() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
-    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
+    one = world.program("user:alice", size=LARGE)
+    world.advance(SECOND)
+    world.tell(Preempted())             # no client waits
+    two = world.program("user:alice", size=LARGE)
     world.advance(5 * SECOND)
-    assert one.open
+    assert (one.open, one.runs) == (True, 1)
     world.tell(Preempted())
     world.advance(SECOND)
     assert two.open
@@ -821,19 +793,6 @@ def test_resumed_client_without_work_stays_idle() -> None:
     talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
     assert runs(talk.obey(talk.tell(TermsChanged(1, Terms())))) == []
     assert talk.view(1).state is ClientState.IDLE
-
-
-def test_preempt_without_a_waiting_client_ends_no_turn() -> None:
-    world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
-    one, two = world.program("user:alice"), world.program("user:alice")
-    world.advance(SECOND)
-    world.tell(Preempted())
-    late = world.program("user:alice", size=LARGE)
-    world.program("user:alice", size=LARGE)
-    world.advance(5 * SECOND)
-    assert late.paced
-    assert [one.runs, two.runs, late.runs] == [1, 1, 1]
-    assert not any(end.reason is TurnEnd.PREEMPTED for end in world.ends)
 
 
 def test_suspended_tenant_suspends_present_and_later_clients() -> None:
@@ -968,32 +927,20 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     assert answer(talk, 3, 80).commit >= 80 * GIB
 
 
-def test_first_limits_sent_to_a_client_observe_the_memory_limit_of_its_tenant() -> None:
-    talk = Talk(100)
-    terms = {"user:alice": TenantTerms(memory_limit=10 * GIB)}
-    talk.tell(Joined(1, tenants=ALICE, terms=terms))
-    talk.memory[1] = Memory()
-    assert last_limits(talk, 1).total == 10 * GIB
-    assert answer(talk, 1, 11).commit < 11 * GIB
-
-
 def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:
     talk = Talk(100)
-    put(talk, "user:alice", 10)
-    for client in (1, 2):
-        talk.join(client, tenants=ALICE)
+    talk.tell(Joined(1, tenants=ALICE, terms={"user:alice": TenantTerms(memory_limit=10 * GIB)}))
+    talk.memory[1] = Memory()
+    talk.join(2, tenants=ALICE)
     assert (last_limits(talk, 1).total, last_limits(talk, 1).most) == (10 * GIB, 10 * GIB)
     assert last_limits(talk, 1).beyond == 0
-    answer(talk, 1, 6)
+    assert answer(talk, 1, 11).commit < 11 * GIB
+    answer(talk, 1, 6, 2)
     talk.changed(1, allocated=6)
-    talk.wait(1)
-    assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (10 * GIB, 4 * GIB)
-    put(talk, "user:alice", 20)
-    talk.wait(1)
-    assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (20 * GIB, 14 * GIB)
-    put(talk, "user:alice")
-    talk.wait(1)
-    assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (100 * GIB, 100 * GIB)
+    for limit, size, most in ((10, 10, 4), (20, 20, 14), (0, 100, 100)):
+        put(talk, "user:alice", limit)
+        talk.wait(1)
+        assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (size * GIB, most * GIB)
 
 
 def test_tenant_memory_limit_below_allocated_memory_refuses_further_commits() -> None:
