@@ -118,33 +118,18 @@ def test_gangs_and_a_program_on_a_card_get_equal_time(machine: Machine, names: s
     assert all(least * SECOND < each < most * SECOND for each in held), held
 
 
-def test_gangs_that_pairwise_share_a_card_do_not_deadlock() -> None:
-    machine = Machine(cards=3)
-    teams = [
-        machine.team(cards, [pid, pid + 1], 3 * GIB, name=f"{pid:x}")
-        for pid, cards in ((10, [0, 1]), (20, [1, 2]), (30, [2, 0]))]
+@pytest.mark.parametrize("fits", [True, False])
+def test_gangs_that_fit_or_have_only_a_context_on_their_second_card_run_together_without_stops(
+        machine: Machine, fits: bool) -> None:
+    teams = [machine.team([number, 1 - number], [10 + number] * 2, GIB if fits else 0)
+             for number in (0, 1)]
     for team in teams:
-        team.compute(600)
-    finish(machine, *teams)
-
-
-def test_gangs_that_fit_run_together_without_stops(machine: Machine) -> None:
-    teams = [machine.team([0, 1], [pid, pid + 1], GIB, name=f"{pid:x}") for pid in (10, 20)]
+        team.ranks[1].allocate(0 if fits else 3 * GIB)
+    machine.advance(SECOND)
     for team in teams:
         team.compute(400)
     finish(machine, *teams, limit=3 * SECOND)
     assert not [reason for _, _, reason in machine.ends if reason == "gang"]
-
-
-def test_process_with_only_a_context_on_a_second_card_is_no_gang(machine: Machine) -> None:
-    one = machine.team([0, 1], [10, 10], 0)
-    one.ranks[1].allocate(3 * GIB)
-    other = machine.team([1, 0], [20, 20], 0)
-    other.ranks[1].allocate(3 * GIB)
-    machine.advance(SECOND)
-    one.compute(400)
-    other.compute(400)
-    finish(machine, one, other, limit=3 * SECOND)
 
 
 @pytest.mark.parametrize("is_pod", [False, True])
@@ -159,18 +144,6 @@ def test_gangs_of_two_users_with_the_same_name_are_separate(
             who = replace(who, gang="a", gang_size=2)
         machine.rank(team, number, who, GIB)
     assert [len(machine.manager.gangs.members(machine.client(one))) for one in team.ranks] == [1, 1]
-
-
-def test_gang_with_a_dead_rank_blocks_no_other_gang(machine: Machine) -> None:
-    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
-    other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
-    one.compute(2000)
-    other.compute(600)
-    machine.advance(1500 * MILLISECOND)
-    for rank in one.ranks:
-        machine.kill(rank)
-        machine.advance(300 * MILLISECOND)
-    finish(machine, other)
 
 
 def test_gang_with_a_suspended_member_does_not_run(machine: Machine) -> None:

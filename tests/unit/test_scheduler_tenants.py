@@ -545,8 +545,9 @@ def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accoun
     assert least < share <= most
 
 
-@pytest.mark.parametrize("percent", [5, 25, 75])
-@pytest.mark.parametrize("kernel", [7 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
+@pytest.mark.parametrize(("percent", "kernel"), [
+    (5, 7 * MILLISECOND), (75, 7 * MILLISECOND), (25, 100 * MILLISECOND), (5, 2 * SECOND),
+    (75, 2 * SECOND)])
 def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_periods(
         percent: int, kernel: int) -> None:
     world, one = limited(percent, SETTINGS)
@@ -637,20 +638,6 @@ def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kern
     assert 0.08 < share <= 0.10 + DRAIN / WINDOW
 
 
-@pytest.mark.parametrize("percent", [10, 50, 80])
-def test_time_in_which_programs_of_a_tenant_run_together_uses_its_compute_limit_once(
-        percent: int) -> None:
-    world = Tenancy()
-    world.set_terms("user:alice", compute_limit=percent)
-    hooks = [world.program("user:alice") for _ in range(3)]
-    other = world.program("user:bob")
-    for hook in (*hooks, other):
-        hook.kernel = 10 * MILLISECOND
-    *shares, beside = world.computed(*hooks, other, time=40 * SECOND)
-    assert shares == pytest.approx([percent / 100] * 3, rel=0.06, abs=0.01)
-    assert beside > 0.9
-
-
 # Tenants of the programs; compute limits in percent of tenants and of the first program; maximum
 # share of each program; sum of their shares.
 LIMITED: dict[str, tuple[Settings, list[str], dict[str, int], int, list[float], float]] = {
@@ -658,6 +645,8 @@ LIMITED: dict[str, tuple[Settings, list[str], dict[str, int], int, list[float], 
     "and its own": (SETTINGS, ["user:a"] * 2, {"user:a": 60}, 20, [0.2, 0.6], 0.8),
     "all levels": (
         TURNS, ["user:a job:1", "user:a"], {"user:a": 50, "job:1": 20}, 100, [0.2, 0.5], 0.5),
+    "together": (                       # time in which several run uses the limit once
+        SETTINGS, ["user:a"] * 3 + ["user:b"], {"user:a": 50}, 100, [0.5, 0.5, 0.5, 1], 2.48),
 }
 
 

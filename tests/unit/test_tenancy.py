@@ -97,16 +97,10 @@ def test_tenant_terms_reach_the_scheduler_with_the_first_client(daemon: Daemon) 
     assert daemon.sent_terms(1) == [TenantChanged("user:alice", alice)]
 
 
-def test_tenant_without_terms_is_not_announced_to_the_scheduler(daemon: Daemon) -> None:
-    client = daemon.joins(ALICE)
-    client.gpu.leave(client)
-    assert daemon.sent_terms() == []
-
-
 def test_changed_tenant_terms_are_sent_only_to_gpus_with_clients_of_that_tenant(
         daemon: Daemon) -> None:
-    daemon.joins(ALICE)
-    daemon.sent_terms()
+    client = daemon.joins(ALICE)
+    assert daemon.sent_terms() == []    # the tenant has none
     daemon.set("user:alice", weight=200)
     daemon.set("user:alice", memory_limit=GIB)
     daemon.set("user:alice", weight=0)
@@ -115,6 +109,8 @@ def test_changed_tenant_terms_are_sent_only_to_gpus_with_clients_of_that_tenant(
     assert [event.terms for event in daemon.sent_terms()] == [
         TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms()]
     assert daemon.sent_terms(1) == []
+    client.gpu.leave(client)
+    assert daemon.sent_terms() == []
 
 
 def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
@@ -222,10 +218,8 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
     assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
 
 
-@pytest.mark.parametrize("weight", [1, 1000])
-def test_tenants_file_with_the_least_or_largest_value_of_a_term_is_loaded(
-        tmp_path: Path, weight: int) -> None:
-    kept = {"user:a": {"weight": (weight, "")}}
+def test_tenants_file_with_the_least_and_largest_value_of_a_term_is_loaded(tmp_path: Path) -> None:
+    kept = {"user:a": {"weight": (1, "")}, "user:b": {"weight": (1000, "")}}
     TenantsFile(tmp_path).save(kept).result()
     assert TenantsFile(tmp_path).load() == kept
 
@@ -303,7 +297,8 @@ def test_compute_request_above_the_compute_limit_is_refused(daemon: Daemon) -> N
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
 
 
-def test_compute_limit_is_set_while_requests_of_rules_exceed_100_percent(daemon: Daemon) -> None:
+def test_compute_limit_is_set_while_requests_exceed_100_percent_but_not_below_a_request(
+        daemon: Daemon) -> None:
     daemon.rules = (
         Rule("user:alice", "compute-request", 80, "a:1"),
         Rule("job:*", "compute-request", 30, "a:2"))
@@ -312,13 +307,8 @@ def test_compute_limit_is_set_while_requests_of_rules_exceed_100_percent(daemon:
         daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
         daemon.set(f"job:{number}", compute_limit=90)
     assert daemon.manager.tenancy.terms("job:2").compute_limit == 90
-
-
-def test_compute_limit_below_the_request_of_a_rule_is_refused(daemon: Daemon) -> None:
-    daemon.rules = (Rule("job:*", "compute-request", 30, "a:1"),)
-    daemon.manager.reload()
-    with pytest.raises(InvalidArgs, match=r"job:7, 30 % from a:1, contradicts .* 10 % set by hand"):
-        daemon.set("job:7", compute_limit=10)
+    with pytest.raises(InvalidArgs, match=r"job:2, 30 % from a:2, contradicts .* 10 % set by hand"):
+        daemon.set("job:2", compute_limit=10)
 
 
 def test_tenant_terms_can_be_removed_while_rules_contradict_each_other(daemon: Daemon) -> None:
