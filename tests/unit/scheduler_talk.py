@@ -50,13 +50,15 @@ class Talk:
 
     def __init__(self, capacity: float = 100, host: float = 1000,
                  mode: AntiThrash = AntiThrash.AUTO, step: float = 1000, gather: float = 0,
-                 stuck_after: float = 10, domains: Domains | None = None) -> None:
+                 stuck_after: float = 10, domains: Domains | None = None,
+                 writeback: bool = False, **settings: Any) -> None:
         """`stuck_after`: longer than a test that leaves orders unanswered takes."""
         self.now = 0
         self.settings = Settings(capacity=int(capacity * GIB), total=int(capacity * GIB),
                                  host_budget=int(host * GIB), anti_thrash=mode,
-                                 step=int(step * GIB), gather=int(gather * SECOND), writeback=False,
-                                 stuck_after=int(stuck_after * SECOND))
+                                 step=int(step * GIB), gather=int(gather * SECOND),
+                                 stuck_after=int(stuck_after * SECOND), writeback=writeback,
+                                 **settings)
         self.scheduler = Scheduler(self.settings, 0, domains)
         self.memory: dict[int, Memory] = {}
         self.granted: set[int] = set()
@@ -264,3 +266,10 @@ def yields(actions: list[Action]) -> list[int]:
 
 def limits(actions: list[Action], client: int) -> list[Limits]:
     return [action for action in actions if isinstance(action, Limits) and action.client == client]
+
+
+def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> Limits:
+    """The answer to a COMMIT, at once or once other clients have carried out their orders."""
+    actions = talk.obey(talk.ask(client, number, size, pins))
+    found, = (one for one in limits(actions, client) if one.number == number)
+    return found

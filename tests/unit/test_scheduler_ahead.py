@@ -7,16 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import (
-    Action,
-    Evict,
-    Load,
-    Run,
-    TurnEnd,
-    TurnEnded,
-    Writeback,
-)
+from nvshared.scheduler.actions import Action, Evict, Load, Run, TurnEnd, TurnEnded, Writeback
 from nvshared.scheduler.card import BURST
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import AntiThrash, SettingsChanged, Terms, TermsChanged
@@ -37,18 +28,14 @@ AFTER = {A: B, B: C, C: A}
 TQ = 30
 
 
-def talking(step: float = 1000, host: float = 1000, capacity: float = 100,
-            domains: Domains | None = None) -> Talk:
+def talking(step: float = 1000, host: float = 1000, domains: Domains | None = None) -> Talk:
     """A scheduler with writeback on."""
-    talk = Talk(capacity=capacity, host=host, step=step)
-    talk.settings = replace(talk.settings, writeback=True)
-    talk.scheduler = Scheduler(talk.settings, 0, domains)
-    return talk
+    return Talk(host=host, step=step, domains=domains, writeback=True)
 
 
 def programs(sizes: tuple[int, ...]) -> Talk:
     """Programs of these GiB on a card of 100 GiB."""
-    talk = Talk(host=1000)
+    talk = Talk()
     for client, size in enumerate(sizes, A):
         talk.join(client, size)
     return talk
@@ -56,9 +43,7 @@ def programs(sizes: tuple[int, ...]) -> Talk:
 
 def regular(step: float = 1000) -> Talk:
     """Three programs of 45 GiB on a card of 100 GiB, with prefetch."""
-    talk = Talk(step=step, host=1000)
-    talk.settings = replace(talk.settings, prefetch=True)
-    talk.scheduler = Scheduler(talk.settings, 0)
+    talk = Talk(step=step, prefetch=True)
     for client in (A, B, C):
         talk.join(client, 45)
     return talk
@@ -505,15 +490,13 @@ def test_evict_chooses_the_least_frequently_used_client_when_pauses_are_random(s
     assert came[A] + came[B] < 6 * came[C]
 
 
-def three(*, capacity: float = 75, size: float = 30, bus_sharing: bool = True) -> Talk:
+def three(bus_sharing: bool = True) -> Talk:
     """Client 1 runs; 2 is next and not loaded; idle client 3 has the rest of the card."""
-    talk = Talk(capacity, step=5, mode=AntiThrash.ON, stuck_after=1000)
-    talk.settings = replace(talk.settings, bus_sharing=bus_sharing)
-    talk.scheduler = Scheduler(talk.settings, 0)
-    talk.join(3, size, size)
-    talk.join(1, size, size)
+    talk = Talk(75, step=5, mode=AntiThrash.ON, stuck_after=1000, bus_sharing=bus_sharing)
+    talk.join(3, 30, 30)
+    talk.join(1, 30, 30)
     talk.obey(talk.want(1))
-    talk.join(2, size)
+    talk.join(2, 30)
     return talk
 
 
@@ -601,7 +584,7 @@ def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holde
 
 
 def test_load_for_the_queue_head_continues_despite_copies_in_the_last_part_of_a_turn() -> None:
-    talk = three(size=30)
+    talk = three()
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     assert yields(talk.copying(1, inward=True)) == [2]
     assert not loads(talk.loaded(load, lacking=4, yielded=True))

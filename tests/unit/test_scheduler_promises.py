@@ -34,7 +34,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
-from tests.unit.scheduler_talk import Talk, limits, runs, stops
+from tests.unit.scheduler_talk import Talk, answer, limits, runs, stops
 
 BOX = ("box",)
 CARD, HOST = 8 * GIB, 32 * GIB
@@ -46,9 +46,9 @@ ONE = 10_000                            # id of the client that reports true fig
 
 def granted(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> bool | None:
     """Whether a COMMIT is granted; None: not answered yet."""
-    for answer in limits(talk.ask(client, number, size, pins), client):
-        if answer.number == number:
-            return answer.commit >= int(size * GIB)
+    for told in limits(talk.ask(client, number, size, pins), client):
+        if told.number == number:
+            return told.commit >= int(size * GIB)
     return None
 
 
@@ -229,13 +229,6 @@ def domains(**capacities: float) -> Domains:
     return made
 
 
-def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> Limits:
-    """The reply to a COMMIT, after other clients have carried out their orders."""
-    actions = talk.obey(talk.ask(client, number, size, pins))
-    found, = (one for one in limits(actions, client) if one.number == number)
-    return found
-
-
 def test_control_group_memory_limit_does_not_bound_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
@@ -355,8 +348,7 @@ def test_memory_limit_of_a_control_group_with_the_daemon_bounds_evictions_and_no
 
 def test_control_group_memory_limit_reduces_no_commits_granted_by_an_earlier_daemon() -> None:
     shared = domains(box=16)
-    talk = Talk(100)
-    talk.scheduler = Scheduler(replace(talk.settings, gather=0), 0, shared)
+    talk = Talk(100, domains=shared)
     talk.join(1, 40, 40, running=True, commit=40, domains=BOX)
     assert talk.view(1).commit == 40 * GIB
     assert answer(talk, 1, 41).reason == "the limit of box"

@@ -30,12 +30,9 @@ from tests.unit.test_scheduler_rows import Row
 SHORT = (3, 9, 24, 40, 41, 66, 70, 98, 312)
 
 
-def with_disk(disk: float, card: float = 80, host: float = 64,
-              park_after: int = 600 * SECOND) -> Talk:
+def with_disk(disk: float, host: float = 64) -> Talk:
     """A scheduler with `disk` GiB of a disk."""
-    talk = Talk(card, host, step=1)
-    talk.settings = replace(talk.settings, disk_budget=int(disk * GIB), park_after=park_after)
-    talk.scheduler = Scheduler(talk.settings, 0)
+    talk = Talk(80, host, step=1, disk_budget=int(disk * GIB))
     talk.tell(Tick())
     return talk
 

@@ -45,7 +45,7 @@ from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.turns import LEAST_TQ
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
-from tests.unit.scheduler_talk import Talk, limits, runs, stops
+from tests.unit.scheduler_talk import Talk, answer, limits, runs, stops
 from tests.unit.scheduler_world import World
 
 SETTINGS = Settings(
@@ -869,13 +869,6 @@ def test_randomly_changed_limits_weights_and_tenants_keep_scheduler_invariants(
 def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
     terms = TenantTerms(memory_limit=int(memory * GIB), host_memory_limit=int(host * GIB))
     talk.obey(talk.tell(TenantChanged(tenant, terms)))
-
-
-def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
-    """The answer to a COMMIT, at once or once other clients have carried out their orders."""
-    actions = talk.obey(talk.ask(client, number, size))
-    found, = (one for one in limits(actions, client) if one.number == number)
-    return found
 
 
 def last_limits(talk: Talk, client: int) -> Limits:
