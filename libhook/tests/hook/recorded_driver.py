@@ -116,17 +116,15 @@ def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str
         "{ return cuGetProcAddress_v2(symbol, entry, version, flags, 0); }\n"
         "static const struct { const char *symbol; int flags, version; void *entry; } answers[] = {"
     )
-    for answer in recorded():
-        entry = "newest" if answer.symbol in newer and answer.version > 12000 else answer.entry
-        if answer.entry in here:
-            lines.append(
-                f'    {{ "{answer.symbol}", {answer.flags}, {answer.version}, (void *){entry} }},')
-    for name in sorted(added):
-        for flags in (LEGACY, PER_THREAD):
-            lines.append(f'    {{ "{name}", {flags}, {LATEST}, (void *){name} }},')
-    for symbol in sorted(newer):
-        for flags in (LEGACY, PER_THREAD):
-            lines.append(f'    {{ "{symbol}", {flags}, {LATEST}, (void *)newest }},')
+    answers = [
+        (answer.symbol, answer.flags, answer.version,
+         "newest" if answer.symbol in newer and answer.version > 12000 else answer.entry)
+        for answer in recorded() if answer.entry in here]
+    latest = dict(zip(added, added, strict=True)) | dict.fromkeys(newer, "newest")
+    answers += [(symbol, flags, LATEST, entry) for symbol, entry in sorted(latest.items())
+                for flags in (LEGACY, PER_THREAD)]
+    lines += [f'    {{ "{symbol}", {flags}, {version}, (void *){entry} }},'
+              for symbol, flags, version, entry in answers]
     lines.append(f"""}};
 int cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t flags, int *status)
 {{

@@ -129,7 +129,7 @@ static void copy_3d(struct place to, struct place from, const struct shape *shap
 {
     bool waits;
     struct lane lane = lane_waiting(&waits);
-#define EXTENT                                                                               \
+#define EXTENT\
     .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from.address,                       \
     .srcPitch = shape->pitch, .srcHeight = shape->rows,                                     \
     .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to.address,                         \
