@@ -83,7 +83,9 @@ bool peer_send_files(int socket, void *packet, size_t size, const int *files, si
 /* The program's calls, executed in order by a thread of its own. */
 void program_start(void);
 void program_call(uint8_t what, uint8_t with); /* queues one call; dropped if too many are queued */
-bool program_done(void);             /* whether all calls have returned */
+void program_run(void (*act)(void)); /* queues a function of the test */
+void program_finish(void);           /* returns when all calls have returned, for which the daemon
+                                        answers */
 
 void state_begin(void);              /* to be called before the program allocates memory */
 void state_check(void);

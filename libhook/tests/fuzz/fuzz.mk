@@ -8,7 +8,7 @@ CLANG ?= clang
 SECONDS ?= 60
 FUZZ := $(BUILD)/fuzz
 FUZZ_ORDERS := $(addprefix tests/fuzz/,orders.c peer.c program.c state.c)
-FUZZ_SHARING := $(addprefix tests/fuzz/,sharing.c peer.c visitors.c liar.c)
+FUZZ_SHARING := $(addprefix tests/fuzz/,sharing.c peer.c program.c visitors.c liar.c)
 # The fuzzer's own dlsym() must stay the C library's.
 FUZZ_HOOK := $(filter-out src/driver/lookup.c src/driver/dlsym.S,$(wildcard src/*/*.c src/*/*.S))
 FUZZ_FLAGS := -std=gnu11 -O1 -g -pthread -Iinclude -Isrc -Itests/fuzz -fno-omit-frame-pointer \

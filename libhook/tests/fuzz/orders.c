@@ -82,31 +82,21 @@ static void step(struct input *input)
     peer_read(false, 0);
 }
 
-/* Waits until all calls of the program have returned. */
-static void finish(void)
-{
-    for (int waited = 0; !program_done(); waited += 10) {
-        MUST(waited < PATIENCE_MS, "the program hangs, though it has room and may run");
-        peer_accept();
-        peer_read(true, 10);
-    }
-}
-
 static void begin(void)
 {
     peer_listen();
     program_start();
     peer_accept();
     peer_read(true, PATIENCE_MS);
-    finish();
+    program_finish();
     /* The first eviction and load allocate what the service thread itself needs. */
     program_call(0, 4);
     peer_put_right();
-    finish();
+    program_finish();
     peer_evict_all();
     peer_put_right();
     program_call(7, 1);
-    finish();
+    program_finish();
     peer_introduce(true);
     state_begin();
 }
@@ -121,9 +111,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int steps = 0; steps < STEPS && input.size > 0; steps++)
         step(&input);
     peer_put_right();
-    finish();
+    program_finish();
     program_call(7, 1);              /* call 7 compares and frees all memory */
-    finish();
+    program_finish();
     peer_introduce(true);
     state_check();
     return 0;

@@ -23,7 +23,7 @@ static struct async_allocation {
 static struct {
     pthread_mutex_t lock;            /* protects the following fields; its holder calls nothing */
     pthread_cond_t changed;
-    struct { uint8_t what, with; } calls[QUEUE];
+    struct call { uint8_t what, with; void (*act)(void); } calls[QUEUE];
     unsigned first, count;
     bool busy;
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
@@ -126,36 +126,56 @@ static void *run(void *argument)
             queue.busy = false;
             pthread_cond_wait(&queue.changed, &queue.lock);
         }
-        uint8_t what = queue.calls[queue.first].what, with = queue.calls[queue.first].with;
+        const struct call next = queue.calls[queue.first];
         queue.first = (queue.first + 1) % QUEUE;
         queue.count--;
         queue.busy = true;
         pthread_mutex_unlock(&queue.lock);
-        call(what, with);
+        if (next.act != NULL)
+            next.act();
+        else
+            call(next.what, next.with);
         pthread_mutex_lock(&queue.lock);
     }
     return NULL;
 }
 
-void program_call(uint8_t what, uint8_t with)
+static void add(struct call call)
 {
     pthread_mutex_lock(&queue.lock);
     if (queue.count < QUEUE) {
-        unsigned last = (queue.first + queue.count++) % QUEUE;
-        queue.calls[last].what = what;
-        queue.calls[last].with = with;
+        queue.calls[(queue.first + queue.count++) % QUEUE] = call;
         queue.busy = true;
         pthread_cond_signal(&queue.changed);
     }
     pthread_mutex_unlock(&queue.lock);
 }
 
-bool program_done(void)
+void program_call(uint8_t what, uint8_t with)
+{
+    add((struct call){ what, with, NULL });
+}
+
+void program_run(void (*act)(void))
+{
+    add((struct call){ .act = act });
+}
+
+static bool is_done(void)
 {
     pthread_mutex_lock(&queue.lock);
     bool done = queue.count == 0 && !queue.busy;
     pthread_mutex_unlock(&queue.lock);
     return done;
+}
+
+void program_finish(void)
+{
+    for (int waited = 0; !is_done(); waited += 10) {
+        MUST(waited < PATIENCE_MS, "the program hangs, though it has room and may run");
+        peer_accept();
+        peer_read(true, 10);
+    }
 }
 
 void program_start(void)

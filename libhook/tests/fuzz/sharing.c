@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "block/region.h"
@@ -43,34 +42,12 @@ static size_t card_in_use(void)
     return total - free_bytes;
 }
 
-/* The program's thread: a daemon must answer its calls meanwhile. */
-static atomic_bool done;
-static void (*part)(void);
-
-static void *run(void *argument)
+static void carry_out(void (*part)(void))
 {
-    CUcontext context;
-    (void)argument;
-    succeed(cuDevicePrimaryCtxRetain(&context, 0), "making a context");
-    succeed(REAL(cuCtxSetCurrent)(context), "entering it");
-    part();
-    atomic_store(&done, true);
-    return NULL;
-}
-
-static void carry_out(void (*next)(void))
-{
-    pthread_t thread;
-    part = next;
-    atomic_store(&done, false);
-    MUST(pthread_create(&thread, NULL, run, NULL) == 0, "no thread");
+    program_run(part);
     peer_accept();
     peer_put_right();
-    for (int waited = 0; !atomic_load(&done); waited += 10) {
-        MUST(waited < PATIENCE_MS, "the program hangs, though it has room and may run");
-        peer_read(true, 10);
-    }
-    pthread_join(thread, NULL);
+    program_finish();
 }
 
 static void share(void)
@@ -103,6 +80,7 @@ static void begin(void)
     succeed(((CUresult (*)(unsigned int))dlsym(driver, "cuInit"))(0), "cuInit");
     succeed(REAL(cuDevicePrimaryCtxRetain)(&context, 0), "making a context");
     succeed(REAL(cuCtxSetCurrent)(context), "entering it");
+    program_start();
     carry_out(share);
     carry_out(compare);
     /* The first import allocates what the hook keeps for later imports. */
