@@ -62,10 +62,9 @@ CREATE(cuStreamCreateWithPriority, (CUstream *, unsigned int, int))
     EXPORT CUresult name(CUstream stream)                                             \
     {                                                                                 \
         struct capture *capture = stream == NULL ? NULL : capture_take(stream, NULL); \
-        struct listed_stream *listed = streams_destroying(stream);                    \
+        streams_destroy(stream);                                                      \
         stream_ends();                                                                \
         CUresult result = REAL(name)(stream);                                         \
-        streams_destroyed(listed);                                                    \
         if (capture != NULL && result != CUDA_SUCCESS)                                \
             capture_add(capture);                                                     \
         else                                                                          \

@@ -67,32 +67,27 @@ static CUevent mark_end(CUstream stream)
     return NULL;
 }
 
-struct listed_stream *streams_destroying(CUstream stream)
+void streams_destroy(CUstream stream)
 {
     struct listed_stream *listed;
     CUcontext same;
     if (streams_need_no_list() || stream == NULL)
-        return NULL;
+        return;
     pthread_mutex_lock(&streams_lock);
     for (listed = streams; listed != NULL && listed->stream != stream; listed = listed->next)
         continue;
     if (listed != NULL)
         listed->being_destroyed = true;
     pthread_mutex_unlock(&streams_lock);
+    if (listed == NULL)
+        return;
     RELAXED;
-    if (listed != NULL && REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
+    if (REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
         listed->end = mark_end(stream);
         /* Without the event, now is the last time to ask whether the stream is done. */
         listed->completed = listed->end == NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
         REAL(cuCtxPopCurrent_v2)(&same);
     }
-    return listed;
-}
-
-void streams_destroyed(struct listed_stream *listed)
-{
-    if (listed == NULL)
-        return;
     LOCKED(streams_lock);
     listed->stream = NULL;
     listed->being_destroyed = false;

@@ -12,9 +12,7 @@ static inline bool streams_need_no_list(void)
 
 /* Lists a stream that the program has created in the current context. False: out of memory. */
 bool streams_add(CUstream stream);
-/* Called before a stream is destroyed; the result is passed to streams_destroyed() afterwards. */
-struct listed_stream *streams_destroying(CUstream stream);
-void streams_destroyed(struct listed_stream *listed);
+void streams_destroy(CUstream stream);             /* called before a stream is destroyed */
 void streams_end_with(CUcontext context);
 
 uint64_t streams_moment(void);
