@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The service thread of a client carries out the daemon's orders one after the other and answers
- * them. Without a daemon it tries to connect at least twice a second; a client keeps its turn
+ * them. Without a daemon it tries to connect ten times a second; a client keeps its turn
  * meanwhile, or goes on waiting. */
 #include "daemon/service.h"
 
@@ -37,11 +37,22 @@
 #define BACKGROUND_US 50
 #define TIMER_SLACK_NS 1000              /* Linux's default of 50 us is too coarse */
 #define RECONNECT_FIRST_US 20000
-#define RECONNECT_LAST_US 500000
+#define RECONNECT_US 100000
 #define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
 #define DRAIN_PATIENCE_MOST_US 8000000
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
+
+/* One for each client, by index; used by the client's service thread only. */
+static struct service {
+    struct activity activity;
+    bool connected;                  /* a daemon was connected at the last keep_connection() */
+    bool received;                   /* an order has arrived on this connection */
+    bool complained;                 /* a message on stderr says that no order has arrived */
+    bool idle_reported;
+    /* us: next attempt to connect; when `received` was last true; next report (0: none) */
+    uint64_t retry_at, received_at, report_at;
+} services[CLIENTS_MAX];
 
 /* Called when the connection has ended, and after a record that cannot be obeyed. */
 static void disconnect(struct client *client)
@@ -122,30 +133,40 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
 
 static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor);
 
-/* Called during a drain: waits for about `us` microseconds or until an order arrives; carries it
- * out if overtakes_drain(), else postpones it. Releases service_lock meanwhile. */
-static void await_order(void *argument, uint64_t us)
+/* Waits for the next order, at most `timeout_us`, and carries it out. `drains`: during a drain; an
+ * order that does not overtakes_drain() is postponed. */
+static void await_order(struct client *client, int64_t timeout_us, bool drains)
 {
-    struct client *client = argument;
     struct nvshare_order order;
     int connection = -1, descriptor = -1, got = 0;
-    pthread_mutex_unlock(&service_lock);
-    if (client->postponed_count < POSTPONED_MOST)
-        connection = client_wait(client, (int64_t)us);
-    else
-        usleep((useconds_t)us);
+    bool postponed = !drains && client_next_postponed(client, &order);
+    if (drains && client->postponed_count == POSTPONED_MOST)
+        usleep((useconds_t)timeout_us);
+    else if (!postponed)
+        connection = client_wait(client, timeout_us);
     if (connection >= 0)
         got = connection_receive(connection, &order, &descriptor, 0);
-    pthread_mutex_lock(&service_lock);
-    if (got == 1 && overtakes_drain(&order)) {
-        carry_out(client, &order, own_file_descriptor(descriptor));
-    } else if (got == 1) {
-        return_copies(client, &order);
-        client_postpone(client, &order);
+    services[client->index].received |= got == 1;
+    if (postponed || got == 1) {
+        LOCKED(service_lock);
+        if (!drains || overtakes_drain(&order)) {
+            carry_out(client, &order, own_file_descriptor(descriptor));
+        } else {
+            return_copies(client, &order);
+            client_postpone(client, &order);
+        }
     } else if (got < 0) {
         disconnect(client);
     }
     own_file_close(descriptor);
+}
+
+/* `rest` of drain_terms. */
+static void await_order_in_drain(void *client, uint64_t us)
+{
+    pthread_mutex_unlock(&service_lock);
+    await_order(client, (int64_t)us, true);
+    pthread_mutex_lock(&service_lock);
 }
 
 /* The program may write to its memory from now on. */
@@ -188,7 +209,7 @@ static void run(struct client *client, const struct nvshare_order *order)
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
-        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = await_order, .argument = client,
+        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = await_order_in_drain, .argument = client,
     };
     uint64_t began = now_microseconds();
     for (; clients_count() != 1; terms.patience *= 2) {
@@ -359,18 +380,6 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
     }
 }
 
-/* One for each client, by index; used by the client's service thread only. */
-static struct service {
-    struct activity activity;
-    bool connected;                  /* a daemon was connected at the last keep_connection() */
-    bool received;                   /* an order has arrived on this connection */
-    bool complained;                 /* a message on stderr says that no order has arrived */
-    bool idle_reported;
-    int64_t retry_us;                /* us from one attempt to connect to the next */
-    /* us: next attempt to connect; when `received` was last true; next report (0: none) */
-    uint64_t retry_at, received_at, report_at;
-} services[CLIENTS_MAX];
-
 /* Reconnects. A program that waits for a daemon looks as if it hung, so a message is printed
  * once. A service manager may accept connections for a daemon that cannot start: only an order
  * proves that it is alive. */
@@ -385,15 +394,12 @@ static int64_t keep_connection(struct client *client)
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
         service->received = false;
-        service->retry_us = RECONNECT_FIRST_US;
         service->retry_at = now + RECONNECT_FIRST_US;
     }
     if (!connected && now >= service->retry_at) {
         int socket = connection_open();
         connected = socket >= 0;
-        service->retry_us = service->retry_us * 2 < RECONNECT_LAST_US ? service->retry_us * 2
-                                                                      : RECONNECT_LAST_US;
-        service->retry_at = now + (uint64_t)service->retry_us;
+        service->retry_at = now + RECONNECT_US;
         if (connected) {
             LOCKED(memory_lock);
             client->socket = socket;
@@ -411,7 +417,7 @@ static int64_t keep_connection(struct client *client)
                  "goes on when nvshared is started again");
     }
     return !connected ? (int64_t)(service->retry_at - now)
-        : service->received ? NEVER : RECONNECT_LAST_US;
+        : service->received ? NEVER : RECONNECT_US;
 }
 
 /* Reports changed figures, and releases host memory that the program's frees have left unused. */
@@ -546,22 +552,6 @@ static int64_t run_steps(struct client *client)
     return first;
 }
 
-static void carry_out_next(struct client *client, int64_t timeout_us)
-{
-    struct nvshare_order order;
-    bool postponed = client_next_postponed(client, &order);
-    int connection = postponed ? -1 : client_wait(client, timeout_us), descriptor = -1;
-    int got = connection < 0 ? 0 : connection_receive(connection, &order, &descriptor, 0);
-    if (postponed || got == 1) {
-        services[client->index].received |= got == 1;
-        LOCKED(service_lock);
-        carry_out(client, &order, own_file_descriptor(descriptor));
-    } else if (got < 0) {
-        disconnect(client);
-    }
-    own_file_close(descriptor);
-}
-
 void *service_run(void *argument)
 {
     struct client *client = argument;
@@ -576,5 +566,5 @@ void *service_run(void *argument)
         .connected = true, .received = true, .received_at = now_microseconds(),
     };
     for (;;)
-        carry_out_next(client, run_steps(client));
+        await_order(client, run_steps(client), false);
 }
