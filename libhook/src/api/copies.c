@@ -2,9 +2,16 @@
 /* Wraps all copies. A copy waits at a closed gate even during a capture: the driver looks up the
  * addresses when it records a copy. Where no memory is mapped, the copy fails (cuMemcpyDtoDAsync),
  * or the driver takes the address for host memory (cuMemcpyAsync; driver 580). */
+#include <stddef.h>
+#include <string.h>
+
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
+
+_Static_assert(sizeof(CUDA_MEMCPY3D) == sizeof(CUDA_MEMCPY3D_PEER)
+               && offsetof(CUDA_MEMCPY3D, dstPitch) == offsetof(CUDA_MEMCPY3D_PEER, dstPitch),
+               "apart_3d() copies one to the other");
 
 /* Copies between cards without access to each other (peers.h) must name both contexts. */
 
@@ -20,15 +27,11 @@ static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
     if (copy == NULL || !is_on_device(copy->srcMemoryType) || !is_on_device(copy->dstMemoryType)
         || !memory_apart(copy->dstDevice, copy->srcDevice, &to_context, &from_context))
         return false;
-    *peer = (CUDA_MEMCPY3D_PEER){
-        .srcXInBytes = copy->srcXInBytes, .srcY = copy->srcY, .srcZ = copy->srcZ,
-        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = copy->srcDevice,
-        .srcContext = from_context, .srcPitch = copy->srcPitch, .srcHeight = copy->srcHeight,
-        .dstXInBytes = copy->dstXInBytes, .dstY = copy->dstY, .dstZ = copy->dstZ,
-        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = copy->dstDevice,
-        .dstContext = to_context, .dstPitch = copy->dstPitch, .dstHeight = copy->dstHeight,
-        .WidthInBytes = copy->WidthInBytes, .Height = copy->Height, .Depth = copy->Depth,
-    };
+    /* The two structures differ by the contexts, which are reserved in the first. */
+    memcpy(peer, copy, sizeof *peer);
+    peer->srcMemoryType = peer->dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    peer->srcContext = from_context;
+    peer->dstContext = to_context;
     return true;
 }
 
