@@ -3,7 +3,6 @@
 #include "driver/forked.h"
 
 #include <stdatomic.h>
-#include <stdint.h>
 #include <time.h>
 
 #include "driver/own_file.h"
@@ -56,15 +55,9 @@ static void in_parent(void)
 /* Without the checks of sanitizers, which forbid writing to the space between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void reset_variables(void)
 {
-    uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);
-    uintptr_t first = ((uintptr_t)__bss_start + sizeof(uintptr_t) - 1) & ~(sizeof(uintptr_t) - 1);
-    for (volatile char *byte = __bss_start; (uintptr_t)byte < first; byte++)
-        *byte = 0;
-    for (volatile uintptr_t *word = (volatile uintptr_t *)first; (uintptr_t)word < end; word++)
-        if (*word != 0)
-            *word = 0;
-    for (volatile char *byte = (volatile char *)end; byte < _end; byte++)
-        *byte = 0;
+    for (volatile char *byte = __bss_start; byte < _end; byte++)
+        if (*byte != 0)              /* else the write would copy a page of the parent's */
+            *byte = 0;
 }
 
 static void in_child(void)

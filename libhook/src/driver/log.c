@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver/file_identity.h"
 #include "driver/forked.h"
 #include "driver/locked.h"
+#include "driver/own_file.h"
 #include "driver/own_thread.h"
 #include "driver/setting.h"
 

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "driver/file_identity.h"
 #include "driver/forked.h"
 
 #define FILES_MOST 512               /* each GPU: a socket and a socket pair; and IPC peers */

@@ -102,7 +102,7 @@ static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
 {
     (void)size, (void)data;
     struct link_map tables;
-    if (symbols_object(object, &tables) && symbols_needs(&tables, "libcuda.so.1"))
+    if (symbols_object(object, &tables))
         symbols_references(&tables, bind_one);
     return 0;
 }

@@ -163,14 +163,3 @@ void symbols_references(const struct link_map *object, symbols_referred *visit)
                          value_of(object, DT_RELASZ) - relative * sizeof *data, visit);
     visit_references(object, &tables, at(object, DT_JMPREL), value_of(object, DT_PLTRELSZ), visit);
 }
-
-bool symbols_needs(const struct link_map *object, const char *library)
-{
-    struct tables tables;
-    if (!read_tables(object, &tables))
-        return false;
-    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++)
-        if (entry->d_tag == DT_NEEDED && symbols_same(tables.strings + entry->d_un.d_val, library))
-            return true;
-    return false;
-}

@@ -29,5 +29,3 @@ void symbols_functions(const struct link_map *object, symbols_visitor *visit);
 /* Calls `visit` for each slot of `object` that holds the address of another object's symbol. */
 typedef void symbols_referred(const char *name, void **slot);
 void symbols_references(const struct link_map *object, symbols_referred *visit);
-
-bool symbols_needs(const struct link_map *object, const char *library);
