@@ -93,7 +93,7 @@ static void capture_begins(void)
 {
     CUcontext context;
     LOCKED(capture_lock);
-    if (going_on == 0 && !client_none() && HAVE_REAL(cuCtxRecordEvent) && contexts_complete()) {
+    if (going_on == 0 && !client_none() && HAVE_REAL(cuCtxRecordEvent)) {
         gate_close(GATE_CAPTURING);
         submissions = gate_submissions();
         all_recorded = gate_gets_empty();

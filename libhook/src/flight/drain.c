@@ -156,17 +156,14 @@ bool drain_ending(CUcontext context)
     return result == CUDA_SUCCESS;
 }
 
-static bool add(struct drain *drain, CUcontext context)
+static void add(struct drain *drain, CUcontext context)
 {
     if (drain->count == drain->room) {
-        struct drain_part *part = realloc(drain->part, (drain->room + 1) * sizeof *part);
-        if (part == NULL)
-            return false;
-        drain->part = part;
-        drain->room++;
+        drain->part = realloc(drain->part, ++drain->room * sizeof *drain->part);
+        if (drain->part == NULL)
+            fatal("no memory to wait for the work of a GPU context");
     }
     drain->part[drain->count++] = (struct drain_part){ .context = context };
-    return true;
 }
 
 /* Destroys the drain's events; events of ended contexts were destroyed with their contexts. */
@@ -187,9 +184,8 @@ void drain_begin(struct drain *drain)
     drain->failing = false;
     drain->contexts_ended = contexts_ended();
     drain->moment = streams_moment();
-    drain->whole = contexts_complete();
-    while (drain->whole && (context = contexts_of(ANY_DEVICE, drain->count)) != NULL)
-        drain->whole = add(drain, context);
+    while ((context = contexts_of(ANY_DEVICE, drain->count)) != NULL)
+        add(drain, context);
 }
 
 static CUresult part_step(struct drain_part *part, uint64_t moment)
@@ -212,10 +208,10 @@ static CUresult part_step(struct drain_part *part, uint64_t moment)
 bool drain_step(struct drain *drain)
 {
     /* No context ends during the step: ending one takes service_lock, which is held. */
-    if (drain->contexts_ended != contexts_ended() || !drain->whole)
+    if (drain->contexts_ended != contexts_ended())
         drain_begin(drain);
-    bool all = drain->whole, failing = !drain->whole;
-    for (unsigned i = 0; i < drain->count && drain->whole; i++) {
+    bool all = true, failing = false;
+    for (unsigned i = 0; i < drain->count; i++) {
         CUresult result = part_step(&drain->part[i], drain->moment);
         if (result != CUDA_SUCCESS)
             all = false;

@@ -32,7 +32,6 @@ struct drain {
     unsigned contexts_ended;         /* contexts_ended() at drain_begin() */
     uint64_t moment;                 /* number of streams seen empty before drain_begin() */
     unsigned count, room;
-    bool whole;                      /* `part` covers all contexts */
     bool failing;                    /* the last step could not query a context that still works */
     struct drain_part {
         CUcontext context;

@@ -173,9 +173,23 @@ static void set_goal(uint64_t now)
     gate_allow(capture_going_on() ? UINT64_MAX : goal);
 }
 
-/* Runs `step` under service_lock, or skips it if the lock is taken. Called by a thread of the
+/* Records the marker that is due before pass `number`; 0: the thread waits. */
+static void mark(uint64_t number, uint64_t now)
+{
+    bool rested = count == 0;
+    collect_markers(now);
+    uint64_t covered = number > 0 ? number - 1 : atomic_load(&gate_taken);
+    bool due = number > 0 ? number >= atomic_load(&next_mark) : count == 0 && covered != done;
+    if (due)
+        record_marker(covered, now);
+    set_goal(now);
+    if (due && rested && in_background())
+        client_wake(owner);          /* the owner's service thread polls rarely while idle */
+}
+
+/* As mark(), under service_lock; does nothing if the lock is taken. Called by a thread of the
  * program, which may hold other locks. */
-static void step_locked(void (*step)(uint64_t number, uint64_t now), uint64_t number)
+static void mark_locked(uint64_t number)
 {
     /* A thread that is cancelled, or leaves by siglongjmp(), would keep the lock. */
     UNCANCELLED;
@@ -186,42 +200,18 @@ static void step_locked(void (*step)(uint64_t number, uint64_t now), uint64_t nu
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
     if (locked && owner != NULL) {
         RELAXED;
-        step(number, now_microseconds());
+        mark(number, now_microseconds());
     }
     if (locked)
         pthread_mutex_unlock(&service_lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void mark_taken(uint64_t number, uint64_t now)
-{
-    if (number < atomic_load(&next_mark))
-        return;
-    bool rested = count == 0;
-    collect_markers(now);
-    record_marker(number - 1, now);
-    set_goal(now);
-    if (rested && in_background())
-        client_wake(owner);          /* the owner's service thread polls rarely while idle */
-}
-
 /* gate_on_taken: called inside the gate, with the number of the pass. */
 static void pass_taken(uint64_t number)
 {
     if (number >= atomic_load(&next_mark))
-        step_locked(mark_taken, number);
-}
-
-static void collect_and_mark(uint64_t number, uint64_t now)
-{
-    (void)number;
-    collect_markers(now);
-    uint64_t taken = atomic_load(&gate_taken);
-    if (count == 0 && taken != done) {
-        record_marker(taken, now);
-        client_wake(owner);
-    }
-    set_goal(now);
+        mark_locked(number);
 }
 
 /* gate_on_paced: called outside the gate. Between polls the service thread can take the lock. */
@@ -234,7 +224,7 @@ static bool pass_waits(uint64_t *since)
         return false;
     if (now - atomic_load(&last_collected) >= SPIN_COLLECT_US) {
         atomic_store(&last_collected, now);
-        step_locked(collect_and_mark, 0);
+        mark_locked(0);
     }
     return true;
 }

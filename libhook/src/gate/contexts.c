@@ -28,7 +28,6 @@ struct known {
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;
-static _Atomic bool incomplete;      /* no memory to list a context; also read without the lock */
 
 static _Atomic unsigned ended;       /* number of contexts destroyed */
 
@@ -46,20 +45,15 @@ void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
     LOCKED(known_lock);
     struct known *one = find(context);
     if (one == NULL && count == room) {
-        unsigned more = room == 0 ? ROOM_FIRST : 2 * room;
-        struct known *larger = realloc(known, more * sizeof *known);
-        if (larger != NULL) {
-            known = larger;
-            room = more;
-        }
+        room = room == 0 ? ROOM_FIRST : 2 * room;
+        known = realloc(known, room * sizeof *known);
+        if (known == NULL)
+            fatal("no memory to list a GPU context");
     }
     int attached = one != NULL ? one->attached : 0;
-    if (one == NULL && count < room)
+    if (one == NULL)
         one = &known[count++];
-    if (one != NULL)
-        *one = (struct known){ context, owner, device, atomic_load(&ended), attached };
-    else if (!atomic_exchange(&incomplete, true))
-        complain("no memory to remember a GPU context: this program's memory stays on the card");
+    *one = (struct known){ context, owner, device, atomic_load(&ended), attached };
 }
 
 void contexts_remove(CUcontext context)
@@ -116,11 +110,6 @@ CUcontext contexts_of(CUdevice device, unsigned number)
             && number-- == 0)
             return one->context;
     return NULL;
-}
-
-bool contexts_complete(void)
-{
-    return !atomic_load(&incomplete);
 }
 
 CUcontext contexts_primary(CUdevice device)

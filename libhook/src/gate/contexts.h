@@ -22,8 +22,6 @@ bool contexts_lasts(CUcontext context, unsigned ended);
 bool contexts_attach(CUcontext context, int change);
 /* Context `number` of a device in listing order, without green contexts; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);
-/* False: no memory to list a context, so its work cannot be waited for. */
-bool contexts_complete(void);
 
 /* The primary context, without retaining it. NULL: the driver has failed. */
 CUcontext contexts_primary(CUdevice device);

@@ -59,7 +59,6 @@ static struct watched {
     uint64_t number;
     uint64_t begun, done, since;     /* last values; us when they last changed */
 } watched[WATCHED_MAX];
-static _Atomic unsigned entries_used;     /* number of entries ever used */
 static _Atomic unsigned watching;         /* entries in use */
 
 static _Atomic bool holding;              /* a thread has found an urgent program busy */
@@ -86,8 +85,7 @@ void inflight_count(void)
 
 static struct watched *first_busy(void)
 {
-    unsigned all = atomic_load(&entries_used);
-    for (unsigned i = 0; i < all; i++) {
+    for (unsigned i = 0; i < WATCHED_MAX; i++) {
         const struct nvshare_inflight *counters = atomic_load(&watched[i].counters);
         if (counters != NULL && is_busy(counters))
             return &watched[i];
@@ -226,9 +224,6 @@ void inflight_watch(struct client *client, uint64_t number, int descriptor)
     atomic_store(&one->client, client);
     atomic_store(&one->counters, at);
     watching++;
-    unsigned index = (unsigned)(one - watched);
-    if (index >= atomic_load(&entries_used))
-        atomic_store(&entries_used, index + 1);
     gate_close(GATE_PUBLISHING);
 }
 
