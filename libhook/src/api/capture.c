@@ -63,7 +63,6 @@ CREATE(cuStreamCreateWithPriority, (CUstream *, unsigned int, int))
     {                                                                                 \
         struct capture *capture = stream == NULL ? NULL : capture_take(stream, NULL); \
         streams_destroy(stream);                                                      \
-        stream_ends();                                                                \
         CUresult result = REAL(name)(stream);                                         \
         if (capture != NULL && result != CUDA_SUCCESS)                                \
             capture_add(capture);                                                     \

@@ -219,9 +219,9 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
 }
 
 /* The kinds of wrappers of copies in hooks.def. Each passes the gate and records the bytes and the
- * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. Where `apart`
- * is true, `instead` makes the copy. Both may use the variables below; `stream` is the stream of
- * the call. LINE: bytes in a row; SHAPE: described by a structure. */
+ * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. Where
+ * `apart` is true, `instead` makes the copy. Both may use the variables below; `stream` is the
+ * stream of the call. COPYING_LINE: bytes in a row; COPYING_SHAPE: described by a structure. */
 #undef COPYING
 #define COPYING(name, stream_, direction, bytes, waits, apart, instead, parameters)        \
     SIGNATURE(name, parameters)                                                            \
@@ -237,16 +237,16 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
         gate_leave();                                                                      \
         return result;                                                                     \
     }
-#undef LINE
-#define LINE(name, peer, direction, bytes, parameters)                                     \
+#undef COPYING_LINE
+#define COPYING_LINE(name, peer, direction, bytes, parameters)                             \
     COPYING(name, NULL, direction, bytes, true, memory_apart(p1, p2, &to, &from),          \
         REAL(peer)(p1, to, p2, from, p3), parameters)
-#undef LINE_ASYNC
-#define LINE_ASYNC(name, peer, direction, bytes, parameters)                               \
+#undef COPYING_LINE_ASYNC
+#define COPYING_LINE_ASYNC(name, peer, direction, bytes, parameters)                       \
     COPYING(name, p4, direction, bytes, false, memory_apart(p1, p2, &to, &from),           \
         REAL(peer)(p1, to, p2, from, p3, p4), parameters)
-#undef SHAPE
-#define SHAPE(name, apart, bytes, waits, instead, parameters)                              \
+#undef COPYING_SHAPE
+#define COPYING_SHAPE(name, apart, bytes, waits, instead, parameters)                      \
     COPYING(name, NULL, direction_between(p1->srcMemoryType, p1->srcDevice,                \
         p1->dstMemoryType, p1->dstDevice), bytes, waits, apart(p1, &shape), instead, parameters)
 #define BYTES_2D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height)

@@ -8,7 +8,6 @@
  */
 #include "flight/streams.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "driver/locked.h"
@@ -143,36 +142,11 @@ CUresult streams_query(CUcontext context, uint64_t moment)
     return result;
 }
 
-#define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit set */
-
-static _Atomic uint64_t streams_ended;
-
-void stream_ends(void)
-{
-    atomic_fetch_add(&streams_ended, 1);
-}
-
-/* A number unique among all threads of the process, past and future. */
-static uint64_t thread_number(void)
-{
-    static _Atomic uint64_t threads;
-    static __thread uint64_t number;
-    if (number == 0)
-        number = atomic_fetch_add(&threads, 1) + 1;
-    return number;
-}
-
-/* Without the driver's ids (before CUDA 12): the handle, which the driver may reuse, with the
- * number of streams destroyed so far. */
 uint64_t stream_name(CUstream stream)
 {
     unsigned long long id = 0;
-    if (HAVE_REAL(cuStreamGetId))
-        return REAL(cuStreamGetId)(stream, &id) == CUDA_SUCCESS ? id + 1 : 0;
-    if (stream == CU_STREAM_PER_THREAD)
-        return NO_ADDRESS | thread_number();
-    return (uintptr_t)(stream == NULL ? CU_STREAM_LEGACY : stream)
-        | atomic_load(&streams_ended) << 48;
+    return HAVE_REAL(cuStreamGetId) && REAL(cuStreamGetId)(stream, &id) == CUDA_SUCCESS ? id + 1
+                                                                                        : 0;
 }
 
 CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device)

@@ -19,10 +19,7 @@ uint64_t streams_moment(void);
 /* Success: work before `moment` in the current context, which has no capture, is done. */
 CUresult streams_query(CUcontext context, uint64_t moment);
 
-/* A number that no other stream of the context ever has; 0: not known. */
+/* A number that no other stream of the context ever has; 0: unknown, as before CUDA 12. */
 uint64_t stream_name(CUstream stream);
 /* The stream's device and context. Returns the driver's error. */
 CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device);
-
-/* Called when a stream is about to be destroyed, after which the driver may reuse its handle. */
-void stream_ends(void);
