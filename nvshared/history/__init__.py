@@ -8,10 +8,9 @@ import asyncio
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import islice
 from operator import sub
 from pathlib import Path
 from typing import TypeVar
@@ -34,7 +33,6 @@ WallClock = Callable[[], float]         # seconds since 1970; may jump forwards 
 
 FRESH = SECOND                          # within this time after a query, another uses its samples
 MINUTE = 60
-SLICE = 50                              # clients sampled until the event loop runs other tasks
 PARTIES = 1024                          # parties per minute and GPU; usage of others is summed up
 KEPT = 60                               # most unwritten batches; of more, the oldest are merged
 MOST_PENDING = 4                        # pending queries of one user; more are refused
@@ -156,31 +154,18 @@ class History:
         """Looks up the usage until now, as HistoryFile.ask does."""
         if self._clock() - self._sampled_at >= FRESH:
             self._sampled_at = self._clock()
-            collected = asyncio.Event()
-            self._slice(iter([*self._clients]), collected.set)
-            await collected.wait()
+            self._deliver_all()
         return await self._file.ask(query, shape)
 
     def close(self) -> None:
-        now = self._clock()
-        for client in self._clients.values():
-            self._sample(client, now)
         self._deliver_all()
         self._file.close()
 
-    def _slice(self, clients: Iterator[int], done: Callable[[], None]) -> None:
-        """Samples SLICE clients at a time, passes the usage to the file, then calls `done`."""
-        now, some = self._clock(), [*islice(clients, SLICE)]
-        for id in some:
-            if id in self._clients:
-                self._sample(self._clients[id], now)
-        if some:
-            self._timer(now, partial(self._slice, clients, done))
-        else:
-            self._deliver_all()
-            done()
-
     def _deliver_all(self) -> None:
+        """Samples all clients, and passes the usage to the file."""
+        now = self._clock()
+        for client in self._clients.values():
+            self._sample(client, now)
         began, self._start = self._start, self._wall()
         if self._collected or self._file.is_behind:
             used, self._collected = self._collected, {}
@@ -221,8 +206,6 @@ class History:
 
     def _minute_is_over(self) -> None:
         self._cancel_timer = None
-        self._slice(iter([*self._clients]), self._go_on)
-
-    def _go_on(self) -> None:
-        if (self._clients or self._file.is_behind) and self._cancel_timer is None:
+        self._deliver_all()
+        if self._clients or self._file.is_behind:
             self._arm()

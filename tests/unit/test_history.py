@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
-from nvshared.history import SLICE, History, HistoryFile
+from nvshared.history import History, HistoryFile
 from nvshared.history.store import (
     EVERYBODY,
     MOST,
@@ -151,21 +151,6 @@ def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Ma
     machine.history_file.is_behind = False
     machine.time.pass_by(180 * SECOND)
     assert len(machine.batches) == 3
-
-
-def test_history_of_many_programs_is_collected_in_slices_between_other_events(
-        machine: Machine) -> None:
-    clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
-    machine.usage = {client.id: used(1) for client in clients}
-    done: list[int] = []
-    machine.history._slice(iter([*machine.history._clients]), lambda: done.append(1))
-    slices = 0
-    while not done:
-        slices += 1
-        machine.gpus[0].leave(clients[-slices])     # and no client is counted twice
-        machine.time.pass_by(0)
-        assert slices <= 4
-    assert machine.batches == [(NOON, {UUID: {ALICE: used(3 * SLICE)}})]
 
 
 def test_history_stores_usage_of_short_programs_and_stops_its_timer_without_clients(
