@@ -17,15 +17,9 @@ class Signal(Generic[*Values]):
         self.name = name
         self._listeners: list[Callable[[*Values], None]] = []
 
-    def connect(self, listener: Callable[[*Values], None]) -> Callable[[], None]:
-        """Calls `listener` at each emit from now on. Returns a function that disconnects it."""
+    def connect(self, listener: Callable[[*Values], None]) -> None:
+        """Calls `listener` at each emit from now on."""
         self._listeners.append(listener)
-
-        def disconnect() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return disconnect
 
     def emit(self, *values: *Values) -> None:
         for listener in tuple(self._listeners):

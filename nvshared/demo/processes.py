@@ -198,15 +198,6 @@ TQ = 2                                  # quantum in seconds; short, so that bus
 # Variables that would override the daemon's configuration file: removed from its environment.
 SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_PID", "LISTEN_FDS")
 
-BUS = """\
-<busconfig>
-  <type>session</type> <listen>unix:path={path}</listen> <auth>EXTERNAL</auth>
-  <policy context="default">
-    <allow send_destination="*"/> <allow receive_sender="*"/> <allow own="*"/>
-  </policy>
-</busconfig>
-"""
-
 
 @contextlib.asynccontextmanager
 async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
@@ -229,10 +220,9 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
 
 
 async def _start_bus(stack: contextlib.AsyncExitStack, program: str, folder: Path) -> str:
-    configuration = folder / "bus.conf"
-    configuration.write_text(BUS.format(path=folder / "bus"))
     process = await stack.enter_async_context(running(
-        [program, f"--config-file={configuration}", "--nofork", "--print-address=1"],
+        [program, "--session", f"--address=unix:path={folder / 'bus'}", "--nofork",
+         "--print-address=1"],
         os.environ, stop=signal.SIGTERM))
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().strip()
