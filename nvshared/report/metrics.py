@@ -37,12 +37,18 @@ VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whether gzip is used
 
 
-class Figures(Collector):
+class Scrapes(Collector):
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._clock = asyncio.get_running_loop().time
         self._samples: Sequence[Samples] = []
         self._read_at = float("-inf")
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)   # CPU time, memory and descriptors of the daemon
+        self._writing = asyncio.Lock()
+        self._responses: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
+        self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest first
 
     @property
     def fresh(self) -> bool:
@@ -56,17 +62,6 @@ class Figures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return [one.family() for one in self._samples]
-
-
-class Scrapes:
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
-        self._registry = CollectorRegistry()
-        self._registry.register(figures)
-        ProcessCollector(registry=self._registry)   # CPU time, memory and descriptors of the daemon
-        self._writing = asyncio.Lock()
-        self._responses: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
-        self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest first
 
     @property
     def count(self) -> int:
@@ -115,7 +110,7 @@ class Scrapes:
                 "gzip" in headers.get("Accept-Encoding", ""))
         try:
             response = self._responses.get(form)
-            if response is None or (response.done() and not self._figures.fresh):
+            if response is None or (response.done() and not self.fresh):
                 response = self._responses[form] = asyncio.create_task(self._formatted(form))
             async with asyncio.timeout(PATIENCE):
                 return await asyncio.shield(response)   # other scrapes may wait for this task, too
@@ -125,7 +120,7 @@ class Scrapes:
 
     async def _formatted(self, form: Form) -> bytes:
         async with self._writing:
-            await self._figures.read()
+            await self.read()
             return await asyncio.to_thread(self._write, form)
 
     def _write(self, form: Form) -> bytes:
@@ -159,7 +154,7 @@ async def listen(
 
 async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitable[None]]:
     """Serves metrics until the returned function is called. Raises NvshareError if that fails."""
-    scrapes = Scrapes(Figures(manager))
+    scrapes = Scrapes(manager)
     try:
         server = await listen(endpoint, scrapes.serve)
     except OSError as error:

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
-from nvshared.report.metrics import Figures
+from nvshared.report.metrics import Scrapes
 from nvshared.scheduler.events import Memory, MemoryChanged, PinReason, Tick
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import gpu as gpu_module
@@ -42,10 +42,10 @@ def a_client(made: Manager) -> Client:
 
 async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], float]]]:
     """Samples of one scrape, by name."""
-    return await read(Figures(made))
+    return await read(Scrapes(made))
 
 
-async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], float]]]:
+async def read(figures: Scrapes) -> Mapping[str, list[tuple[dict[str, str], float]]]:
     await figures.read()
     metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -145,7 +145,7 @@ async def test_metrics_have_a_series_for_the_state_of_a_gpu_and_the_reason_of_a_
 
 async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time) -> None:
     made = manager(time)
-    figures = Figures(made)
+    figures = Scrapes(made)
     gpu = made.gpus[0]
     def a_program() -> Client:
         client = a_client(made)

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from nvshared.quantity import Endpoint
 from nvshared.report import metrics
 from nvshared.report.families import Samples
-from nvshared.report.metrics import SCRAPES_AT_MOST, Figures, Scrapes
+from nvshared.report.metrics import SCRAPES_AT_MOST, Scrapes
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
@@ -49,8 +49,8 @@ class Site:
 
     async def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Watched(Scrapes):
-            def __init__(made, figures: Figures) -> None:   # noqa: N805
-                super().__init__(figures)
+            def __init__(made, manager: Manager) -> None:   # noqa: N805
+                super().__init__(manager)
                 self.scrapes = made
 
         monkeypatch.setattr(metrics, "Scrapes", Watched)
@@ -155,13 +155,13 @@ async def test_metrics_connection_without_a_whole_request_is_closed_after_the_ti
 
 async def test_metrics_connection_that_never_reads_is_closed_after_the_time_limit(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(figures: Figures) -> None:
+    async def read(figures: Scrapes) -> None:
         figures._read_at = time.monotonic()
         samples = [((f"{number}" + "x" * 10_000,), number) for number in range(BIG)]
         figures._samples = [
             Samples(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
 
-    monkeypatch.setattr(Figures, "read", read)
+    monkeypatch.setattr(Scrapes, "read", read)
     await site.ask()                    # the formatted metrics are cached from now on
     deaf = [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
     await until(lambda: site.count == SCRAPES_AT_MOST)
@@ -185,11 +185,11 @@ async def test_metrics_server_stops_while_figures_are_collected(
     never = asyncio.Event()
     asked = asyncio.Event()
 
-    async def read(_figures: Figures) -> None:
+    async def read(_figures: Scrapes) -> None:
         asked.set()
         await never.wait()
 
-    monkeypatch.setattr(Figures, "read", read)
+    monkeypatch.setattr(Scrapes, "read", read)
     waiting = [site.connect(ASK) for _ in range(3)]
     await until(lambda: site.count == len(waiting))
     await asyncio.wait_for(asked.wait(), GENEROUS)
@@ -199,11 +199,11 @@ async def test_metrics_server_stops_while_figures_are_collected(
 
 async def test_scrape_is_answered_503_when_the_loop_is_stalled(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(_figures: Figures) -> None:
+    async def read(_figures: Scrapes) -> None:
         await asyncio.sleep(GENEROUS)
 
     monkeypatch.setattr(metrics, "PATIENCE", 0.1)
-    monkeypatch.setattr(Figures, "read", read)
+    monkeypatch.setattr(Scrapes, "read", read)
     said = await site.ask()
     assert said.startswith("HTTP/1.0 503 Service Unavailable")
     assert said.endswith("\r\n\r\nnvshared is busy\n")
@@ -226,14 +226,14 @@ ODD = [
 async def test_odd_http_requests_are_answered_and_format_the_metrics_at_most_four_times(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
-    collect = Figures.collect
+    collect = Scrapes.collect
 
-    def counted(figures: Figures) -> Any:
+    def counted(figures: Scrapes) -> Any:
         nonlocal written
         written += 1
         return collect(figures)
 
-    monkeypatch.setattr(Figures, "collect", counted)
+    monkeypatch.setattr(Scrapes, "collect", counted)
     monkeypatch.setattr(metrics, "FRESH", GENEROUS)
     for method in ("POST", "HEAD", "X" * 1000):
         said = await site.ask(f"{method} /metrics HTTP/1.0\r\n\r\n".encode())
