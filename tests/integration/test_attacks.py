@@ -38,7 +38,7 @@ CROWD, CROWDS = 2500, 4                 # connections of each, and how many atta
 WIDTH = 20                              # connections at a time, of an attack that makes new ones
 OF_ONE_USER = 1024                      # the default limit
 OF_A_CONNECTION = 2                     # descriptors before anything was said: a socket, a pidfd
-HAND_OVERS = 10
+HAND_OVERS = 6
 MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
 KINDS = 6                               # of lines in the journal that one user can cause
 

@@ -14,6 +14,8 @@ from bench.handover.program import Task, perform
 from nvshared.units import MIB
 from tests.integration.conftest import ROOT
 
+pytestmark = pytest.mark.long
+
 
 def make(name: str) -> None:
     """Builds a benchmark's programs, in one process at a time: tests run in several."""
@@ -34,7 +36,6 @@ def report(folder: Path, name: str, *options: str, build: bool = True) -> dict[s
     return found
 
 
-@pytest.mark.long
 def test_bench_handover_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
     found = report(
         tmp_path, "handover", "--variant", "bus", "--variant", "allocation",
@@ -48,7 +49,6 @@ def test_bench_handover_on_a_simulated_card_reports_right_results(tmp_path: Path
         assert [program["right"] for program in one["figures"]["programs"]] == [True, True]
 
 
-@pytest.mark.long
 def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
     found = report(tmp_path, "colocation", "--variant", "big_50", "--variant", "notebooks",
                    "--seconds", "2")
@@ -59,7 +59,6 @@ def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Pa
     assert len(notebooks["figures"]["cells"]) == 30
 
 
-@pytest.mark.long
 def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
     make("handover")
     found = report(tmp_path, "rl", "--seconds", "2")
@@ -78,7 +77,6 @@ def test_bench_shares_with_programs_that_start_beside_a_training_reports_right_r
     assert urgent["figures"]["waits"]
 
 
-@pytest.mark.long
 def test_bench_peers_on_a_simulated_card_reports_right_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

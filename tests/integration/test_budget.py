@@ -27,15 +27,15 @@ def small(site: Site, free: int) -> None:
     """Set the free bytes of the host of daemons started from now on."""
     meminfo = site.folder / "meminfo"
     meminfo.write_text(
-        f"MemTotal: {4 << 20} kB\nMemAvailable: {free >> 10} kB\nAnonPages: {2 << 20} kB\n")
+        f"MemTotal: {1 << 20} kB\nMemAvailable: {free >> 10} kB\nAnonPages: {1 << 19} kB\n")
     site.module = "tests.integration.changed"
     site.environment["NVSHARE_TEST_MEMINFO"] = str(meminfo)
 
 
 def filler(site: Site, seed: int) -> subprocess.Popen[str]:
-    """A program that uses slightly more than half of a card until finish()."""
+    """A program that uses slightly more than half of the capacity until finish()."""
     return site.workload(
-        "--memory", "560MiB", "--chunk", "32MiB", "--kernel-us", "20000", "--until-told",
+        "--memory", "140MiB", "--chunk", "8MiB", "--kernel-us", "20000", "--until-told",
         "--no-check", "--seed", str(seed))
 
 
@@ -43,13 +43,14 @@ def test_host_budget_of_a_restarted_daemon_includes_the_host_memory_that_its_cli
     site: Site
 ) -> None:
     trace = site.folder / "trace"
-    small(site, 1000 * MIB)
-    daemon = site.start("--tq", "100ms", "--trace", str(trace))
+    small(site, 250 * MIB)
+    options = ("--tq", "100ms", "--capacity", "256MiB")
+    daemon = site.start(*options, "--trace", str(trace))
     programs = [filler(site, seed) for seed in (1, 2)]
     await_state(trace, "evicting")
     kill(daemon)
-    small(site, 400 * MIB)              # they have the rest, as far as this daemon can see
-    site.start("--tq", "100ms")
+    small(site, 100 * MIB)              # they have the rest, as far as this daemon can see
+    site.start(*options)
     one = Allocator(site)
-    wait_until(lambda: one.allocate(50 * MIB)[0] == 0)      # when both have come
+    wait_until(lambda: one.allocate(12 * MIB)[0] == 0)      # when both have come
     finish(programs)

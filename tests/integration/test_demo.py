@@ -91,10 +91,9 @@ def test_demo_has_right_results_and_leaves_no_process_or_file(demo: Demo) -> Non
 
 
 @pytest.mark.parametrize(("moment", "number"), [
-    *((moment, number) for moment in ("Two programs share it", "holds the GPU")
-      for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
-    *(pytest.param("checking every word", number, marks=pytest.mark.long)       # at its end
-      for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+    ("Two programs share it", signal.SIGHUP), ("holds the GPU", signal.SIGINT),
+    ("holds the GPU", signal.SIGTERM),
+    pytest.param("checking every word", signal.SIGTERM, marks=pytest.mark.long),    # at its end
 ])
 def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo: Demo, moment: str, number: signal.Signals

@@ -18,8 +18,8 @@ from tests.integration.test_neighbour import LINKED
 from tests.records import encode_report
 
 PROGRAMS = 6
-# Together 576 MiB, of which card and host memory hold 352 at most.
-SETTINGS = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "128MiB",
+# Together 288 MiB, of which card and host memory hold 176 at most.
+SETTINGS = ("--tq", "100ms", "--capacity", "112MiB", "--swap-budget", "64MiB",
             "--park-after", "60s", "--neighbour", "off")
 
 
@@ -40,7 +40,7 @@ def program(site: Site, seed: int, steps: int | None = 6) -> subprocess.Popen[st
     """A program that checks its memory in each step; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     return site.workload(
-        "--memory", "96MiB", "--chunk", "8MiB", *length, "--kernel-us", "2000",
+        "--memory", "48MiB", "--chunk", "4MiB", *length, "--kernel-us", "2000",
         "--seed", str(seed), "--json")
 
 
@@ -119,7 +119,7 @@ def test_daemon_restarted_after_a_kill_learns_which_memory_its_clients_have_on_t
 def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_other_programs(
     site: Site, folder: Path, killed: str
 ) -> None:
-    options = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",
+    options = ("--tq", "100ms", "--capacity", "112MiB", "--swap-budget", "128MiB",
                "--park-after", "60s", "--disk", f"{folder},1GiB")
     trace = site.folder / "trace"
     daemon = site.start(*options, "--trace", str(trace), **LINKED)
@@ -172,7 +172,8 @@ def test_library_that_reports_bytes_on_the_disk_without_an_order_is_disconnected
 def test_disk_read_that_hangs_delays_no_other_program_and_is_reported(
     site: Site, folder: Path
 ) -> None:
-    _, trace = start(site, folder, "--park-after", "100ms", "--stuck-after", "500ms")
+    _, trace = start(site, folder, "--capacity", "224MiB", "--swap-budget", "128MiB",
+                     "--park-after", "100ms", "--stuck-after", "500ms")
     preloaded = {
         "LD_PRELOAD": f"{compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}",
         "NVSHARE_TEST_DISK": str(site.folder)}

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other clients are evicted when the driver itself lacks memory on a full card."""
 
+from pathlib import Path
+
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Cards, Site
 from tests.integration.programs import PRELUDE, Program, alone
 
 # Two of these and their contexts leave 8 MiB of the 1024 free.
@@ -46,9 +48,16 @@ NEEDY = ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuGraphIn
          "cuGraphLaunch", "cuStreamCreate"]
 
 
+@pytest.fixture(scope="module")
+def expected(cards: Cards) -> object:
+    """What the program prints that has the card alone."""
+    return alone(Site(Path(), *cards), LATE.replace("away()\n", ""))
+
+
 @pytest.mark.parametrize("call", NEEDY)
-def test_other_clients_are_evicted_for_memory_the_driver_needs(site: Site, call: str) -> None:
-    expected = alone(site, LATE.replace("away()\n", ""))
+def test_other_clients_are_evicted_for_memory_the_driver_needs(
+    site: Site, expected: object, call: str
+) -> None:
     site.start("--tq", "1")
     other = Program(site, OTHER.removeprefix(PRELUDE))
     assert other.hears() == "away"

@@ -43,8 +43,10 @@ class Gang:
             rank.end()
 
 
-@pytest.mark.parametrize("ahead", [1, 40])
-@pytest.mark.parametrize("cards", SHAPES, ids=["one process", "two processes"])
+@pytest.mark.parametrize(("cards", "ahead"), [
+    *zip(SHAPES, (40, 1), strict=True),
+    *(pytest.param(*one, marks=pytest.mark.long) for one in zip(SHAPES, (1, 40), strict=True)),
+])
 def test_two_gangs_take_turns_and_end(tiny_site: Site, cards: list[str], ahead: int) -> None:
     tiny_site.start("--tq", "1")
     gangs = [Gang(tiny_site, name, cards=cards, ahead=ahead) for name in ("a", "b")]

@@ -78,7 +78,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> None:
         assert process.returncode == 0, f"exit code {process.returncode}: {output[-2000:]}"
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", STATES_TO_TRY)
 def test_killed_program_does_not_change_results_of_other_programs(site: Site, state: str) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace))

@@ -182,10 +182,8 @@ def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: Ap
 
 
 @pytest.mark.parametrize(("key", "text", "message"), [
-    ("gpu_core_limit", "x", "nvshare.com/gpu-core-limit cannot be 'x'; give a whole number from 1"),
     ("gpu_core_limit", "101", "cannot be 101; give 1 to 100 percent"),
     ("gpu_core_request", "60", "contradicts the compute-limit of pod:lab/old, 50 %"),
-    ("priority", "3", "nvshare.com/priority cannot be '3'; give background, normal, high"),
     ("speed", "9", "nvshare.com/speed cannot be '9'; no such annotation exists"),
 ])
 def test_invalid_annotation_is_refused_by_an_event_and_the_earlier_term_stays(

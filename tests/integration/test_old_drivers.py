@@ -16,7 +16,8 @@ from tests.integration.programs import PRELUDE, Program, under
 from tests.integration.test_contexts import WAITING
 from tests.integration.test_green_contexts import GREEN
 
-BEFORE_EVENTS_OF_CONTEXTS = ["535", "550"]
+# The library calls the same functions of both, so that ordinary runs try one.
+BEFORE_EVENTS_OF_CONTEXTS = ["535", pytest.param("550", marks=pytest.mark.long)]
 
 Start = Callable[[str], tuple[FakeDaemon, Program]]
 

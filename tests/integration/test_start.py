@@ -100,13 +100,9 @@ def test_daemon_without_a_driver_names_the_missing_library(site: Site) -> None:
 
 @pytest.mark.parametrize(("options", "code", "sentence"), [
     (["--capacity", "5GiB"], ExitCode.BAD_CONFIG, "a capacity of 5.0 GiB is more than GPU 0 "),
-    (["--tq", "0"], ExitCode.INVALID_ARGS,
-     "--tq cannot be '0'; give whole seconds, such as 30, or a time of at least 1ms"),
     (["--tq"], ExitCode.INVALID_ARGS, "argument --tq: expected one argument; see: nvshared --help"),
     (["--nonsense"], ExitCode.INVALID_ARGS,
      "unrecognized arguments: --nonsense; see: nvshared --help"),
-    (["--anti-thrash", "maybe"], ExitCode.INVALID_ARGS,
-     "--anti-thrash cannot be 'maybe'; give auto, on or off"),
     (["--socket", "/" + "x" * 200], ExitCode.INVALID_ARGS, "the socket path /xxx"),
     (["--config", "/none.conf"], ExitCode.BAD_CONFIG, "/none.conf cannot be read: No such file"),
     (["--trace", "/none/trace"], ExitCode.FAILURE, "the trace /none/trace cannot be written: No"),
