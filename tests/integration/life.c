@@ -232,11 +232,6 @@ static void leave_by_exit(int number)
     exit(number);
 }
 
-static void leave_at_once(int number)
-{
-    _exit(number);
-}
-
 static void leave_quickly(int number)
 {
     quick_exit(number);
@@ -272,24 +267,6 @@ static void wait_at_exit(void)
     begin();
     atexit(check_at_exit);
     pause_here("away");
-}
-
-/* The driver works in no child of a process that has used it; ours does not get in the way. */
-static void fork_with_cuda(void)
-{
-    begin();
-    pause_here("away");
-    pid_t child = fork();
-    if (child == 0) {
-        char word;
-        unsigned long long more;
-        free(malloc(1 << 20));
-        must(cuMemcpyDtoH_v2(&word, memory, 1) != 0, "the driver works in a child");
-        must(cuMemAlloc_v2(&more, SIZE) != 0, "the driver allocates in a child");
-        exit(0);
-    }
-    ends(child, "a child that tries the driver");
-    check();
 }
 
 static void fork_before_cuda(void)
@@ -340,6 +317,11 @@ static void bear(const char *self)
         ends(child, "a program after vfork");
         must(posix_spawn(&child, self, NULL, NULL, arguments, environ) == 0, "spawning");
         ends(child, "a program that was spawned");
+        if ((child = fork()) == 0) {
+            execv(self, arguments);
+            _exit(127);
+        }
+        ends(child, "a program after fork");
     }
     must(system("exit 7") == 7 << 8, "a shell");
     pause_here("borne");
@@ -384,7 +366,6 @@ int main(int count_of_arguments, char **arguments)
     WHEN("cancel", cancel());
     WHEN("cancel-allocating", cancel_allocating());
     WHEN("interrupted", interrupted());
-    WHEN("fork", fork_with_cuda());
     WHEN("fork-first", fork_before_cuda());
     WHEN("execute", execute(arguments[0]));
     WHEN("jump", jump_away(0));
@@ -392,7 +373,6 @@ int main(int count_of_arguments, char **arguments)
     WHEN("jump-unallocated", jump_unallocated());
     WHEN("fork-inside", fork_in_a_call());
     WHEN("exit", leave_inside(leave_by_exit));
-    WHEN("_exit", leave_inside(leave_at_once));
     WHEN("quick_exit", leave_inside(leave_quickly));
     WHEN("abort", leave_inside(leave_by_abort));
     WHEN("late", wait_at_exit());

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that shares a GPU. It evaluates each line of its input and prints the value."""
+"""A program on a GPU: moved.py [MIB BYTE [poll]]. It fills so much memory with this byte, evaluates
+each line of its input, and prints the value or the failure. With "poll" it asks the driver without
+pause by cuStreamQuery and cuEventQuery, neither of which takes the driver's lock.
+"""
 
 import ctypes
 import os
@@ -9,8 +12,9 @@ import threading
 import time
 
 cuda = ctypes.CDLL("libcuda.so.1")
-MEMORY = 64 << 20
-
+MEMORY = int((sys.argv[1:] or ["64"])[0]) << 20
+BYTE = int((sys.argv[2:] or ["7"])[0])
+PIECE = 16 << 20
 
 def call(name: str, *arguments: object) -> None:
     code = getattr(cuda, name)(*arguments)
@@ -19,10 +23,13 @@ def call(name: str, *arguments: object) -> None:
 
 def distinct(address: ctypes.c_uint64) -> set[int]:
     """The values of the bytes at an address; of equal bytes without a slow loop over them."""
-    there = ctypes.create_string_buffer(MEMORY)
-    call("cuMemcpyDtoH_v2", there, address, ctypes.c_size_t(MEMORY))
-    data = there.raw
-    return set(data[:1] if data == data[:1] * MEMORY else data)
+    there = ctypes.create_string_buffer(PIECE)
+    found: set[int] = set()
+    for at in range(0, MEMORY, PIECE):
+        call("cuMemcpyDtoH_v2", there, ctypes.c_uint64(address.value + at), ctypes.c_size_t(PIECE))
+        data = there.raw
+        found |= set(data[:1] if data == data[:1] * PIECE else data)
+    return found
 
 
 def read() -> set[int]:
@@ -144,11 +151,31 @@ def join() -> int:
     return len(returned)
 
 
+asked = 0
+over = threading.Event()
+
+
+def poll() -> None:
+    global asked
+    call("cuCtxSetCurrent", context)
+    while not over.is_set():
+        assert cuda.cuStreamQuery(None) in (0, 600)
+        assert cuda.cuEventQuery(event) in (0, 600)
+        asked += 1
+
+
 call("cuInit", 0)
-context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+context, memory, event = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
 call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+call("cuEventCreate", ctypes.byref(event), 0)
 call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(MEMORY))
-fill(7)
+fill(BYTE)
+if sys.argv[3:] == ["poll"]:
+    threading.Thread(target=poll).start()
 print("ready", flush=True)
 for line in sys.stdin:
-    print(eval(line), flush=True)
+    try:
+        print(eval(line), flush=True)
+    except AssertionError as failed:
+        print(failed, flush=True)
+over.set()

@@ -64,13 +64,6 @@ def hears(program: Program) -> None:
     assert json.loads(said) == [0, *[ILLEGAL_ADDRESS] * 5]
 
 
-def test_context_failure_while_swapped_is_returned_to_the_program(site: Site) -> None:
-    site.start("--tq", "1")
-    program = Program(site, BROKEN.removeprefix(PRELUDE))
-    program.evict()
-    hears(program)
-
-
 def test_loss_of_the_card_while_swapped_is_returned_to_the_program(site: Site) -> None:
     """The last holder does not answer STOP when the card is lost."""
     lost = site.folder / "lost"
@@ -207,7 +200,9 @@ def test_context_failure_during_a_load_leaves_zero_bytes_allocated_and_resident_
     program.finish()
 
 
-def test_other_clients_continue_beside_a_failed_context(site: Site) -> None:
+def test_context_failure_while_swapped_is_returned_to_its_program_and_others_continue(
+    site: Site
+) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
     assert program.hears() == "away"

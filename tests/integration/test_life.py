@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events in a process's life while another client holds the card: threads, signals, children,
-exec, exit, debuggers. The programs are life.c closing.c
-and plugin.c."""
+exec, exit, debuggers. The programs are life.c, closing.c and plugin.c."""
 
 import shutil
 import signal
@@ -213,7 +212,7 @@ def test_signal_handler_may_fork_during_a_call_that_waits_at_the_gate(
 
 
 @pytest.mark.parametrize(("action", "number", "code"), [
-    *((action, signal.SIGUSR1, signal.SIGUSR1) for action in ("exit", "_exit", "quick_exit")),
+    *((action, signal.SIGUSR1, signal.SIGUSR1) for action in ("exit", "quick_exit")),
     ("abort", signal.SIGUSR1, -signal.SIGABRT), ("plain", signal.SIGTERM, -signal.SIGTERM),
 ])
 def test_signal_may_end_the_program_during_a_call_that_waits_at_the_gate(
@@ -257,48 +256,8 @@ def test_other_threads_continue_while_a_thread_waits_at_the_gate(
     program.ends()
 
 
-@pytest.mark.parametrize("action", ["fork", "execute"])
-def test_forked_or_executed_child_that_uses_the_card_is_a_client_of_its_own(
-    site: Site, life: Path, action: str
-) -> None:
-    program = Life(site, life, action)
-    hook = taken(program)
-    if action == "execute":
-        until_it_waits(hook)
-    hook.close()
-    program.ends()
-
-
-def test_python_subprocess_may_be_started_while_a_thread_waits_at_the_gate(site: Site) -> None:
-    """Python's subprocess uses vfork or fork; both are tested."""
-    site.start("--tq", "200ms")
-    program = Program(site, """
-import subprocess, threading
-data = noise(32 * MIB)
-address = allocate(len(data))
-put(address, data)
-away()
-def wait():
-    call("cuCtxSetCurrent", context)
-    seen.append(get(address, len(data)))
-seen = []
-thread = threading.Thread(target=wait)
-thread.start()
-away()
-for start in {}, {"preexec_fn": lambda: None}:
-    done = subprocess.run(["sh", "-c", "echo a line; exit 3"], capture_output=True, **start)
-    assert (done.returncode, done.stdout, done.stderr) == (3, b"a line\\n", b""), done
-away()
-thread.join()
-assert seen == [data]
-""")
-    hook = program.lose_card()
-    assert program.hears() == "away"
-    until_it_waits(hook)
-    program.tell()
-    assert program.hears() == "away"
-    hook.close()
-    program.finish()
+def test_executed_child_that_uses_the_card_is_a_client_of_its_own(site: Site, life: Path) -> None:
+    comes_back(Life(site, life, "execute"))
 
 
 def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:

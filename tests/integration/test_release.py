@@ -49,30 +49,7 @@ def heard(daemon: FakeDaemon) -> list[Type]:
     return [report.type for report in daemon.said]
 
 
-def test_turn_release_call_reports_idleness_to_the_daemon_at_once(
-    site: Site, daemon: FakeDaemon
-) -> None:
-    program = start(site, daemon, "pause('works')\npause(sharing.release())")
-    assert program.hears() == "works"
-    daemon.run(contended=True)
-    assert Type.IDLE not in heard(daemon)
-    program.go_on()
-    assert program.hears() is True
-    daemon.until(Type.IDLE)
-    program.finish()
-
-
-def test_turn_release_call_takes_effect_when_another_program_begins_to_wait(
-    site: Site, daemon: FakeDaemon
-) -> None:
-    program = start(site, daemon, "pause(sharing.release())")
-    assert program.hears() is True
-    daemon.run(contended=True)
-    daemon.until(Type.IDLE)
-    program.finish()
-
-
-def test_turn_release_call_is_cancelled_when_the_program_submits_work(
+def test_turn_release_call_is_reported_at_once_and_cancelled_by_submitted_work(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(
@@ -87,7 +64,9 @@ def test_turn_release_call_is_cancelled_when_the_program_submits_work(
     program.finish()
 
 
-def test_turn_release_call_does_not_end_the_next_turn(site: Site, daemon: FakeDaemon) -> None:
+def test_turn_release_call_ends_the_turn_when_another_program_waits_and_not_the_next_turn(
+    site: Site, daemon: FakeDaemon
+) -> None:
     """Otherwise a thread that is slow to pass the open gate would lose its next turn to the old
     release."""
     program = start(site, daemon, "pause(sharing.release())")

@@ -40,12 +40,13 @@ def site(own_site: Site) -> Site:
 
 
 class Bare(Program):
-    """tests/integration/bare.py, without the library, and the daemon's report about it."""
+    """A program without the library that polls the driver, and the daemon's report about it."""
 
     right = "{5}"
 
     def __init__(self, site: Site, control: Control, size: int = MOST) -> None:
-        super().__init__(site, "tests.integration.bare", size, environment={"LD_PRELOAD": ""})
+        super().__init__(
+            site, "tests.integration.moved", size, 5, "poll", environment={"LD_PRELOAD": ""})
         self.control = control
 
     @property
