@@ -373,12 +373,14 @@ def kill(process: "subprocess.Popen[Any]") -> None:
     process.wait()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Polls a condition that no record reports; fails after PATIENCE."""
+def wait_until(condition: Callable[[], bool], pause: float = 0.01) -> None:
+    """Polls a condition that no record reports; fails after PATIENCE. The pauses in seconds grow,
+    as a snapshot of the daemon takes longer than a short pause."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it never became so"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = max(pause, min(pause * 1.2, 0.1))
 
 
 @pytest.fixture

@@ -922,7 +922,7 @@ def test_moved_program_is_shown_on_the_new_card_by_status_top_metrics_and_histor
     # The text of the metrics is made anew once a second at most.
     wait_until(lambda: measured() == {("1", "lab", "train", "main")})
     assert used(site)[0] == 0
-    wait_until(lambda: len(used_gpus()) == 2)
+    wait_until(lambda: len(used_gpus()) == 2, pause=1.0)    # it starts a process
 
 
 FILLS_CARDS = """
