@@ -160,13 +160,16 @@ async def test_park_fails_when_the_client_ends_during_the_park(
             await one.park(client)
 
 
-async def test_program_runs_on_after_an_exception_in_the_daemon_during_its_park(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "_context_bytes", mock.AsyncMock(side_effect=ZeroDivisionError))
-    async with parking() as (_, client, one):
+@pytest.mark.parametrize(("fails", "state"), [
+    ("_context_bytes", ""), ("_make_room", moving.PARKED)], ids=["park", "move"])
+async def test_program_runs_on_or_stays_parked_after_an_exception_in_the_daemon(
+        monkeypatch: pytest.MonkeyPatch, fails: str, state: str) -> None:
+    monkeypatch.setattr(moving, fails, mock.AsyncMock(side_effect=ZeroDivisionError))
+    async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
         with pytest.raises(ZeroDivisionError):
-            await one.park(client)
-        assert (client.parking, client.suspended_to_park) == ("", False)
+            await (one.move(client, second_card(time, client.gpu)) if state else one.park(client))
+        assert client.parking == state
+        assert state or not client.suspended_to_park
 
 
 async def test_wake_of_a_parked_client_is_repeated_after_an_exception_in_the_daemon(
@@ -180,15 +183,6 @@ async def test_wake_of_a_parked_client_is_repeated_after_an_exception_in_the_dae
         one.wake(client)
         await asyncio.wait(one._tasks)
         assert (fail_once.await_count, client.parking) == (2, "")
-
-
-async def test_program_stays_parked_after_an_exception_in_the_daemon_during_its_move(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "_make_room", mock.AsyncMock(side_effect=ZeroDivisionError))
-    async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
-        with pytest.raises(ZeroDivisionError):
-            await one.move(client, second_card(time, client.gpu))
-        assert client.parking == moving.PARKED
 
 
 async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(

@@ -48,21 +48,14 @@ def passes(loop: Loop, done: list[str]) -> list[list[str]]:
         found.append(done[before:])
 
 
-def test_rotation_of_users_runs_work_within_the_time_slice_immediately(
-        loop: Loop, done: list[str]) -> None:
+@pytest.mark.parametrize(("part", "pause"), [(0.05, 0), (0.6, 0.6)])
+def test_rotation_of_users_runs_work_within_the_time_slice_immediately_and_renews_the_slice(
+        loop: Loop, done: list[str], part: float, pause: float) -> None:
     rotation = Rotation(loop)
     for number in range(10):
-        assert rotation.offer(number % 2, work(loop, done, str(number), WORK_SLICE / 20))
+        assert rotation.offer(number % 2, work(loop, done, str(number), WORK_SLICE * part))
+        loop.now += WORK_SLICE * pause
     assert done == [str(number) for number in range(10)]
-    assert passes(loop, done) == []
-
-
-def test_rotation_of_users_renews_the_time_slice_as_time_passes(
-        loop: Loop, done: list[str]) -> None:
-    rotation = Rotation(loop)
-    for number in range(10):
-        assert rotation.offer(1, work(loop, done, str(number), WORK_SLICE * 0.6))
-        loop.now += WORK_SLICE * 0.6
     assert passes(loop, done) == []
 
 

@@ -31,6 +31,7 @@ def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     actions = talk.loaded(next(a for a in first if isinstance(a, Load)))
     assert actions[0] == TurnStarted(1)
     assert paced(actions) == [(1, False)]
+    assert talk.want(1) == []           # sent before RUN arrived
     assert talk.view(1).state is ClientState.RUNNING
 
 
@@ -118,22 +119,16 @@ def test_holders_are_stopped_only_once_together_they_free_enough_for_the_queue_h
     assert stops(talk.wait(TQ - 6)) == [1, 2]
 
 
-def test_client_behind_a_blocked_queue_head_runs_until_the_holders_turns_end() -> None:
+@pytest.mark.parametrize(("waited", "overtakes"), [(10, True), (TQ - 1, False)])
+def test_client_behind_a_blocked_queue_head_runs_until_the_holders_turns_end_but_not_near_the_end(
+        waited: int, overtakes: bool) -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 90)
-    talk.wait(10)
-    assert 3 in runs(talk.run(3, 20))
-    # but no longer: the overtaken queue head loses no time
-    assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
-
-
-def test_small_client_does_not_overtake_the_queue_head_near_the_end_of_a_turn() -> None:
-    talk = Talk()
-    talk.run(1, 50)
-    talk.run(2, 60)
-    talk.wait(TQ - 1)
-    assert runs(talk.run(3, 20)) == []
+    talk.wait(waited)
+    assert (3 in runs(talk.run(3, 20))) is overtakes
+    # It runs no longer than the holder: the overtaken queue head loses no time.
+    assert sorted(stops(talk.wait(TQ - waited))) == ([1, 3] if overtakes else [1])
 
 
 def test_queue_head_is_not_starved_by_small_clients() -> None:
@@ -234,13 +229,6 @@ def test_stop_of_a_client_that_reopens_its_gate_is_repeated_after_doubling_pause
     assert stops(talk.wait(2)) == [1]
 
 
-def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    assert talk.want(1) == []
-    assert talk.view(1).state is ClientState.RUNNING
-
-
 def test_time_held_and_waited_of_a_client_adds_up_over_turns() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
@@ -291,15 +279,6 @@ def test_scheduler_of_a_daemon_about_to_end_runs_all_clients_that_fit_smallest_f
     assert 3 in runs(talk.obey(talk.leave(1)))
     assert talk.view(2).state is ClientState.WAITING
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # the idle holder is stopped
-
-
-def test_evict_chooses_the_longest_idle_client_first() -> None:
-    talk = Talk()
-    for client in (1, 2):
-        talk.join(client, 40, 40)
-        talk.wait(1)
-    talk.join(3, 50)
-    assert evicts(talk.want(3)) == [(1, 10)]
 
 
 def test_evict_chooses_the_last_client_in_the_queue_after_idle_clients() -> None:
