@@ -739,7 +739,12 @@ def test_suspended_client_is_evicted_as_far_as_host_memory_allows() -> None:
     assert one.host <= GIB
     world.put(one, suspended=False)
     world.advance(SECOND)
-    assert one.open
+    assert world.state(one) is ClientState.RUNNING
+    one.work = 0
+    for suspended in (True, False):
+        world.put(one, suspended=suspended)
+        world.advance(5 * SECOND)
+    assert world.state(one) is ClientState.IDLE     # resumed without work
 
 
 def test_preempt_ends_a_single_turn_for_the_next_client_and_none_without_one() -> None:
@@ -774,14 +779,6 @@ def test_preempt_overrules_weights_for_a_single_turn() -> None:
     world.tell(Preempted())
     world.advance(SECOND // 5)
     assert two.open
-
-
-def test_resumed_client_without_work_stays_idle() -> None:
-    talk = Talk()
-    talk.join(1, 1, 1)
-    talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
-    assert runs(talk.obey(talk.tell(TermsChanged(1, Terms())))) == []
-    assert talk.view(1).state is ClientState.IDLE
 
 
 def test_suspended_tenant_suspends_present_and_later_clients() -> None:
