@@ -18,11 +18,9 @@ from nvshared.scheduler.actions import (
     Action,
     ClientState,
     Evict,
-    Limits,
     Load,
     Order,
     Preallocate,
-    Publish,
     Report,
     Run,
     Stop,
@@ -30,7 +28,6 @@ from nvshared.scheduler.actions import (
     Stuck,
     TurnEnded,
     TurnStarted,
-    Watch,
     Writeback,
     Yield,
 )
@@ -55,8 +52,7 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
-OrderKind = TypeVar(
-    "OrderKind", Run, Stop, Evict, Load, Writeback, Preallocate, Store, Limits, Yield)
+OrderKind = TypeVar("OrderKind", bound=Order)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -297,10 +293,7 @@ class World:
                 self.ends.append(action)
             case Stuck():
                 self.stuck.append(action)
-            case (
-                Run() | Stop() | Evict() | Load() | Writeback() | Preallocate() | Store() | Yield()
-                | Limits() | Publish() | Watch()
-            ):
+            case _ if isinstance(action, Order):
                 self._to_hook(action)
 
     def _to_hook(self, order: Order) -> None:
