@@ -59,6 +59,7 @@ static void count_allocated(struct block *block, bool counts)
 
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size)
 {
+    static uint64_t made;
     struct block *block = malloc(sizeof *block);
     if (block == NULL)
         return NULL;
@@ -69,16 +70,14 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
         .managed = managed,
         .state = BLOCK_EMPTY,
         .older = client->youngest,
+        .number = ++made,
     };
-    if (!search_enter(block)) {
-        free(block);
-        return NULL;
-    }
     if (client->youngest != NULL)
         client->youngest->younger = block;
     else
         client->blocks = block;
     client->youngest = block;
+    search_note(block);
     count_allocated(block, true);
     client->absent += size;
     return block;
@@ -108,7 +107,7 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
 static struct block *find_kept_place(const struct block *block)
 {
     /* A writeback takes no place of a clean block: that would only make another block clean. */
-    for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
+    for (struct block *kept = search_first(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
             && kept->place.tier != &tier_disk && !(block->writing_back && block_is_clean(kept)))
@@ -123,7 +122,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;
-    while ((copied = search_oldest(block->client, SEARCH_COPIED)) != NULL) {
+    while ((copied = search_first(block->client, SEARCH_COPIED)) != NULL) {
         block_give_copy(copied);
         if (take_place(block, allowance, false))
             return true;
@@ -190,11 +189,11 @@ void blocks_give_places(struct client *client, uint64_t allowance)
     if (client->memory.host <= allowance)
         return;
     struct block *block;
-    while ((block = search_oldest(client, SEARCH_COPIED)) != NULL)
+    while ((block = search_first(client, SEARCH_COPIED)) != NULL)
         block_give_copy(block);
     host_trim(client, allowance);
     while (client->memory.host > allowance
-           && (block = search_oldest(client, SEARCH_KEPT)) != NULL)
+           && (block = search_first(client, SEARCH_KEPT)) != NULL)
         block_give_place(block);
     host_trim(client, allowance);
 }

@@ -73,7 +73,8 @@ struct block {
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
     struct store *store;             /* its write to the file in flight; NULL: none */
     struct block *older, *younger;   /* neighbours in the client's list, by time of allocation */
-    size_t slot;                     /* index in `slots` of search.c */
+    uint64_t number;                 /* larger than the number of each older block */
+    uint16_t fits;                   /* a bit for each search of search.c that it satisfies */
 };
 
 void block_set_state(struct block *block, enum block_state state);

@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program may have tens of thousands of blocks, moved one by one while memory_lock is held:
- * linear scans would be too slow. Each client has an array of blocks by age, and a binary tree
- * over it. A leaf has a bit for each search that its block satisfies, an inner node the union of
- * its children. When no slot is left, free slots are removed or the array is doubled. At the
- * begin of a turn the conditions that depend on the turn change for all blocks, so all leaves
- * are recomputed before the next search. */
+/* A program may have tens of thousands of blocks, moved one by one while memory_lock is held: each
+ * search must not scan all blocks. Each block records the searches that it satisfies, and each
+ * search where its next scan begins. Blocks are moved in the order of the search, so the scans of
+ * one EVICT or LOAD together pass each block about once. At the begin of a turn the conditions that
+ * depend on the turn change for all blocks, so all are recomputed before the next search. */
 #include "block/search.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#define SLOTS_FIRST 64
 
 /* One for each client, by index. */
 static struct searches {
-    struct block **slots;            /* the client's blocks, oldest first; NULL: a free slot */
-    uint16_t *tree;                  /* the root is 1, the children of n are 2n and 2n + 1 */
-    size_t room;                     /* slots; a power of two, or 0 */
-    size_t used, blocks;             /* slots up to the youngest block; blocks in them */
+    struct block *first[SEARCHES];   /* no block before this one, in the order of the search,
+                                        satisfies the search; NULL: no block does */
     uint64_t bytes[SEARCHES];        /* of all blocks that satisfy each search */
-    uint64_t turn;                   /* client->turns for which the leaves are valid */
+    uint64_t turn;                   /* client->turns for which all this is valid */
 } all[CLIENTS_MAX];
 
 _Static_assert(SEARCHES <= 16, "a bit for each");
@@ -59,82 +53,42 @@ static uint16_t satisfied(const struct block *block)
     return (uint16_t)fits;
 }
 
-static void count(struct searches *searches, uint16_t fits, uint64_t bytes)
+static bool is_before(const struct block *block, const struct block *other, unsigned search)
 {
-    for (unsigned i = 0; i < SEARCHES; i++)
-        if (fits >> i & 1)
-            searches->bytes[i] += bytes;
+    return search < SEARCHES_OLDEST ? block->number < other->number : block->number > other->number;
 }
 
-static void set(struct searches *searches, const struct block *block, uint16_t fits)
+static struct block *next_in(const struct block *block, unsigned search)
 {
-    size_t node = searches->room + block->slot;
-    count(searches, searches->tree[node] & (uint16_t)~fits, -(uint64_t)block->size);
-    count(searches, fits & (uint16_t)~searches->tree[node], block->size);
-    block->client->dirty = searches->bytes[SEARCH_DIRTY];
-    while (node > 0 && searches->tree[node] != fits) {
-        searches->tree[node] = fits;
-        fits |= searches->tree[node ^ 1];
-        node /= 2;
+    return search < SEARCHES_OLDEST ? block->younger : block->older;
+}
+
+static void set(struct searches *searches, struct block *block, uint16_t fits)
+{
+    unsigned changed = block->fits ^ fits;
+    for (unsigned i = 0; i < SEARCHES; i++) {
+        bool now = fits >> i & 1;
+        if (changed >> i & 1)
+            searches->bytes[i] += now ? block->size : -(uint64_t)block->size;
+        if (now && (searches->first[i] == NULL || is_before(block, searches->first[i], i)))
+            searches->first[i] = block;
     }
-}
-
-static void rebuild(struct searches *searches)
-{
-    memset(searches->tree, 0, 2 * searches->room * sizeof *searches->tree);
-    memset(searches->bytes, 0, sizeof searches->bytes);
-    for (size_t i = 0; i < searches->used; i++)
-        if (searches->slots[i] != NULL)
-            set(searches, searches->slots[i], satisfied(searches->slots[i]));
+    block->fits = fits;
+    block->client->dirty = searches->bytes[SEARCH_DIRTY];
 }
 
 static struct searches *searches_of(const struct client *client)
 {
     struct searches *searches = &all[client->index];
-    if (searches->turn != client->turns && searches->room > 0)
-        rebuild(searches);
+    if (searches->turn == client->turns)
+        return searches;
+    memset(searches, 0, sizeof *searches);
     searches->turn = client->turns;
-    return searches;
-}
-
-/* Makes a free slot after the youngest block. False: out of memory. */
-static bool make_room(struct searches *searches)
-{
-    if (searches->used < searches->room)
-        return true;
-    if (searches->blocks > searches->room / 2 || searches->room == 0) {
-        size_t room = searches->room == 0 ? SLOTS_FIRST : 2 * searches->room;
-        struct block **slots = realloc(searches->slots, room * sizeof(struct block *));
-        if (slots == NULL)
-            return false;
-        searches->slots = slots;
-        uint16_t *tree = realloc(searches->tree, 2 * room * sizeof *tree);
-        if (tree == NULL)
-            return false;
-        searches->tree = tree;
-        searches->room = room;
+    for (struct block *block = client->blocks; block != NULL; block = block->younger) {
+        block->fits = 0;
+        set(searches, block, satisfied(block));
     }
-    size_t kept = 0;
-    for (size_t i = 0; i < searches->used; i++)
-        if (searches->slots[i] != NULL) {
-            searches->slots[i]->slot = kept;
-            searches->slots[kept++] = searches->slots[i];
-        }
-    searches->used = kept;
-    rebuild(searches);
-    return true;
-}
-
-bool search_enter(struct block *block)
-{
-    struct searches *searches = searches_of(block->client);
-    if (!make_room(searches))
-        return false;
-    block->slot = searches->used++;
-    searches->slots[block->slot] = block;
-    searches->blocks++;
-    set(searches, block, satisfied(block));
-    return true;
+    return searches;
 }
 
 void search_note(struct block *block)
@@ -146,33 +100,20 @@ void search_leave(struct block *block)
 {
     struct searches *searches = searches_of(block->client);
     set(searches, block, 0);
-    searches->slots[block->slot] = NULL;
-    searches->blocks--;
+    for (unsigned i = 0; i < SEARCHES; i++)
+        if (searches->first[i] == block)
+            searches->first[i] = next_in(block, i);
 }
 
-/* `first`: the child of each node that is searched first: 0 for the oldest block, 1: youngest. */
-static struct block *find(const struct client *client, enum search search, size_t first)
+struct block *search_first(const struct client *client, enum search search)
 {
-    const struct searches *searches = searches_of(client);
-    size_t node = 1;
-    if (searches->room == 0 || (searches->tree[node] >> search & 1) == 0)
+    struct searches *searches = searches_of(client);
+    struct block **first = &searches->first[search];
+    if (searches->bytes[search] == 0)
         return NULL;
-    while (node < searches->room) {
-        node = 2 * node + first;
-        if ((searches->tree[node] >> search & 1) == 0)
-            node ^= 1;
-    }
-    return searches->slots[node - searches->room];
-}
-
-struct block *search_oldest(const struct client *client, enum search search)
-{
-    return find(client, search, 0);
-}
-
-struct block *search_youngest(const struct client *client, enum search search)
-{
-    return find(client, search, 1);
+    while (((*first)->fits >> search & 1) == 0)
+        *first = next_in(*first, search);
+    return *first;
 }
 
 uint64_t search_bytes(const struct client *client, enum search search)

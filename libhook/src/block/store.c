@@ -70,7 +70,7 @@ static void finish(struct client *client, struct store *store)
 static bool begin(struct client *client, struct store *store)
 {
     struct block *block = client->file == 0 || client->pin_reason != NVSHARE_PIN_NONE
-        ? NULL : search_youngest(client, SEARCH_STORABLE);
+        ? NULL : search_first(client, SEARCH_STORABLE);
     if (block == NULL || !disk_write(client, block->size, client->file, &store->write,
                                      block->place.host.address))
         return false;

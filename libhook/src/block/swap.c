@@ -316,7 +316,7 @@ static struct block *search_victim(const struct client *client, unsigned *rank, 
 {
     enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;
     struct block *block = NULL;
-    while (*rank < RANKS && (block = search_youngest(client, first + *rank)) == NULL)
+    while (*rank < RANKS && (block = search_first(client, first + *rank)) == NULL)
         ++*rank;
     return block;
 }
@@ -335,7 +335,7 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
     bool read = wanted < client->memory.resident;
     while (read && !client->running && search_bytes(client, SEARCH_WAS_ZERO) < wanted) {
         size_t count = 0;
-        for (; count < WHOLE_READS_MAX && (block = search_youngest(client, SEARCH_UNREAD)) != NULL;
+        for (; count < WHOLE_READS_MAX && (block = search_first(client, SEARCH_UNREAD)) != NULL;
              count++) {
             block_set_state(block, BLOCK_EVICTING);      /* so that a free is deferred */
             blocks[count] = block;
@@ -610,7 +610,7 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
     unsigned count = 0, started = 0;
     uint64_t copied = 0;
     for (uint64_t chosen = 0; chosen < bytes && count < COPIES_IN_FLIGHT
-         && (block = search_oldest(client, SEARCH_DIRTY)) != NULL; chosen += block->size) {
+         && (block = search_first(client, SEARCH_DIRTY)) != NULL; chosen += block->size) {
         block_set_state(block, BLOCK_COPYING);
         blocks[count++] = block;
     }
@@ -778,7 +778,7 @@ static void load_blocks(struct client *client, struct pipeline *line, struct loa
     struct block *block;
     uint64_t held_since = 0;
     client->memory.room = load->order.room;
-    while (!load->progress.failed && (block = search_oldest(client, SEARCH_ABSENT)) != NULL) {
+    while (!load->progress.failed && (block = search_first(client, SEARCH_ABSENT)) != NULL) {
         if (client_free_room(client) < block->size)
             return;
         if (order_yields(client, &load->order)) {

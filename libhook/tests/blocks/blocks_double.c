@@ -203,16 +203,15 @@ uint64_t now_microseconds(void)
 /* Compares the result of a search with a scan of all blocks. */
 static bool is_right(enum search search)
 {
-    const struct block *oldest = NULL, *youngest = NULL;
+    const struct block *first = NULL;
     uint64_t bytes = 0;
     for (const struct block *block = one.blocks; block != NULL; block = block->younger)
         if (satisfied(block) >> search & 1) {
-            oldest = oldest == NULL ? block : oldest;
-            youngest = block;
+            if (first == NULL || search >= SEARCHES_OLDEST)
+                first = block;
             bytes += block->size;
         }
-    return search_oldest(&one, search) == oldest && search_youngest(&one, search) == youngest
-           && search_bytes(&one, search) == bytes;
+    return search_first(&one, search) == first && search_bytes(&one, search) == bytes;
 }
 
 /* `room`: number of blocks that may be resident. */
