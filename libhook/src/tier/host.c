@@ -233,11 +233,14 @@ static void add_slab(struct client *client, struct host_slab *slab)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Frees a slab that the client does not have yet, but that memory.host counts. */
+/* Frees a slab that the client does not have yet, but that memory.host counts. Releases the lock,
+ * because to unmap populated memory takes long. */
 static void discard(struct client *client, struct host_slab *slab)
 {
-    client->memory.host -= slab->size;
+    pthread_mutex_unlock(&memory_lock);
     munmap(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    client->memory.host -= slab->size;
     free(slab);
 }
 

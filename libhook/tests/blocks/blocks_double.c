@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "block/search.c"            /* for the enumeration of searches */
 
@@ -41,6 +43,7 @@ SEEN int freed_by_refusal = -1;      /* index of the block that is freed when a 
                                         unless it has a place then */
 SEEN unsigned freed_by_growth;       /* number of blocks, from the last on, that are freed while
                                         a slab is created */
+SEEN unsigned unmapped_under_lock;   /* number of slabs unmapped while memory_lock was held */
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 const struct tier tier_disk;         /* no block moves on to a file in this test */
 static struct client one = { .turns = 1 };
@@ -192,6 +195,14 @@ int madvise(void *memory, size_t size, int advice)
             freed_by_growth--;
         }
     return 0;
+}
+int munmap(void *memory, size_t size)
+{
+    if (size > PAGE && pthread_mutex_trylock(&memory_lock) != 0)
+        unmapped_under_lock++;
+    else if (size > PAGE)
+        pthread_mutex_unlock(&memory_lock);
+    return (int)syscall(SYS_munmap, memory, size);
 }
 /* Each call advances the clock. */
 uint64_t now_microseconds(void)

@@ -221,6 +221,7 @@ def test_eviction_skips_a_block_freed_while_the_driver_refuses_host_memory(
     oldest.value = 0
     program.leaves_at_once()
     assert oldest.value == -1
+    assert program.figure("unmapped_under_lock") == 0
     assert program.c.searches_are_right()
 
 
