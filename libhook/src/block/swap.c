@@ -42,6 +42,7 @@ struct progress {
     uint64_t bytes;                  /* bytes of the blocks moved so far */
     unsigned copies;                 /* number of copies in flight */
     bool failed;
+    bool yielded;                    /* a YIELD for the order has arrived: no more blocks move */
 };
 
 /* The copies in flight, in the order in which they complete. */
@@ -61,24 +62,19 @@ static unsigned pipeline_depth(const struct nvshare_order *order)
     return (order->flags & NVSHARE_AHEAD) != 0 ? COPIES_AHEAD : COPIES_IN_FLIGHT;
 }
 
-enum start {
-    STARTED,
-    NOT_STARTED,                     /* the driver has refused a copy */
-    YIELDED,                         /* a YIELD has arrived: the block has not moved */
-};
-
 /* By client index; created in the client's copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
 /* Whether a YIELD for the order has arrived. A further EVICT that arrived first is postponed. */
-static bool order_yields(struct client *client, const struct nvshare_order *order)
+static bool order_yields(struct client *client, const struct nvshare_order *order,
+                         struct progress *progress)
 {
     struct nvshare_order yield, next;
     if ((order->flags & NVSHARE_AHEAD) == 0)
         return false;
     if (client->postponed_count == 0 && connection_next(client->socket, NVSHARE_EVICT, &next))
         client_postpone(client, &next);
-    return connection_next(client->socket, NVSHARE_YIELD, &yield);
+    return progress->yielded = connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
 /* Releases memory_lock now and then in long loops, for the 50 us in which a waiting thread wakes
@@ -182,6 +178,7 @@ static void avoid_lender(struct client *client, struct block *block)
  * has freed it. */
 static void end_move(struct block *block, enum block_state state)
 {
+    block->writing_back = false;
     block_set_state(block, state);
     if (block->doomed)
         block_free(block);
@@ -213,7 +210,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     }
     if (!move.last)
         return;                      /* if this copy has failed, the block's last copy fails, too */
-    block->writing_back = false;
+    enum block_state state = left && !keeps ? BLOCK_SWAPPED : BLOCK_RESIDENT;
     if (settled == LOST)
         result = block_unmap(block);
     if (left && !keeps && result == CUDA_SUCCESS)
@@ -221,6 +218,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     if (settled == LOST && result == CUDA_SUCCESS) {
         block_set_state(block, BLOCK_SWAPPED);
         block_lose(block);
+        state = BLOCK_LOST;
     } else if (result == CUDA_SUCCESS) {
         if (left)
             block->known = block->content_valid;
@@ -229,7 +227,6 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;
-        block_set_state(block, left && !keeps ? BLOCK_SWAPPED : BLOCK_RESIDENT);
         if (!left && block->place.tier != NULL && !block->place.tier->keeps)
             block_give_place(block);
     } else {
@@ -238,11 +235,9 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
         avoid_lender(client, block);
         if (!left)
             block_unmap(block);
-        block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
+        state = left ? BLOCK_RESIDENT : BLOCK_SWAPPED;
     }
-    if (block->doomed)
-        block_free(block);
-    pthread_cond_broadcast(&memory_changed);
+    end_move(block, state);
 }
 
 static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
@@ -275,33 +270,31 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
-/* Starts to copy an EVICTING or LOADING block. May release memory_lock, and wait for copies. */
-static enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
-                                 struct progress *progress, const struct nvshare_order *order)
+/* Starts to copy an EVICTING or LOADING block. False: the driver has refused a copy, or the order
+ * yields; the block has not moved. May release memory_lock, and wait for copies. */
+static bool pipeline_start(struct client *client, struct pipeline *line, struct block *block,
+                           struct progress *progress, const struct nvshare_order *order)
 {
-    bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
+    bool ahead = (order->flags & NVSHARE_AHEAD) != 0, started = true;
     size_t piece = ahead && !block->zero && block->place.tier->pieces ? PIECE_AHEAD : block->size;
-    enum start started = STARTED;
-    for (size_t offset = 0, size; started == STARTED && offset < block->size; offset += size) {
+    for (size_t offset = 0, size; started && offset < block->size; offset += size) {
         size = block->size - offset < piece ? block->size - offset : piece;
         while (line->count >= pipeline_depth(order))
             pipeline_complete(client, line);
-        if (offset > 0 && order_yields(client, order))
-            started = YIELDED;
-        else if (!start_piece(client, line, block, offset, size, progress))
-            started = NOT_STARTED;
+        started = (offset == 0 || !order_yields(client, order, progress))
+            && start_piece(client, line, block, offset, size, progress);
     }
-    if (started == STARTED)
-        return STARTED;
+    if (started)
+        return true;
     /* Pieces of the block may be in flight. All its bytes are still at the source. */
     while (line->count > 0)
         pipeline_complete(client, line);
     pthread_mutex_unlock(&memory_lock);
     settle(block);
     pthread_mutex_lock(&memory_lock);
-    if (started == NOT_STARTED)
+    if (!progress->yielded)
         avoid_lender(client, block);
-    return started;
+    return false;
 }
 
 /* The order of eviction, if not all blocks must be evicted: blocks that were zero when last read;
@@ -356,7 +349,8 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
 struct eviction {
     struct client *client;
     const struct nvshare_order *order;
-    bool keeps_resident;                      /* of a writeback: KEEP */
+    bool keeps_resident;             /* of a writeback: KEEP */
+    uint64_t ready;                  /* of a writeback: bytes that need no copy any more */
     unsigned flags;                  /* of the answer to the order */
     struct pipeline line;
     struct progress progress;
@@ -440,15 +434,6 @@ static void choose_victims(struct eviction *eviction, uint64_t wanted)
     read_victims(eviction, !hurry);
 }
 
-/* The next block to evict or write back, EVICTING and read. `wanted`: bytes still to move.
- * NULL: none. May release memory_lock. */
-static struct block *next_victim(struct eviction *eviction, uint64_t wanted)
-{
-    if (eviction->taken == eviction->count)
-        choose_victims(eviction, wanted);
-    return eviction->taken < eviction->count ? eviction->blocks[eviction->taken++] : NULL;
-}
-
 static enum verdict classify(struct eviction *eviction, struct block *block)
 {
     if (block_is_clean(block))
@@ -485,19 +470,15 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     if (!has_place)
         eviction->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
-        block->writing_back = false;
         end_move(block, BLOCK_RESIDENT);
         return has_place;
     }
-    enum start started = pipeline_start(client, &eviction->line, block, &eviction->progress,
-                                        order);
-    if (started != STARTED) {
+    struct progress *progress = &eviction->progress;
+    if (!pipeline_start(client, &eviction->line, block, progress, order)) {
         /* If a copy to another GPU was refused, the block has lost its place there and
          * is chosen again. */
-        bool refused = started == NOT_STARTED && block->place.tier == NULL;
-        block->writing_back = false;
-        eviction->progress.failed |= started == NOT_STARTED && !refused;
-        eviction->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
+        bool refused = !progress->yielded && block->place.tier == NULL;
+        progress->failed |= !progress->yielded && !refused;
         end_move(block, BLOCK_RESIDENT);
         return refused;
     }
@@ -514,8 +495,8 @@ static void end_eviction(struct eviction *eviction)
     while (eviction->line.count > 0)
         pipeline_complete(eviction->client, &eviction->line);
     host_expect(eviction->client, 0);
-    if (eviction->progress.failed)
-        eviction->flags |= NVSHARE_DRIVER_ERROR;
+    eviction->flags |= (eviction->progress.failed ? NVSHARE_DRIVER_ERROR : 0)
+        | (eviction->progress.yielded ? NVSHARE_YIELDED : 0);
 }
 
 /* Bytes to evict, in addition to blocks with their last copy in flight. */
@@ -559,9 +540,56 @@ static bool evict(struct eviction *eviction, struct block *block)
     return true;
 }
 
+/* Writes back one block, if its place is not current. False: no more can be written back now. */
+static bool write_back(struct eviction *eviction, struct block *block)
+{
+    enum verdict verdict = block->doomed ? EMPTY : classify(eviction, block);
+    if (verdict == CHANGED)
+        return start_copy(eviction, block);
+    if (verdict == UNCHANGED) {
+        block->changed_before = false;
+        block_note_clean(block);
+    }
+    end_move(block, BLOCK_RESIDENT);
+    return true;
+}
+
+/* The next block to evict or write back, EVICTING and read. NULL: none. May release memory_lock. */
+static struct block *next_victim(struct eviction *eviction)
+{
+    const struct nvshare_order *order = eviction->order;
+    uint64_t wanted = !eviction->keeps_resident ? surplus(eviction)
+        : order->writeback > eviction->ready ? order->writeback - eviction->ready : 0;
+    if (wanted > 0 && eviction->taken == eviction->count)
+        choose_victims(eviction, wanted);
+    if (wanted == 0 || eviction->taken == eviction->count)
+        return NULL;
+    eviction->ready += eviction->blocks[eviction->taken]->size;
+    return eviction->blocks[eviction->taken++];
+}
+
+/* Evicts or writes back blocks until the order is fulfilled. False: no more can be moved now. */
+static bool move_victims(struct eviction *eviction)
+{
+    struct client *client = eviction->client;
+    struct progress *progress = &eviction->progress;
+    struct block *block;
+    uint64_t held_since = 0;
+    bool more = true;
+    while (more && !progress->failed && (block = next_victim(eviction)) != NULL) {
+        if (order_yields(client, eviction->order, progress)) {
+            end_move(block, BLOCK_RESIDENT);
+            return false;
+        }
+        more = eviction->keeps_resident ? write_back(eviction, block) : evict(eviction, block);
+        memory_lock_yields(&held_since);
+    }
+    return more && !progress->failed;
+}
+
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
-    uint64_t room = order->room, held_since = 0;
+    uint64_t room = order->room;
     struct eviction eviction = { .client = client, .order = order, .limit = COPIES_IN_FLIGHT };
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
@@ -576,17 +604,8 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
         host_expect(client, occupied - room);
         find_zero_blocks(client, occupied - room);
     }
-    struct block *block;
-    while (more && !eviction.progress.failed
-           && (block = next_victim(&eviction, surplus(&eviction))) != NULL) {
-        if (order_yields(client, order)) {
-            eviction.flags |= NVSHARE_YIELDED;
-            end_move(block, BLOCK_RESIDENT);
-            break;
-        }
-        more = evict(&eviction, block);
-        memory_lock_yields(&held_since);
-    }
+    if (more)
+        move_victims(&eviction);
     end_eviction(&eviction);
     if ((eviction.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
@@ -635,11 +654,8 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
         } else if (places[i].tier != NULL) {
             places[i].tier->give(client, block->size, &places[i]);
         }
-        block_set_state(block, BLOCK_SWAPPED);
-        if (block->doomed)
-            block_free(block);
+        end_move(block, BLOCK_SWAPPED);
     }
-    pthread_cond_broadcast(&memory_changed);
     return copied;
 }
 
@@ -685,20 +701,6 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     }
 }
 
-/* Writes back one block, if its place is not current. False: no more can be written back now. */
-static bool write_back(struct eviction *eviction, struct block *block)
-{
-    enum verdict verdict = block->doomed ? EMPTY : classify(eviction, block);
-    if (verdict == CHANGED)
-        return start_copy(eviction, block);
-    if (verdict == UNCHANGED) {
-        block->changed_before = false;
-        block_note_clean(block);
-    }
-    end_move(block, BLOCK_RESIDENT);
-    return true;
-}
-
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     struct eviction eviction = { .client = client, .order = order, .keeps_resident = true,
@@ -707,31 +709,16 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
     LOCKED(memory_lock);
     eviction.progress.failed = !more;
     more = more && !client->running;
-    if (more)
+    if (more) {
         find_zero_blocks(client, order->writeback);
-    uint64_t ready = search_bytes(client, SEARCH_READY), held_since = 0;
-    while (more && ready < order->writeback) {
-        struct block *block = next_victim(&eviction, order->writeback - ready);
-        if (block == NULL)
-            break;
-        ready += block->size;
-        bool yields = order_yields(client, order);
-        if (yields) {
-            eviction.flags |= NVSHARE_YIELDED;
-            end_move(block, BLOCK_RESIDENT);
-        }
-        more = !yields && write_back(&eviction, block) && !eviction.progress.failed;
-        memory_lock_yields(&held_since);
+        eviction.ready = search_bytes(client, SEARCH_READY);
+        more = move_victims(&eviction);
     }
-    while (more && client->dirty > 0) {
-        more = !order_yields(client, order);
-        eviction.flags |= more ? 0 : NVSHARE_YIELDED;
-        more = more && copy_borrowed(client, 1, order->host) > 0;
-    }
+    while (more && client->dirty > 0 && !order_yields(client, order, &eviction.progress))
+        more = copy_borrowed(client, 1, order->host) > 0;
     end_eviction(&eviction);
-    ready = search_bytes(client, SEARCH_READY);
     *flags = eviction.flags;
-    return ready;
+    return search_bytes(client, SEARCH_READY);
 }
 
 /* A large program is loaded by a sequence of LOADs, and the bus should not pause between them:
@@ -760,15 +747,11 @@ static bool load_block(struct client *client, struct pipeline *line, struct load
         return true;
     }
     block_set_state(block, BLOCK_LOADING);
-    enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
-    if (started == STARTED)
+    if (pipeline_start(client, line, block, &load->progress, &load->order))
         return true;
     block_unmap(block);
     end_move(block, BLOCK_SWAPPED);
-    if (started == YIELDED)
-        load->flags |= NVSHARE_YIELDED;
-    else
-        load->progress.failed = true;
+    load->progress.failed |= !load->progress.yielded;
     return false;
 }
 
@@ -779,13 +762,9 @@ static void load_blocks(struct client *client, struct pipeline *line, struct loa
     uint64_t held_since = 0;
     client->memory.room = load->order.room;
     while (!load->progress.failed && (block = search_first(client, SEARCH_ABSENT)) != NULL) {
-        if (client_free_room(client) < block->size)
-            return;
-        if (order_yields(client, &load->order)) {
-            load->flags |= NVSHARE_YIELDED;
-            return;
-        }
-        if (!load_block(client, line, load, block))
+        if (client_free_room(client) < block->size
+            || order_yields(client, &load->order, &load->progress)
+            || !load_block(client, line, load, block))
             return;
         while (line->count >= pipeline_depth(&load->order)) {
             pipeline_complete(client, line);
@@ -802,6 +781,7 @@ static void answer_load(struct client *client, struct load *load, uint64_t *sinc
     blocks_give_places(client, load->order.host);
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
+    load->flags |= load->progress.yielded ? NVSHARE_YIELDED : 0;
     if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
     client->starved_reported = false;
@@ -828,7 +808,7 @@ void swap_in(struct client *client, const struct nvshare_order *order)
             load_blocks(client, &line, load);
         else
             client->memory.room = load->order.room;
-        bool succeeded = load->flags == 0 && !load->progress.failed;
+        bool succeeded = load->flags == 0 && !load->progress.failed && !load->progress.yielded;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);
         if (before != NULL)
