@@ -20,11 +20,18 @@
 #include "memory/managed.h"
 #include "memory/vmm.h"
 
-/* The program's object that contains `address`; NULL: none. */
-static struct object *object_at(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base)
+/* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
+static struct object *find(CUdeviceptr address, CUdeviceptr *base)
 {
-    struct object *object = owner == NULL || owner->operations->object == NULL
+    struct page_owner *owner = region_owner(address);
+    return owner == NULL || owner->operations->object == NULL
         ? NULL : owner->operations->object(owner, address, base);
+}
+
+/* The program's object that contains `address`; NULL: none. */
+static struct object *object_at(CUdeviceptr address, CUdeviceptr *base)
+{
+    struct object *object = find(address, base);
     return object != NULL && !object->retired && address - *base < object->size ? object : NULL;
 }
 
@@ -34,7 +41,7 @@ bool allocation_describe(CUdeviceptr address, struct memory_description *descrip
     CUdeviceptr base;
     if (owner != NULL && owner->operations->describe != NULL)
         return owner->operations->describe(owner, address, description);
-    const struct object *object = object_at(owner, address, &base);
+    const struct object *object = object_at(address, &base);
     if (object == NULL)
         return false;
     *description = (struct memory_description){
@@ -45,13 +52,11 @@ bool allocation_describe(CUdeviceptr address, struct memory_description *descrip
     return true;
 }
 
-bool allocation_retire(CUdeviceptr address)
+struct object *allocation_at(CUdeviceptr address)
 {
     CUdeviceptr base;
-    struct object *object = object_at(region_owner(address), address, &base);
-    if (object == NULL || base != address)
-        return false;
-    return object->retired = true;
+    struct object *object = find(address, &base);
+    return object != NULL && base == address && object->size > 0 ? object : NULL;
 }
 
 void allocation_release(CUdeviceptr address)
@@ -73,9 +78,10 @@ static struct object new_object(size_t bytes)
 
 void allocation_renew(CUdeviceptr address, size_t bytes)
 {
-    struct page_owner *owner = region_owner(address);
-    CUdeviceptr base;
-    *owner->operations->object(owner, address, &base) = new_object(bytes);
+    struct object *object = allocation_at(address);
+    struct async_allocation *async = object->async;
+    *object = new_object(bytes);
+    object->async = async;
 }
 
 void allocations_context_ends(const struct client *client, CUcontext context)
@@ -354,14 +360,12 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 #define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
 #define PART_LEFT 16                 /* none are kept if the client leaves less than 1/16 of it */
 #define MOST 1024                    /* most spares: one thread may have to release them all */
-#define SPARE_BUCKETS 64
 #define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
 
 /* One for each client, by index. Protected by memory_lock. */
 static struct spares {
     uint64_t stay;                   /* us for which a spare is kept; 0: spares are off */
     struct ring order;               /* oldest first */
-    struct ring alike[SPARE_BUCKETS];/* by size */
     unsigned count;
     uint64_t bytes;                  /* counted in the client's allocated and resident bytes */
     uint64_t next_check;             /* us: when the service thread next checks ages; 0: never */
@@ -387,7 +391,6 @@ static void leave_spares(struct large *large)
     struct spares *spares = spares_of(large->owner.client);
     large->spare = false;
     ring_leave(&large->order);
-    ring_leave(&large->alike);
     spares->bytes -= size_of(large);
     spares->count--;
 }
@@ -406,11 +409,6 @@ void spares_prepare(const struct client *client)
 {
     spares_of(client)->stay = 1000 * setting_milliseconds("NVSHARE_KEEP_FREED_MS",
                                                           DEFAULT_STAY_MS, STAY_MOST_MS);
-}
-
-static struct ring *alike(struct client *client, size_t size)
-{
-    return ring_ready(&spares_of(client)->alike[size / PAGE % SPARE_BUCKETS]);
 }
 
 /* Makes a spare of a freed allocation that no work uses. False: the caller must release it. */
@@ -448,7 +446,6 @@ static bool spare_keep(struct large *large)
     large->spare = true;
     large->freed_at = now_microseconds();
     ring_append(ring_ready(&spares->order), &large->order);
-    ring_append(alike(client, size), &large->alike);
     spares->bytes += size;
     spares->count++;
     if (spares->next_check == 0) {
@@ -460,13 +457,14 @@ static bool spare_keep(struct large *large)
 
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
+    const struct spares *spares = spares_of(client);
     /* If the daemon has lowered limits.commit below the need, it must decide about the request. */
-    if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
+    if (spares->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
-    const struct ring *head = alike(client, size);
-    for (struct ring *link = head->previous; link != head; link = link->previous) {
-        struct large *large = RING_MEMBER(link, struct large, alike);
+    for (struct ring *link = spares->order.previous; link != &spares->order;
+         link = link->previous) {
+        struct large *large = RING_MEMBER(link, struct large, order);
         if (size_of(large) != size || large->owner.context != context)
             continue;
         leave_spares(large);
@@ -623,8 +621,11 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     if (capture_refuses(result))
         return true;
     pthread_mutex_lock(&memory_lock);
-    bool ours = region_contains(address), retired = ours && allocation_retire(address);
+    struct object *object = allocation_at(address);
     struct page_owner *owner = region_owner(address);
+    bool ours = region_contains(address), retired = object != NULL && !object->retired;
+    if (retired)
+        object->retired = true;
     CUcontext context = retired ? owner->context : NULL;
     bool idle = retired && owner->client->drained;
     uint64_t earlier = deferrals;
@@ -670,7 +671,7 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
         return false;
     LOCKED(memory_lock);
     CUdeviceptr base;
-    struct object *object = object_at(region_owner(address), address, &base);
+    struct object *object = object_at(address, &base);
     if (object != NULL)
         object->sync_memops = on;
     return true;

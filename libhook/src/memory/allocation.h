@@ -35,6 +35,7 @@ struct object {
     size_t size : 62;                /* bytes as requested; 0: none */
     bool sync_memops : 1;
     bool retired : 1;                /* freed by the program, but not released yet */
+    struct async_allocation *async;  /* as pool.c knows it; NULL: it does not */
 };
 
 /* Operations of a page_owner on its memory, in which `address` lies. NULL: not supported. Retiring
@@ -58,7 +59,7 @@ struct large {
     struct object object;
     bool spare;                      /* freed by the program and kept for reuse */
     uint64_t freed_at;               /* us: when the program freed it */
-    struct ring order, alike;        /* in the lists of its client's spares */
+    struct ring order;               /* in the list of its client's spares */
     struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
     struct block *blocks[];          /* owner.block_count */
 };
@@ -78,8 +79,8 @@ bool memory_total(CUdevice device, size_t *total_bytes);
 CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address);
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
-/* False: no allocation begins at `address`, or it is retired already. */
-bool allocation_retire(CUdeviceptr address);
+/* The object that begins at `address`, retired or not; NULL: none. */
+struct object *allocation_at(CUdeviceptr address);
 void allocation_release(CUdeviceptr address);
 /* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */
 void allocation_renew(CUdeviceptr address, size_t bytes);

@@ -28,7 +28,6 @@
 #include "memory/peers.h"
 
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
-#define BUCKETS 16384
 #define MOST ((size_t)1 << 46)       /* upper limit, bytes of one allocation */
 #define SEARCHED 256                 /* maximum free allocations of a class per search */
 
@@ -57,20 +56,19 @@ struct async_allocation {
     size_t room;                     /* bytes of card memory that it occupies */
     unsigned class;
     struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
-    bool freed;
     uint64_t stream;                 /* stream_name() of the stream of the free; 0: unknown */
     CUcontext context;               /* in which `stream` is unique */
-    struct pending_frees *pending;   /* its pending list; NULL: no work touches it */
-    struct marker *marker;           /* recorded after the work that touches it */
-    struct ring order;               /* in the pending list, or in the pool's idle list */
+    struct marker *marker;           /* recorded after the work that touches it; NULL: none does */
+    struct ring order;               /* in a pending list, or in the pool's idle list */
     struct ring alike;               /* in the list of free allocations of its class */
-    struct async_allocation *next;   /* in the hash table by address */
 };
 
-/* An event, reused while its context lives. */
+/* A position in a stream, after all work submitted to the stream so far. The event is reused while
+ * its context lives. */
 struct marker {
     CUevent event;
     CUcontext context;
+    uint64_t stream;                 /* stream_name() */
     struct marker *next;             /* in the list of unused markers */
 };
 
@@ -78,20 +76,12 @@ struct marker {
 struct pending_frees {
     CUcontext context;
     uint64_t stream;                 /* its name, unique in the context */
-    unsigned marks;                  /* number of struct mark that point here */
     struct ring allocations;         /* in the order of their events */
     struct pending_frees *next;
 };
 
-/* A position in a stream, after all work submitted to the stream so far. */
-struct mark {
-    struct pending_frees *pending;
-    struct marker *marker;
-};
-
 /* Protected by memory_lock, which static functions hold unless stated otherwise. */
 static struct pool *pools;
-static struct async_allocation *buckets[BUCKETS];
 static struct marker *unused_markers;
 static struct pending_frees *pending_lists;
 
@@ -127,18 +117,11 @@ static void pool_leave(struct pool *pool)
     free(pool);
 }
 
-static struct async_allocation **bucket_of(CUdeviceptr address)
-{
-    return &buckets[address * 0x9E3779B97F4A7C15u >> 50];
-}
-
 /* The allocation that begins at `address`, freed or not; NULL: none. */
 static struct async_allocation *async_at(CUdeviceptr address)
 {
-    struct async_allocation *async = *bucket_of(address);
-    while (async != NULL && async->address != address)
-        async = async->next;
-    return async;
+    const struct object *object = allocation_at(address);
+    return object == NULL ? NULL : object->async;
 }
 
 static size_t room_of(size_t bytes, unsigned *class)
@@ -159,15 +142,7 @@ static struct async_allocation *new_async(CUdeviceptr address, struct pool *pool
     async->pool = pool;
     ring_clear(&async->order);
     ring_clear(&async->alike);
-    async->next = *bucket_of(address);
-    *bucket_of(address) = async;
-    return async;
-}
-
-static void forget(struct async_allocation *async)
-{
-    LIST_REMOVE(*bucket_of(async->address), async);
-    free(async);
+    return allocation_at(address)->async = async;
 }
 
 static void release(struct async_allocation *async)
@@ -180,7 +155,7 @@ static void release(struct async_allocation *async)
         pool->reserved -= async->room;
         pool_leave(pool);
     }
-    forget(async);
+    free(async);
 }
 
 /* Releases idle allocations until the pool holds at most `keep` bytes. True if it released any. */
@@ -208,16 +183,12 @@ static void async_idle(struct async_allocation *async)
 /* Makes the program's address invalid. NULL: no allocation, or no host memory to record it. */
 static struct async_allocation *async_retire(CUdeviceptr address)
 {
-    struct async_allocation *known = async_at(address);
-    struct async_allocation *async = known != NULL ? known : new_async(address, NULL);
-    if (async == NULL || async->freed)
+    struct object *object = allocation_at(address);
+    if (object == NULL || object->retired
+        || (object->async == NULL && new_async(address, NULL) == NULL))
         return NULL;
-    if (!allocation_retire(address)) {
-        if (known == NULL)
-            forget(async);
-        return NULL;
-    }
-    async->freed = true;
+    struct async_allocation *async = object->async;
+    object->retired = true;
     if (async->pool != NULL) {
         async->pool->used -= async->size;
         ring_append(&async->pool->freed[async->class], &async->alike);
@@ -260,17 +231,12 @@ static struct marker *take_marker(CUcontext context)
 
 static void give_marker(struct marker *marker)
 {
+    if (marker->event == NULL) {
+        free(marker);
+        return;
+    }
     marker->next = unused_markers;
     unused_markers = marker;
-}
-
-static void pending_frees_unmark(const struct mark *mark)
-{
-    mark->pending->marks--;
-    if (mark->marker->event != NULL)
-        give_marker(mark->marker);
-    else
-        free(mark->marker);
 }
 
 /* Records the marker's event in the stream. The stream's context is current. */
@@ -283,8 +249,8 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Marks a stream's end. Without memory_lock. Returns the driver's error; `mark` is invalid then. */
-static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
+/* Marks a stream's end. Without memory_lock. Returns the driver's error; no marker is made then. */
+static CUresult mark(CUstream stream, struct marker **made)
 {
     CUcontext context, current = NULL;
     CUdevice device;
@@ -293,46 +259,33 @@ static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
         return result;
     uint64_t name = stream_name(stream);
     pthread_mutex_lock(&memory_lock);
-    mark->pending = pending_frees_of(context, name);
-    mark->marker = mark->pending == NULL ? NULL : take_marker(context);
-    if (mark->marker != NULL)
-        mark->pending->marks++;
+    struct marker *marker = take_marker(context);
     pthread_mutex_unlock(&memory_lock);
-    if (mark->marker == NULL)
+    if (marker == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    marker->stream = name;
     contexts_current(&current);
     RELAXED;
     if (context != current)
         result = REAL(cuCtxPushCurrent_v2)(context);
     if (result == CUDA_SUCCESS) {
-        result = record(stream, mark->marker);
+        result = record(stream, marker);
         if (context != current)
             REAL(cuCtxPopCurrent_v2)(&current);
     }
     if (result != CUDA_SUCCESS) {
         LOCKED(memory_lock);
-        pending_frees_unmark(mark);
+        give_marker(marker);
     }
+    *made = marker;
     return result;
-}
-
-static void pending_frees_put(struct async_allocation *async, const struct mark *mark)
-{
-    mark->pending->marks--;
-    async->pending = mark->pending;
-    async->marker = mark->marker;
-    async->stream = mark->pending->stream;
-    async->context = mark->pending->context;
-    ring_append(&mark->pending->allocations, &async->order);
 }
 
 static void pending_frees_leave(struct async_allocation *async)
 {
     ring_leave(&async->order);
-    if (async->pending == NULL)
-        return;
-    give_marker(async->marker);
-    async->pending = NULL;
+    if (async->marker != NULL)
+        give_marker(async->marker);
     async->marker = NULL;
 }
 
@@ -364,7 +317,7 @@ static bool pending_frees_poll(void)
     EACH_LISTED(struct pending_frees, pending, pending_lists) {
         for (; !ring_empty(&pending->allocations) && event_reached(first(pending)); any = true)
             complete(first(pending));
-        if (ring_empty(&pending->allocations) && pending->marks == 0) {
+        if (ring_empty(&pending->allocations)) {
             LIST_REMOVE(pending_lists, pending);
             free(pending);
         }
@@ -384,7 +337,7 @@ void pending_frees_context_ends(CUcontext context)
             if (ends || (async->pool == NULL && region_owner(async->address)->context == context))
                 complete(async);
         }
-        if (ends && pending->marks == 0) {
+        if (ends) {
             LIST_REMOVE(pending_lists, pending);
             free(pending);
         }
@@ -398,7 +351,7 @@ void pending_frees_context_ends(CUcontext context)
 
 static bool usable(const struct async_allocation *async, CUcontext context, uint64_t stream)
 {
-    return (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
+    return (async->marker == NULL && (async->stream == 0 || async->pool->opportunistic))
         || (async->stream == stream && stream != 0 && async->context == context);
 }
 
@@ -416,7 +369,7 @@ static struct async_allocation *fitting(const struct pool *pool, size_t room, un
              link = link->previous) {
             struct async_allocation *async = RING_MEMBER(link, struct async_allocation, alike);
             if (async->room < room || async->room > most
-                || !(usable(async, context, stream) || (early && async->pending != NULL))
+                || !(usable(async, context, stream) || (early && async->marker != NULL))
                 || (best != NULL && best->room <= async->room))
                 continue;
             best = async;
@@ -445,21 +398,20 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     CUdeviceptr address;
     if (!shrink_before_growth(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->reserved += room;          /* at once: allocation_make() may release memory_lock */
     /* The context is NULL, because pools, and so their memory, outlive contexts. */
     CUresult result = allocation_make(client, NULL, bytes, &address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    *async = new_async(address, pool);
+    *async = result == CUDA_SUCCESS ? new_async(address, pool) : NULL;
     if (*async == NULL) {
-        allocation_retire(address);
-        allocation_release(address);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        pool->reserved -= room;
+        if (result == CUDA_SUCCESS)
+            allocation_release(address);
+        return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
     }
     pool->users++;
     (*async)->size = bytes;
     (*async)->room = room;
     (*async)->class = class;
-    pool->reserved += room;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
     return CUDA_SUCCESS;
@@ -482,7 +434,7 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
         && (async = fitting(pool, room, class, context, name, true)) != NULL) {
         made = false;
         RELAXED;
-        result = async->pending == NULL
+        result = async->marker == NULL
             ? CUDA_SUCCESS : REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
     }
     if (result != CUDA_SUCCESS)
@@ -490,7 +442,6 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
     if (!made) {
         pending_frees_leave(async);
         ring_leave(&async->alike);
-        async->freed = false;
         async->size = bytes;
         allocation_renew(async->address, bytes);
     }
@@ -723,22 +674,25 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
 
 bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
 {
-    struct mark mark;
+    struct marker *marker;
     if (!memory_is_ours(address))
         return false;
-    if (capture_refuses(result)
-        || (*result = pending_frees_mark(stream, &mark)) != CUDA_SUCCESS)
+    if (capture_refuses(result) || (*result = mark(stream, &marker)) != CUDA_SUCCESS)
         return true;
     LOCKED(memory_lock);
-    struct async_allocation *async = async_retire(address);
+    struct pending_frees *pending = pending_frees_of(marker->context, marker->stream);
+    struct async_allocation *async = pending == NULL ? NULL : async_retire(address);
     if (async != NULL) {
-        pending_frees_put(async, &mark);
+        async->marker = marker;
+        async->stream = marker->stream;
+        async->context = marker->context;
+        ring_append(&pending->allocations, &async->order);
         /* No pool reuses this memory, so no later allocation polls the pending lists for it. */
         if (async->pool == NULL || async->pool->destroyed)
             pending_frees_poll();
     } else {
-        pending_frees_unmark(&mark);
-        *result = CUDA_ERROR_INVALID_VALUE;
+        give_marker(marker);
+        *result = pending == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     }
     return true;
 }
