@@ -10,6 +10,7 @@
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
+#include "tier/disk.h"
 #include "tier/host.h"
 
 static bool is_resident(enum block_state state)
@@ -141,7 +142,7 @@ static void pass_place_to_write(struct block *block)
 {
     block->store->place = block->place;
     block->store->block = NULL;
-    block->store->write.cancelled = true;
+    block->store->extent->cancelled = true;
     block->store = NULL;
     block->place.tier = NULL;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "gate/client.h"
-#include "tier/disk.h"
 #include "tier/tier.h"
 
 enum block_state {
@@ -42,7 +41,7 @@ struct reading {
 
 /* The write of a swapped block to the client's file; see store.c. */
 struct store {
-    struct disk_write write;
+    struct disk_extent *extent;      /* the destination in the file; NULL: this entry is unused */
     struct block *block;             /* NULL: the block was freed or has given up its place */
     struct place place;              /* if `block` is NULL: the source of the write, to be freed */
     size_t size;

@@ -17,11 +17,6 @@
 
 static struct store stores[CLIENTS_MAX][STORES];
 
-static bool in_use(const struct store *store)
-{
-    return store->write.extent != NULL;
-}
-
 static void note_error(struct client *client, int error)
 {
     client->store_changed |= client->store_error != error;
@@ -37,10 +32,10 @@ static void set_limit(struct client *client, uint64_t bytes)
 /* Ends a write. If it succeeded and the block is unchanged, the file becomes the block's place. */
 static void finish(struct client *client, struct store *store)
 {
-    struct disk_extent *extent = store->write.extent;
+    struct disk_extent *extent = store->extent;
     struct block *block = store->block;
-    int error = store->write.error;
-    store->write.extent = NULL;
+    int error = extent->error;
+    store->extent = NULL;
     if (block == NULL) {
         store->place.tier->give(client, store->size, &store->place);
     } else {
@@ -71,8 +66,9 @@ static bool begin(struct client *client, struct store *store)
 {
     struct block *block = client->file == 0 || client->pin_reason != NVSHARE_PIN_NONE
         ? NULL : search_first(client, SEARCH_STORABLE);
-    if (block == NULL || !disk_write(client, block->size, client->file, &store->write,
-                                     block->place.host.address))
+    store->extent = block == NULL ? NULL
+        : disk_write(client, block->size, client->file, block->place.host.address);
+    if (store->extent == NULL)
         return false;
     store->block = block;
     store->size = block->size;
@@ -87,10 +83,10 @@ int64_t store_step(struct client *client)
     struct store *all = stores[client->index];
     bool busy = false, more = true;
     for (struct store *store = all; store < all + STORES; store++)
-        if (in_use(store) && store->write.done)
+        if (store->extent != NULL && store->extent->left == 0)
             finish(client, store);
         else
-            busy |= in_use(store);
+            busy |= store->extent != NULL;
     uint64_t now = now_microseconds();
     if (!busy)
         client->store_progress = now;
@@ -99,7 +95,7 @@ int64_t store_step(struct client *client)
         client_changed(client);
     }
     for (struct store *store = all; more && store < all + STORES; store++)
-        if (!in_use(store)) {
+        if (store->extent == NULL) {
             more = begin(client, store);
             busy |= more;
         }
@@ -109,7 +105,8 @@ int64_t store_step(struct client *client)
 void store_cancel(struct client *client)
 {
     for (unsigned i = 0; i < STORES; i++)
-        stores[client->index][i].write.cancelled = true;
+        if (stores[client->index][i].extent != NULL)
+            stores[client->index][i].extent->cancelled = true;
 }
 
 void store_forget_order(struct client *client)

@@ -30,6 +30,7 @@
 #include "flight/bus_sharing.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
+#include "tier/disk.h"
 #include "tier/host.h"
 #include "tier/peer.h"
 
@@ -460,7 +461,7 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     bool has_place = block_take_place(block, order->host);
     block->known = false;            /* the place is about to be overwritten */
     if (block->store != NULL)
-        block->store->overwritten = block->store->write.cancelled = true;
+        block->store->overwritten = block->store->extent->cancelled = true;
     block_give_copy(block);
     block->clean_as_of_turn = 0;
     block->content_valid = eviction->read && reading->whole;

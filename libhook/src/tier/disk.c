@@ -59,21 +59,6 @@
 #define GROWTH ((uint64_t)4 << 30)   /* bytes by which fallocate() extends the file */
 #define LANES 8
 
-/* `size` bytes of the file from page `page` */
-struct disk_extent {
-    struct disk *disk;
-    uint64_t page;
-    size_t size;
-    size_t begun, left;              /* bytes: transfer begun; transfer not completed */
-    /* While the block is being loaded: */
-    CUdeviceptr address;
-    CUstream stream;
-    CUresult result;
-    int error;
-    struct disk_extent *next;
-    uint64_t sums[];                 /* a checksum for each chunk */
-};
-
 static struct disk {
     struct client *client;
     int descriptor;                  /* in the descriptor table of the threads below */
@@ -84,7 +69,7 @@ static struct disk {
     uint64_t pages, used;            /* entries of `taken`, and how many of them are true */
     uint64_t grown;                  /* size of the file, bytes, as requested from the kernel */
     bool resizes;                    /* a thread changes the file's size: no other may write */
-    struct disk_write *writes;       /* queue of writes with chunks not begun */
+    struct disk_extent *writes;      /* queue of writes with chunks not begun */
     struct disk_extent *reads;       /* queue of loads with chunks not begun */
     struct place staging;            /* page-locked memory of the slots; `tier` NULL: none */
     struct slot {
@@ -129,35 +114,49 @@ static int transfer(const struct disk *disk, const char *from, char *into, size_
     return 0;
 }
 
-static size_t next_chunk(const struct disk_extent *extent)
+/* Begins to transfer the next chunk of a queue; returns its extent. */
+static struct disk_extent *begin_chunk(struct disk_extent **queue, size_t *offset, size_t *size)
 {
+    struct disk_extent *extent = *queue;
     size_t left = extent->size - extent->begun;
-    return left < CHUNK ? left : CHUNK;
+    *offset = extent->begun;
+    *size = left < CHUNK ? left : CHUNK;
+    extent->begun += *size;
+    if (extent->begun == extent->size)
+        *queue = extent->next;
+    return extent;
+}
+
+static void append(struct disk_extent **queue, struct disk_extent *extent)
+{
+    extent->begun = 0;
+    extent->left = extent->size;
+    extent->error = 0;
+    extent->next = NULL;
+    while (*queue != NULL)
+        queue = &(*queue)->next;
+    *queue = extent;
+    pthread_cond_broadcast(&work);
 }
 
 /* Writes a chunk. memory_lock is held, and released meanwhile, as in resize() and read_next(). */
 static void write_next(struct disk *disk)
 {
-    struct disk_write *write = disk->writes;
-    struct disk_extent *extent = write->extent;
-    size_t offset = extent->begun, size = next_chunk(extent);
-    const char *memory = write->memory + offset;
-    int error = write->error;
-    extent->begun += size;
-    if (extent->begun == extent->size)
-        disk->writes = write->next;
+    size_t offset, size;
+    struct disk_extent *extent = begin_chunk(&disk->writes, &offset, &size);
+    const char *memory = extent->memory + offset;
+    int error = extent->error;
     pthread_mutex_unlock(&memory_lock);
-    if (error == 0 && write->cancelled)
+    if (error == 0 && extent->cancelled)
         error = ECANCELED;
     if (error == 0) {
         extent->sums[offset / CHUNK] = sum(memory, size);
         error = transfer(disk, memory, NULL, size, extent->page * PAGE + offset);
     }
     pthread_mutex_lock(&memory_lock);
-    if (write->error == 0)
-        write->error = error;
+    if (extent->error == 0)
+        extent->error = error;
     extent->left -= size;
-    write->done = extent->left == 0;
 }
 
 /* Grows or cuts the file to `size` bytes. Releases memory_lock meanwhile. */
@@ -178,12 +177,10 @@ static void resize(struct disk *disk, uint64_t size)
 
 static void read_next(struct disk *disk, struct slot *slot)
 {
-    struct disk_extent *extent = disk->reads;
-    size_t offset = extent->begun;
-    *slot = (struct slot){ extent, offset, next_chunk(extent), false };
-    extent->begun += slot->size;
-    if (extent->begun == extent->size)
-        disk->reads = extent->next;
+    struct disk_extent *extent = begin_chunk(&disk->reads, &slot->offset, &slot->size);
+    size_t offset = slot->offset;
+    slot->extent = extent;
+    slot->filled = false;
     char *memory = disk->staging.host.address + (slot - disk->slots) * (ptrdiff_t)CHUNK;
     pthread_mutex_unlock(&memory_lock);
     int error = transfer(disk, NULL, memory, slot->size, extent->page * PAGE + offset);
@@ -233,7 +230,7 @@ static void *read_chunks(void *argument)
  * needs no space; one begun before the daemon allowed less may exceed the allowed size. */
 static uint64_t due_size(const struct disk *disk)
 {
-    const struct disk_write *write = disk->writes;
+    const struct disk_extent *write = disk->writes;
     uint64_t allowed = disk->client->file / PAGE * PAGE;
     if (write == NULL) {
         uint64_t page = disk->pages;
@@ -242,7 +239,7 @@ static uint64_t due_size(const struct disk *disk)
         uint64_t least = page * PAGE > allowed ? page * PAGE : allowed;
         return least < disk->grown ? least : disk->grown;
     }
-    uint64_t end = write->extent->page * PAGE + write->extent->size;
+    uint64_t end = write->page * PAGE + write->size;
     if (end <= disk->grown || write->cancelled || write->error != 0)
         return disk->grown;
     return end + GROWTH < allowed ? end + GROWTH : end < allowed ? allowed : end;
@@ -350,17 +347,17 @@ static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
     return most;
 }
 
-bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_write *write,
-                const char *memory)
+struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,
+                               const char *memory)
 {
     struct disk *disk = disks[client->index];
     uint64_t count = size / PAGE, pages = most / PAGE;
     if (disk->used + count > pages)
-        return false;
+        return NULL;
     if (pages > disk->pages) {
         bool *taken = realloc(disk->taken, pages);
         if (taken == NULL)
-            return false;
+            return NULL;
         memset(taken + disk->pages, false, pages - disk->pages);
         disk->taken = taken;
         disk->pages = pages;
@@ -369,19 +366,15 @@ bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_w
     struct disk_extent *extent = page == pages ? NULL
         : calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK * sizeof *extent->sums);
     if (extent == NULL)
-        return false;
+        return NULL;
     memset(disk->taken + page, true, count);
     disk->used += count;
     extent->disk = disk;
     extent->page = page;
-    extent->size = extent->left = size;
-    *write = (struct disk_write){ .memory = memory, .extent = extent };
-    struct disk_write **last = &disk->writes;
-    while (*last != NULL)
-        last = &(*last)->next;
-    *last = write;
-    pthread_cond_broadcast(&work);
-    return true;
+    extent->size = size;
+    extent->memory = memory;
+    append(&disk->writes, extent);
+    return extent;
 }
 
 void disk_give(struct disk_extent *extent)
@@ -438,7 +431,7 @@ void disk_end_reads(struct client *client)
 static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, size_t offset,
                            size_t size, CUstream stream)
 {
-    struct disk_extent *extent = place->disk, **last = &extent->disk->reads;
+    struct disk_extent *extent = place->disk;
     (void)offset, (void)size;
     if (out)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -446,15 +439,8 @@ static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, s
         return CUDA_ERROR_OUT_OF_MEMORY;
     extent->address = address;
     extent->stream = stream;
-    extent->begun = 0;
-    extent->left = extent->size;
     extent->result = CUDA_SUCCESS;
-    extent->error = 0;
-    extent->next = NULL;
-    while (*last != NULL)
-        last = &(*last)->next;
-    *last = extent;
-    pthread_cond_broadcast(&work);
+    append(&extent->disk->reads, extent);
     return CUDA_SUCCESS;
 }
 

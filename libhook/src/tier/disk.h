@@ -4,24 +4,30 @@
 
 #include "tier/tier.h"
 
-/* The write of one block from host memory to the file. */
-struct disk_write {
-    const char *memory;              /* valid until `done` */
-    struct disk_extent *extent;      /* destination in the file; NULL: this entry is unused */
+/* A place in the file, and the transfer of a block to or from it. */
+struct disk_extent {
+    struct disk *disk;
+    uint64_t page;                   /* the first page of 2 MiB in the file */
+    size_t size;                     /* bytes */
+    size_t begun, left;              /* bytes: transfer begun; transfer not completed */
+    int error;                       /* of the transfer */
+    struct disk_extent *next;        /* in the queue of writes, or of loads */
+    const char *memory;              /* of a write: the bytes; valid until `left` is 0 */
     _Atomic bool cancelled;          /* the write ends with ECANCELED after its current requests */
-    bool done;
-    int error;
-    struct disk_write *next;
+    CUdeviceptr address;             /* of a load: the destination on the card */
+    CUstream stream;
+    CUresult result;
+    uint64_t sums[];                 /* a checksum for each chunk */
 };
 
 /* Duplicates the file's descriptor, unless an earlier file of the client still has bytes; without
  * an earlier file, `descriptor` -1 is an error. Returns 0 or an errno; ENOSYS: the kernel lacks
  * close_range() (Linux 5.9). May release the lock. */
 int disk_open(struct client *client, int descriptor);
-/* Starts to write a block to a place within the first `most` bytes of the file. False: there is
- * no such place. */
-bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_write *write,
-                const char *memory);
+/* Starts to write a block to a place within the first `most` bytes of the file. NULL: there is no
+ * such place. */
+struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,
+                               const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */
 void disk_take(struct client *client, struct disk_extent *extent, struct place *place);
 /* Wakes the writers, which cut unused space at the file's end beyond client->file bytes. */
