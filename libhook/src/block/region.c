@@ -1,153 +1,109 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Free runs of pages are in lists, one for each power of two of their length, and a table of
- * their first and last pages (boundary tags) finds free neighbours of a released run. So taking
- * and giving pages take constant time, and free neighbours always form one run. */
+/* Free runs of pages are in an array sorted by address, in which free neighbours of a region always
+ * form one run. */
 #include "block/region.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "block/ranges.h"
 #include "driver/ops.h"
-#include "driver/ring.h"
 
 #define REGION_SIZE ((size_t)1 << 40)
-#define BUCKETS 48
-
-/* A free run of pages. */
-struct run {
-    size_t first, pages;
-    struct region *region;
-    struct ring bucket_link;         /* in its bucket; the run freed last is used first */
-};
 
 /* A reserved range of addresses. */
 struct region {
-    CUdeviceptr base;
-    size_t pages;
+    CUdeviceptr base, end;
     struct page_owner **owner;       /* of each page; Linux populates the table on demand */
-    struct run **boundary;           /* set for the first and the last page of a free run */
     struct region *next;
 };
 
 static struct region *regions;
-static struct ring buckets[BUCKETS];
+static struct ranges free_runs;
 
-static unsigned bucket_of(size_t pages)
+static struct region *region_of(CUdeviceptr address)
 {
-    return 63 - (unsigned)__builtin_clzl(pages);
-}
-
-static void insert(struct run *run)
-{
-    ring_append(ring_ready(&buckets[bucket_of(run->pages)]), &run->bucket_link);
-    run->region->boundary[run->first] = run;
-    run->region->boundary[run->first + run->pages - 1] = run;
-}
-
-static void withdraw(struct run *run)
-{
-    ring_leave(&run->bucket_link);
-    run->region->boundary[run->first] = NULL;
-    run->region->boundary[run->first + run->pages - 1] = NULL;
+    struct region *region = regions;
+    while (region != NULL && (address < region->base || address >= region->end))
+        region = region->next;
+    return region;
 }
 
 static CUresult add_region(size_t size)
 {
     struct region *region = malloc(sizeof *region);
-    struct run *run = malloc(sizeof *run);
-    size_t pages = size / PAGE;
-    void **tables = mmap(NULL, 2 * pages * sizeof *tables, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t table = size / PAGE * sizeof *region->owner;
+    void *owner = mmap(NULL, table, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CUdeviceptr base = 0;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (region != NULL && run != NULL && tables != MAP_FAILED)
+    if (region != NULL && owner != MAP_FAILED)
         result = REAL(cuMemAddressReserve)(&base, size, PAGE, 0, 0);
     if (result != CUDA_SUCCESS) {
         free(region);
-        free(run);
-        if (tables != MAP_FAILED)
-            munmap(tables, 2 * pages * sizeof *tables);
+        if (owner != MAP_FAILED)
+            munmap(owner, table);
         return result;
     }
-    *region = (struct region){ base, pages, (struct page_owner **)tables,
-                               (struct run **)(tables + pages), regions };
+    *region = (struct region){ base, base + size, owner, regions };
     regions = region;
-    *run = (struct run){ .first = 0, .pages = pages, .region = region };
-    insert(run);
+    region_give(base, size);
     return CUDA_SUCCESS;
 }
 
-/* A run of a bucket in which all are long enough, else the first long enough in the next lower. */
-static struct run *find(size_t pages)
+static struct range *find(size_t size)
 {
-    unsigned exact = bucket_of(pages);
-    for (unsigned b = (pages & (pages - 1)) == 0 ? exact : exact + 1; b < BUCKETS; b++)
-        if (!ring_empty(ring_ready(&buckets[b])))
-            return RING_MEMBER(buckets[b].previous, struct run, bucket_link);
-    const struct ring *head = ring_ready(&buckets[exact]);
-    for (const struct ring *link = head->previous; link != head; link = link->previous)
-        if (RING_MEMBER(link, struct run, bucket_link)->pages >= pages)
-            return RING_MEMBER(link, struct run, bucket_link);
+    for (size_t i = 0; i < free_runs.count; i++)
+        if (free_runs.sorted[i]->size >= size)
+            return free_runs.sorted[i];
     return NULL;
 }
 
 CUresult region_take(size_t size, CUdeviceptr *address)
 {
-    size_t pages = size / PAGE;
-    struct run *run = find(pages);
-    if (run == NULL) {
-        CUresult result;
-        size_t most = size > REGION_SIZE ? size : REGION_SIZE;
-        /* A large region may be refused: RLIMIT_AS, 39-bit addresses. */
-        while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
-            most = most / 2 > size ? most / 2 : size;
-        if (result != CUDA_SUCCESS)
-            return result;
-        run = find(pages);
-    }
-    withdraw(run);
-    *address = run->region->base + run->first * PAGE;
-    if (run->pages == pages) {
+    CUresult result = CUDA_SUCCESS;
+    size_t most = size > REGION_SIZE ? size : REGION_SIZE;
+    struct range *run = find(size);
+    /* A large region may be refused: RLIMIT_AS, 39-bit addresses. */
+    while (run == NULL && (result = add_region(most)) != CUDA_SUCCESS && most > size)
+        most = most / 2 > size ? most / 2 : size;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (run == NULL && (run = find(size)) == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = run->address;
+    if (run->size == size) {
+        ranges_remove(&free_runs, run);
         free(run);
-        return CUDA_SUCCESS;
+    } else {
+        run->address += size;
+        run->size -= size;
     }
-    run->first += pages;
-    run->pages -= pages;
-    insert(run);
     return CUDA_SUCCESS;
-}
-
-static struct region *region_of(CUdeviceptr address)
-{
-    for (struct region *region = regions; region != NULL; region = region->next)
-        if (address >= region->base && address - region->base < region->pages * PAGE)
-            return region;
-    return NULL;
 }
 
 void region_give(CUdeviceptr address, size_t size)
 {
-    struct region *region = region_of(address);
-    size_t first = (address - region->base) / PAGE, pages = size / PAGE;
-    struct run *run = NULL;
-    if (first > 0 && (run = region->boundary[first - 1]) != NULL) {
-        withdraw(run);
-        first = run->first;
-        pages += run->pages;
+    const struct region *region = region_of(address);
+    CUdeviceptr end = address + size;
+    struct range *run = NULL, *neighbour;
+    /* A neighbour contains the byte before the run, or the byte behind it. */
+    while ((neighbour = ranges_between(&free_runs, address - (address > region->base),
+                                       end + (end < region->end))) != NULL) {
+        address = neighbour->address < address ? neighbour->address : address;
+        end = range_end(neighbour) > end ? range_end(neighbour) : end;
+        ranges_remove(&free_runs, neighbour);
+        free(run);
+        run = neighbour;
     }
-    struct run *after = first + pages < region->pages ? region->boundary[first + pages] : NULL;
-    if (after != NULL) {
-        withdraw(after);
-        pages += after->pages;
-        if (run == NULL)
-            run = after;
-        else
-            free(after);
+    if (run == NULL)
+        run = malloc(sizeof *run);
+    if (run == NULL || !ranges_reserve(&free_runs)) {
+        free(run);                   /* without memory for the run, its addresses are lost */
+        return;
     }
-    if (run == NULL && (run = malloc(sizeof *run)) == NULL)
-        return;                      /* without memory for the run, its addresses are lost */
-    *run = (struct run){ .first = first, .pages = pages, .region = region };
-    insert(run);
+    *run = (struct range){ address, end - address };
+    ranges_insert(&free_runs, run);
 }
 
 void region_unmap(CUdeviceptr address, size_t size)

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "block/block.h"
+#include "block/ranges.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/ring.h"
@@ -21,7 +22,6 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
-#include "memory/ranges.h"
 
 /* The program's last prefetch of a run of pages; the driver would report the library's prefetch. */
 struct prefetch {

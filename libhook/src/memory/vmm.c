@@ -13,6 +13,7 @@
 
 #include "block/block.h"
 #include "block/exclusive.h"
+#include "block/ranges.h"
 #include "block/region.h"
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -21,7 +22,6 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "memory/allocation.h"
-#include "memory/ranges.h"
 
 struct vmm_allocation {
     CUmemGenericAllocationHandle handle;           /* as returned to the program */

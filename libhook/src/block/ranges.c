@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "memory/ranges.h"
+#include "block/ranges.h"
 
 #include <stdlib.h>
 #include <string.h>
