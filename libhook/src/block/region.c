@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Free runs of pages are in an array sorted by address, in which free neighbours of a region always
- * form one run. */
 #include "block/region.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "block/ranges.h"
+#include "tier/ranges.h"
 #include "driver/ops.h"
 
 #define REGION_SIZE ((size_t)1 << 40)
@@ -19,7 +17,7 @@ struct region {
 };
 
 static struct region *regions;
-static struct ranges free_runs;
+static struct ranges space;           /* free addresses */
 
 static struct region *region_of(CUdeviceptr address)
 {
@@ -51,59 +49,23 @@ static CUresult add_region(size_t size)
     return CUDA_SUCCESS;
 }
 
-static struct range *find(size_t size)
-{
-    for (size_t i = 0; i < free_runs.count; i++)
-        if (free_runs.sorted[i]->size >= size)
-            return free_runs.sorted[i];
-    return NULL;
-}
-
 CUresult region_take(size_t size, CUdeviceptr *address)
 {
     CUresult result = CUDA_SUCCESS;
     size_t most = size > REGION_SIZE ? size : REGION_SIZE;
-    struct range *run = find(size);
+    if (ranges_take(&space, size, UINT64_MAX, address))
+        return CUDA_SUCCESS;
     /* A large region may be refused: RLIMIT_AS, 39-bit addresses. */
-    while (run == NULL && (result = add_region(most)) != CUDA_SUCCESS && most > size)
+    while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
         most = most / 2 > size ? most / 2 : size;
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (run == NULL && (run = find(size)) == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *address = run->address;
-    if (run->size == size) {
-        ranges_remove(&free_runs, run);
-        free(run);
-    } else {
-        run->address += size;
-        run->size -= size;
-    }
-    return CUDA_SUCCESS;
+    return result == CUDA_SUCCESS && !ranges_take(&space, size, UINT64_MAX, address)
+        ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 void region_give(CUdeviceptr address, size_t size)
 {
     const struct region *region = region_of(address);
-    CUdeviceptr end = address + size;
-    struct range *run = NULL, *neighbour;
-    /* A neighbour contains the byte before the run, or the byte behind it. */
-    while ((neighbour = ranges_between(&free_runs, address - (address > region->base),
-                                       end + (end < region->end))) != NULL) {
-        address = neighbour->address < address ? neighbour->address : address;
-        end = range_end(neighbour) > end ? range_end(neighbour) : end;
-        ranges_remove(&free_runs, neighbour);
-        free(run);
-        run = neighbour;
-    }
-    if (run == NULL)
-        run = malloc(sizeof *run);
-    if (run == NULL || !ranges_reserve(&free_runs)) {
-        free(run);                   /* without memory for the run, its addresses are lost */
-        return;
-    }
-    *run = (struct range){ address, end - address };
-    ranges_insert(&free_runs, run);
+    ranges_give(&space, address, size, region->base, region->end);
 }
 
 void region_unmap(CUdeviceptr address, size_t size)

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "block/block.h"
-#include "block/ranges.h"
+#include "tier/ranges.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/ring.h"

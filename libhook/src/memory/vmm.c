@@ -13,7 +13,7 @@
 
 #include "block/block.h"
 #include "block/exclusive.h"
-#include "block/ranges.h"
+#include "tier/ranges.h"
 #include "block/region.h"
 #include "driver/log.h"
 #include "driver/ops.h"

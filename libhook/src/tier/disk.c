@@ -37,6 +37,7 @@
 #include "driver/own_thread.h"
 #include "gate/client.h"
 #include "tier/host.h"
+#include "tier/ranges.h"
 
 #ifdef __SANITIZE_THREAD__
 /* TSan would take the descriptors of these threads' own table for the program's of the same
@@ -65,8 +66,8 @@ static struct disk {
     int handle;                      /* of own_file.h, while the file is being opened */
     int opened;                      /* 0 or an errno; -1: not known yet */
     bool quits;
-    bool *taken;                     /* one for each page of 2 MiB */
-    uint64_t pages, used;            /* entries of `taken`, and how many of them are true */
+    struct ranges space;             /* unused bytes; the last range has no end */
+    uint64_t used;                   /* bytes in use */
     uint64_t grown;                  /* size of the file, bytes, as requested from the kernel */
     bool resizes;                    /* a thread changes the file's size: no other may write */
     struct disk_extent *writes;      /* queue of writes with chunks not begun */
@@ -151,7 +152,7 @@ static void write_next(struct disk *disk)
         error = ECANCELED;
     if (error == 0) {
         extent->sums[offset / CHUNK] = sum(memory, size);
-        error = transfer(disk, memory, NULL, size, extent->page * PAGE + offset);
+        error = transfer(disk, memory, NULL, size, extent->offset + offset);
     }
     pthread_mutex_lock(&memory_lock);
     if (extent->error == 0)
@@ -183,7 +184,7 @@ static void read_next(struct disk *disk, struct slot *slot)
     slot->filled = false;
     char *memory = disk->staging.host.address + (slot - disk->slots) * (ptrdiff_t)CHUNK;
     pthread_mutex_unlock(&memory_lock);
-    int error = transfer(disk, NULL, memory, slot->size, extent->page * PAGE + offset);
+    int error = transfer(disk, NULL, memory, slot->size, extent->offset + offset);
     if (error == 0 && sum(memory, slot->size) != extent->sums[offset / CHUNK])
         error = EBADMSG;
     pthread_mutex_lock(&memory_lock);
@@ -206,7 +207,7 @@ static void end(struct disk *disk)
 {
     if (--disk->threads > 0)
         return;
-    free(disk->taken);
+    ranges_clear(&disk->space);
     free(disk);
 }
 
@@ -233,13 +234,11 @@ static uint64_t due_size(const struct disk *disk)
     const struct disk_extent *write = disk->writes;
     uint64_t allowed = disk->client->file / PAGE * PAGE;
     if (write == NULL) {
-        uint64_t page = disk->pages;
-        while (page > 0 && page * PAGE > allowed && !disk->taken[page - 1])
-            page--;
-        uint64_t least = page * PAGE > allowed ? page * PAGE : allowed;
+        uint64_t end = disk->space.sorted[disk->space.count - 1]->address;
+        uint64_t least = end > allowed ? end : allowed;
         return least < disk->grown ? least : disk->grown;
     }
-    uint64_t end = write->page * PAGE + write->size;
+    uint64_t end = write->offset + write->size;
     if (end <= disk->grown || write->cancelled || write->error != 0)
         return disk->grown;
     return end + GROWTH < allowed ? end + GROWTH : end < allowed ? allowed : end;
@@ -305,10 +304,14 @@ int disk_open(struct client *client, int descriptor)
     struct disk *before = disks[client->index];
     if (before != NULL && (descriptor < 0 || before->used > 0))
         return 0;
-    struct disk *disk = descriptor < 0 ? NULL : calloc(1, sizeof *disk);
+    if (descriptor < 0)
+        return EBADF;
+    struct disk *disk = calloc(1, sizeof *disk);
     pthread_t thread;
-    if (disk == NULL)
-        return descriptor < 0 ? EBADF : ENOMEM;
+    if (disk == NULL || !ranges_give(&disk->space, 0, UINT64_MAX, 0, UINT64_MAX)) {
+        free(disk);
+        return ENOMEM;
+    }
     disk->client = client;
     disk->threads = 1;               /* the thread that opens the file */
     disk->opened = -1;
@@ -336,41 +339,20 @@ int disk_open(struct client *client, int descriptor)
     return error;
 }
 
-/* The first of `count` free pages in a row below page `most`; `most`: there are none. */
-static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
-{
-    for (uint64_t page = 0, run = 0; page < most; page++) {
-        run = disk->taken[page] ? 0 : run + 1;
-        if (run == count)
-            return page + 1 - count;
-    }
-    return most;
-}
-
 struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,
                                const char *memory)
 {
     struct disk *disk = disks[client->index];
-    uint64_t count = size / PAGE, pages = most / PAGE;
-    if (disk->used + count > pages)
+    CUdeviceptr offset;
+    struct disk_extent *extent = calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK
+                                                          * sizeof *extent->sums);
+    if (extent == NULL || !ranges_take(&disk->space, size, most, &offset)) {
+        free(extent);
         return NULL;
-    if (pages > disk->pages) {
-        bool *taken = realloc(disk->taken, pages);
-        if (taken == NULL)
-            return NULL;
-        memset(taken + disk->pages, false, pages - disk->pages);
-        disk->taken = taken;
-        disk->pages = pages;
     }
-    uint64_t page = find_pages(disk, count, pages);
-    struct disk_extent *extent = page == pages ? NULL
-        : calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK * sizeof *extent->sums);
-    if (extent == NULL)
-        return NULL;
-    memset(disk->taken + page, true, count);
-    disk->used += count;
+    disk->used += size;
     extent->disk = disk;
-    extent->page = page;
+    extent->offset = offset;
     extent->size = size;
     extent->memory = memory;
     append(&disk->writes, extent);
@@ -380,8 +362,8 @@ struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most
 void disk_give(struct disk_extent *extent)
 {
     struct disk *disk = extent->disk;
-    memset(disk->taken + extent->page, false, extent->size / PAGE);
-    disk->used -= extent->size / PAGE;
+    ranges_give(&disk->space, extent->offset, extent->size, 0, UINT64_MAX);
+    disk->used -= extent->size;
     if (disk->client->file < disk->grown)
         disk_wake_writers();         /* they cut the file if its end is now unused */
     free(extent);

@@ -7,7 +7,7 @@
 /* A place in the file, and the transfer of a block to or from it. */
 struct disk_extent {
     struct disk *disk;
-    uint64_t page;                   /* the first page of 2 MiB in the file */
+    uint64_t offset;                 /* in the file, bytes */
     size_t size;                     /* bytes */
     size_t begun, left;              /* bytes: transfer begun; transfer not completed */
     int error;                       /* of the transfer */

@@ -27,7 +27,6 @@
 #include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -37,6 +36,7 @@
 #include "driver/own_thread.h"
 #include "driver/ring.h"
 #include "flight/capture.h"
+#include "tier/ranges.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
@@ -58,8 +58,7 @@ struct host_slab {
     char *memory;
     uint64_t size;
     uint64_t used;
-    uint64_t pages;
-    uint64_t run;                    /* upper bound of its longest run of free pages */
+    struct ranges space;             /* its free addresses */
     uint64_t number;                 /* a sequence number within the client */
     struct host_slab *next;
     uint64_t begun, filled;          /* bytes that began to be populated; are populated */
@@ -69,7 +68,6 @@ struct host_slab {
         REGISTERED,                  /* in client->copy_context */
         REFUSED,                     /* by the driver; not tried again, so copies are slower */
     } state;
-    bool taken[];                    /* for each page of 2 MiB: a block uses it */
 };
 
 int host_nearest_node(CUdevice device)
@@ -141,10 +139,11 @@ static bool unregister_memory(char *memory)
  * need not be held. */
 static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
 {
-    struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
+    struct host_slab *slab = calloc(1, sizeof *slab);
     if (memory == NULL)
         memory = map_memory(size, client->node);
-    if (slab == NULL || memory == NULL) {
+    if (slab == NULL || memory == NULL
+        || !ranges_give(&slab->space, (uintptr_t)memory, size, 0, UINT64_MAX)) {
         if (memory != NULL)
             munmap(memory, size);
         free(slab);
@@ -152,30 +151,26 @@ static struct host_slab *new_slab(const struct client *client, char *memory, uin
     }
     slab->memory = memory;
     slab->size = size;
-    slab->pages = slab->run = size / PAGE;
     return slab;
+}
+
+static void free_slab(struct host_slab *slab)
+{
+    ranges_clear(&slab->space);
+    free(slab);
 }
 
 static bool place_in_slab(struct host_slab *slab, struct client *client, size_t size,
                           struct place *place)
 {
-    uint64_t wanted = size / PAGE, run = 0, longest = 0;
-    if (slab->run < wanted)
+    CUdeviceptr address;
+    if (!ranges_take(&slab->space, size, UINT64_MAX, &address))
         return false;
-    for (uint64_t page = 0; page < slab->pages; page++) {
-        run = slab->taken[page] ? 0 : run + 1;
-        longest = run > longest ? run : longest;
-        if (run < wanted)
-            continue;
-        memset(&slab->taken[page + 1 - wanted], true, wanted);
-        client->host_empty -= slab->used == 0;
-        slab->used += size;
-        place->host.slab = slab;
-        place->host.address = slab->memory + (page + 1 - wanted) * PAGE;
-        return true;
-    }
-    slab->run = longest;
-    return false;
+    client->host_empty -= slab->used == 0;
+    slab->used += size;
+    place->host.slab = slab;
+    place->host.address = (char *)(uintptr_t)address;
+    return true;
 }
 
 /* Full slabs at the head are skipped for good: host_room then begins after them. */
@@ -200,10 +195,8 @@ static void note_free_pages(struct client *client, struct host_slab *slab)
 void host_unplace(struct client *client, size_t size, struct place *place)
 {
     struct host_slab *slab = place->host.slab;
-    memset(&slab->taken[(place->host.address - slab->memory) / (ptrdiff_t)PAGE], false,
-           size / PAGE);
+    ranges_give(&slab->space, (uintptr_t)place->host.address, size, 0, UINT64_MAX);
     slab->used -= size;
-    slab->run = (slab->size - slab->used) / PAGE;
     note_free_pages(client, slab);
 }
 
@@ -241,7 +234,7 @@ static void discard(struct client *client, struct host_slab *slab)
     munmap(slab->memory, slab->size);
     pthread_mutex_lock(&memory_lock);
     client->memory.host -= slab->size;
-    free(slab);
+    free_slab(slab);
 }
 
 /* Registers a populated slab, counted in memory.host, and adds it to the client; discards it if
@@ -368,7 +361,7 @@ static bool release_slab(struct client *client, struct host_slab *slab)
         client->host_room = slab->next;
     client->host_empty--;
     client->memory.host -= slab->size;
-    free(slab);
+    free_slab(slab);
     return true;
 }
 

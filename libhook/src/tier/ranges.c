@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "block/ranges.h"
+#include "tier/ranges.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,4 +64,55 @@ void ranges_remove(struct ranges *ranges, const struct range *range)
     ranges->count--;
     memmove(&ranges->sorted[index], &ranges->sorted[index + 1],
             (ranges->count - index) * sizeof *ranges->sorted);
+}
+
+bool ranges_take(struct ranges *space, size_t size, CUdeviceptr end, CUdeviceptr *address)
+{
+    size_t index = 0;
+    while (index < space->count && space->sorted[index]->size < size)
+        index++;
+    if (index == space->count || space->sorted[index]->address + size > end)
+        return false;
+    struct range *range = space->sorted[index];
+    *address = range->address;
+    if (range->size > size) {
+        range->address += size;
+        range->size -= size;
+    } else {
+        ranges_remove(space, range);
+        free(range);
+    }
+    return true;
+}
+
+bool ranges_give(struct ranges *space, CUdeviceptr address, size_t size, CUdeviceptr low,
+                 CUdeviceptr high)
+{
+    CUdeviceptr end = address + size;
+    struct range *range = NULL, *neighbour;
+    /* A neighbour contains the byte before the given bytes, or the byte behind them. */
+    while ((neighbour = ranges_between(space, address - (address > low), end + (end < high)))
+           != NULL) {
+        address = neighbour->address < address ? neighbour->address : address;
+        end = range_end(neighbour) > end ? range_end(neighbour) : end;
+        ranges_remove(space, neighbour);
+        free(range);
+        range = neighbour;
+    }
+    if (range == NULL)
+        range = malloc(sizeof *range);
+    if (range == NULL || !ranges_reserve(space)) {
+        free(range);
+        return false;
+    }
+    *range = (struct range){ address, end - address };
+    ranges_insert(space, range);
+    return true;
+}
+
+void ranges_clear(struct ranges *space)
+{
+    for (size_t i = 0; i < space->count; i++)
+        free(space->sorted[i]);
+    free(space->sorted);
 }
