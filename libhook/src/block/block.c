@@ -18,11 +18,6 @@ static bool is_resident(enum block_state state)
     return state == BLOCK_RESIDENT || state == BLOCK_SHARED;
 }
 
-static bool is_moving(enum block_state state)
-{
-    return state == BLOCK_EVICTING || state == BLOCK_LOADING || state == BLOCK_COPYING;
-}
-
 static bool is_absent(enum block_state state)
 {
     return !is_resident(state) && state != BLOCK_LOST;
@@ -140,10 +135,10 @@ bool block_take_place(struct block *block, uint64_t allowance)
 /* Separates the block from its write in flight, which still reads the place and then frees it. */
 static void pass_place_to_write(struct block *block)
 {
-    block->store->place = block->place;
-    block->store->block = NULL;
-    block->store->extent->cancelled = true;
-    block->store = NULL;
+    block->write->place = block->place;
+    block->write->block = NULL;
+    block->write->cancelled = true;
+    block->write = NULL;
     block->place.tier = NULL;
 }
 
@@ -164,7 +159,7 @@ void block_give_place(struct block *block)
 {
     if (block->place.tier == NULL)
         return;
-    if (block->store != NULL)
+    if (block->write != NULL)
         pass_place_to_write(block);
     give(block, &block->copy);
     block->known = false;
@@ -281,8 +276,7 @@ CUresult block_unmap(struct block *block)
 
 void block_lose(struct block *block)
 {
-    if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
-        || is_moving(block->state)
+    if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED || block_is_moving(block)
         || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
         return;
     block_give_place(block);
@@ -301,7 +295,7 @@ void block_share(struct block *block)
 void block_free(struct block *block)
 {
     struct client *client = block->client;
-    if (is_moving(block->state)) {
+    if (block_is_moving(block)) {
         block->doomed = true;
         return;
     }

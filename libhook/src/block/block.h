@@ -39,15 +39,6 @@ struct reading {
                                         0: never */
 };
 
-/* The write of a swapped block to the client's file; see store.c. */
-struct store {
-    struct disk_extent *extent;      /* the destination in the file; NULL: this entry is unused */
-    struct block *block;             /* NULL: the block was freed or has given up its place */
-    struct place place;              /* if `block` is NULL: the source of the write, to be freed */
-    size_t size;
-    bool overwritten;                /* the source has changed: the written bytes are useless */
-};
-
 struct block {
     CUdeviceptr address;
     size_t size;
@@ -70,12 +61,23 @@ struct block {
     bool was_read, was_zero;         /* contents.c has read it; it was all zero when last read */
     bool changed_before;             /* its bytes had changed at its last eviction */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
-    struct store *store;             /* its write to the file in flight; NULL: none */
+    struct disk_extent *write;       /* its write to the file in flight (store.c); NULL: none */
     struct block *older, *younger;   /* neighbours in the client's list, by time of allocation */
     uint64_t number;                 /* larger than the number of each older block */
     uint16_t fits;                   /* a bit for each search of search.c that it satisfies */
 };
 
+static inline bool block_is_moving(const struct block *block)
+{
+    return block->state == BLOCK_EVICTING || block->state == BLOCK_LOADING
+        || block->state == BLOCK_COPYING;
+}
+/* Whether the driver has the block mapped, as also while it is being evicted or loaded. */
+static inline bool block_is_mapped(const struct block *block)
+{
+    return block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
+        || block->state == BLOCK_LOADING || block->state == BLOCK_SHARED;
+}
 void block_set_state(struct block *block, enum block_state state);
 /* The place has the block's bytes: the client had no turn since the writeback or load. */
 static inline bool block_is_clean(const struct block *block)

@@ -31,7 +31,7 @@ static uint16_t satisfied(const struct block *block)
     unsigned fits = 0;
     if ((block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED) && !block->immovable)
         fits |= 1u << SEARCH_ABSENT;
-    if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_host && block->store == NULL)
+    if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_host && block->write == NULL)
         fits |= 1u << SEARCH_STORABLE;
     bool copied = block->copy.tier != NULL;
     fits |= (unsigned)(block->state == BLOCK_SWAPPED && block->place.tier == &tier_peer && !copied

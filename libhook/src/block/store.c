@@ -15,7 +15,7 @@
 #define POLL_US 5000
 #define HANGS_US 30000000
 
-static struct store stores[CLIENTS_MAX][STORES];
+static struct disk_extent *writes[CLIENTS_MAX][STORES];   /* in flight; NULL: a free entry */
 
 static void note_error(struct client *client, int error)
 {
@@ -30,25 +30,22 @@ static void set_limit(struct client *client, uint64_t bytes)
 }
 
 /* Ends a write. If it succeeded and the block is unchanged, the file becomes the block's place. */
-static void finish(struct client *client, struct store *store)
+static void finish(struct client *client, struct disk_extent *extent)
 {
-    struct disk_extent *extent = store->extent;
-    struct block *block = store->block;
+    struct block *block = extent->block;
+    struct place source = block == NULL ? extent->place : block->place;
     int error = extent->error;
-    store->extent = NULL;
-    if (block == NULL) {
-        store->place.tier->give(client, store->size, &store->place);
-    } else {
-        struct place place = block->place;
-        block->store = NULL;
-        if (error == 0 && block->state == BLOCK_SWAPPED && !store->overwritten) {
-            disk_take(client, extent, &block->place);
-            place.tier->give(client, block->size, &place);
-            extent = NULL;
-        }
+    bool stored = block != NULL && error == 0 && block->state == BLOCK_SWAPPED
+        && !extent->overwritten;
+    if (block != NULL)
+        block->write = NULL;
+    if (stored)
+        disk_take(client, extent, &block->place);
+    if (stored || block == NULL)
+        source.tier->give(client, extent->size, &source);
+    if (block != NULL)
         search_note(block);
-    }
-    if (extent != NULL)
+    if (!stored)
         disk_give(extent);
     client->store_progress = now_microseconds();
     client_changed(client);          /* the service thread then releases empty slabs */
@@ -62,31 +59,32 @@ static void finish(struct client *client, struct store *store)
     client->store_changed = true;
 }
 
-static bool begin(struct client *client, struct store *store)
+static struct disk_extent *begin(struct client *client)
 {
     struct block *block = client->file == 0 || client->pin_reason != NVSHARE_PIN_NONE
         ? NULL : search_first(client, SEARCH_STORABLE);
-    store->extent = block == NULL ? NULL
+    struct disk_extent *extent = block == NULL ? NULL
         : disk_write(client, block->size, client->file, block->place.host.address);
-    if (store->extent == NULL)
-        return false;
-    store->block = block;
-    store->size = block->size;
-    store->overwritten = false;
-    block->store = store;
+    if (extent == NULL)
+        return NULL;
+    extent->block = block;
+    block->write = extent;
     search_note(block);
-    return true;
+    return extent;
 }
 
 int64_t store_step(struct client *client)
 {
-    struct store *all = stores[client->index];
+    struct disk_extent **all = writes[client->index];
     bool busy = false, more = true;
-    for (struct store *store = all; store < all + STORES; store++)
-        if (store->extent != NULL && store->extent->left == 0)
-            finish(client, store);
-        else
-            busy |= store->extent != NULL;
+    for (unsigned i = 0; i < STORES; i++) {
+        struct disk_extent *extent = all[i];
+        if (extent != NULL && extent->left == 0) {
+            all[i] = NULL;
+            finish(client, extent);
+        }
+        busy |= all[i] != NULL;
+    }
     uint64_t now = now_microseconds();
     if (!busy)
         client->store_progress = now;
@@ -94,9 +92,10 @@ int64_t store_step(struct client *client)
         note_error(client, ETIMEDOUT);
         client_changed(client);
     }
-    for (struct store *store = all; more && store < all + STORES; store++)
-        if (store->extent == NULL) {
-            more = begin(client, store);
+    for (unsigned i = 0; more && i < STORES; i++)
+        if (all[i] == NULL) {
+            all[i] = begin(client);
+            more = all[i] != NULL;
             busy |= more;
         }
     return busy ? POLL_US : NEVER;
@@ -105,8 +104,8 @@ int64_t store_step(struct client *client)
 void store_cancel(struct client *client)
 {
     for (unsigned i = 0; i < STORES; i++)
-        if (stores[client->index][i].extent != NULL)
-            stores[client->index][i].extent->cancelled = true;
+        if (writes[client->index][i] != NULL)
+            writes[client->index][i]->cancelled = true;
 }
 
 void store_forget_order(struct client *client)

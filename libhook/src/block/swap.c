@@ -460,8 +460,8 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     block->changed_before = block->known;
     bool has_place = block_take_place(block, order->host);
     block->known = false;            /* the place is about to be overwritten */
-    if (block->store != NULL)
-        block->store->overwritten = block->store->extent->cancelled = true;
+    if (block->write != NULL)
+        block->write->overwritten = block->write->cancelled = true;
     block_give_copy(block);
     block->clean_as_of_turn = 0;
     block->content_valid = eviction->read && reading->whole;

@@ -14,6 +14,9 @@ struct disk_extent {
     struct disk_extent *next;        /* in the queue of writes, or of loads */
     const char *memory;              /* of a write: the bytes; valid until `left` is 0 */
     _Atomic bool cancelled;          /* the write ends with ECANCELED after its current requests */
+    bool overwritten;                /* the source has changed: the written bytes are useless */
+    struct block *block;             /* NULL: the block was freed or has given up its place */
+    struct place place;              /* if `block` is NULL: the source of the write, to be freed */
     CUdeviceptr address;             /* of a load: the destination on the card */
     CUstream stream;
     CUresult result;
