@@ -127,13 +127,15 @@ void allocation_fill(struct block *const *blocks, size_t count)
 }
 
 /* Creates an owner's blocks at new addresses, `most` bytes each but the last, and maps as many as
- * fit the room. Changes nothing on failure. */
+ * fit the room. On failure frees the owner. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
                             size_t most, CUdeviceptr *base)
 {
     CUresult result = region_take(size, base);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
+        free(owner);
         return result;
+    }
     for (size_t i = 0, made = 0; made < size; i++) {
         size_t length = size - made < most ? size - made : most;
         blocks[i] = block_new(owner->client, false, *base + made, length);
@@ -141,6 +143,7 @@ static CUresult make_blocks(struct page_owner *owner, struct block **blocks, siz
             region_give(*base + made, size - made);
             while (i-- > 0)
                 block_free(blocks[i]);
+            free(owner);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         made += length;
@@ -160,9 +163,9 @@ struct slab {
     unsigned class;
     size_t slot_size;                /* bytes */
     uint32_t count, used;
+    uint32_t first_free;             /* no slot before this one is free */
     struct ring alike;               /* in the client's list of this class */
-    uint64_t *free_bits;             /* set: the slot is free */
-    struct object *objects;
+    struct object objects[];         /* `size` 0: the slot is free */
 };
 
 /* Four sizes to each power of two, so that at most a quarter of a slot is lost. */
@@ -211,7 +214,7 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
     struct slab *slab = (struct slab *)owner;
     size_t index = (address - slab->block->address) / slab->slot_size;
     slab->objects[index] = (struct object){ .size = 0 };
-    slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
+    slab->first_free = index < slab->first_free ? (uint32_t)index : slab->first_free;
     slab->used--;
     struct ring *list = list_of(owner->client, slab->class);
     if (ring_empty(&slab->alike))
@@ -228,11 +231,10 @@ static const struct owner_operations SLAB_OPERATIONS = {
 static CUresult new_slab(struct client *client, CUcontext context, unsigned class,
                          size_t slot_size, struct slab **made)
 {
-    uint32_t count = (uint32_t)(PAGE / slot_size), words = (count + 63) / 64;
+    uint32_t count = (uint32_t)(PAGE / slot_size);
     if (!client_commit(client, PAGE))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct slab *slab = calloc(1, sizeof *slab + words * sizeof(uint64_t)
-                                  + count * sizeof(struct object));
+    struct slab *slab = calloc(1, sizeof *slab + count * sizeof slab->objects[0]);
     if (slab == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *slab = (struct slab){
@@ -241,17 +243,11 @@ static CUresult new_slab(struct client *client, CUcontext context, unsigned clas
             .blocks = &slab->block, .block_count = 1,
         },
         .class = class, .slot_size = slot_size, .count = count,
-        .objects = (struct object *)(slab + 1),
     };
-    slab->free_bits = (uint64_t *)(slab->objects + count);
-    for (uint32_t i = 0; i < count; i++)
-        slab->free_bits[i / 64] |= (uint64_t)1 << (i % 64);
     CUdeviceptr address;
     CUresult result = make_blocks(&slab->owner, &slab->block, PAGE, PAGE, &address);
-    if (result != CUDA_SUCCESS) {
-        free(slab);
+    if (result != CUDA_SUCCESS)
         return result;
-    }
     ring_append(list_of(client, class), &slab->alike);
     *made = slab;
     return CUDA_SUCCESS;
@@ -271,11 +267,9 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
                                    : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         return result;
-    uint32_t word = 0;
-    while (slab->free_bits[word] == 0)
-        word++;
-    uint32_t index = word * 64 + (uint32_t)__builtin_ctzl(slab->free_bits[word]);
-    slab->free_bits[word] &= slab->free_bits[word] - 1;
+    while (slab->objects[slab->first_free].size > 0)
+        slab->first_free++;
+    uint32_t index = slab->first_free++;
     slab->objects[index] = new_object(bytes);
     if (++slab->used == slab->count)
         ring_leave(&slab->alike);
@@ -334,13 +328,10 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
         .properties = properties, .blocks = large->blocks, .block_count = count,
     };
     large->object = new_object(bytes);
-    CUresult result = make_blocks(&large->owner, large->blocks, size, most, &large->base);
-    if (result != CUDA_SUCCESS) {
-        free(large);
-        return result;
-    }
-    *address = large->base;
-    return CUDA_SUCCESS;
+    CUresult result = make_blocks(&large->owner, large->blocks, size, most, address);
+    if (result == CUDA_SUCCESS)
+        large->base = *address;
+    return result;
 }
 
 /*

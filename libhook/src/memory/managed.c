@@ -104,11 +104,6 @@ static struct ranges table;          /* of all managed allocations that are not 
 /* Allocations that the driver is freeing: other threads may already have got their addresses. */
 static struct managed *freed;
 
-static size_t whole_grains(size_t bytes)
-{
-    return (bytes + GRAIN - 1) / GRAIN * GRAIN;
-}
-
 static struct managed *managed_find(CUdeviceptr address)
 {
     return (struct managed *)ranges_at(&table, address);
@@ -147,7 +142,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     };
     for (size_t left = bytes; managed->block_count < count; managed->block_count++) {
         size_t length = left < BLOCK_SIZE ? left : BLOCK_SIZE;
-        struct block *block = block_new(client, true, 0, whole_grains(length));
+        struct block *block = block_new(client, true, 0, ROUNDED_UP(length, GRAIN));
         if (block == NULL) {
             discard(managed);
             return NULL;
@@ -208,7 +203,7 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
     UNCANCELLED;
     LOCKED(memory_lock);
     struct managed *managed = NULL;
-    size_t size = whole_grains(bytes);
+    size_t size = ROUNDED_UP(bytes, GRAIN);
     if (!plain && client_commit(client, size))
         managed = reserve(client, context, bytes, 0);
     else if (may_go_beyond() && client_go_beyond(client, size))
@@ -271,8 +266,7 @@ bool managed_describe(CUdeviceptr address, struct memory_description *descriptio
 static bool moving(const struct managed *managed)
 {
     for (size_t i = 0; i < managed->block_count; i++)
-        if (managed->blocks[i]->state == BLOCK_EVICTING
-            || managed->blocks[i]->state == BLOCK_LOADING)
+        if (block_is_moving(managed->blocks[i]))
             return true;
     return false;
 }

@@ -23,8 +23,7 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
     CUresult result = CUDA_SUCCESS;
     for (struct block *block = owner->blocks; block != NULL && result == CUDA_SUCCESS;
          block = block->younger)
-        if (block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED
-            && block->state != BLOCK_COPYING && block->state != BLOCK_LOST && !block->managed)
+        if (block_is_mapped(block) && !block->managed)
             result = REAL(cuMemSetAccess)(block->address, block->size, &access, 1);
     return result;
 }

@@ -24,7 +24,7 @@
 #include "memory/allocation.h"
 
 struct vmm_allocation {
-    CUmemGenericAllocationHandle handle;           /* as returned to the program */
+    struct range handle;             /* `address`: the handle returned to the program; `size` 1 */
     CUmemAllocationProp properties;
     size_t size;
     struct client *client;
@@ -34,7 +34,6 @@ struct vmm_allocation {
     bool pinning;                    /* a thread is pinning it */
     bool written;                    /* was mapped at least once, so it may have content */
     struct alias *aliases;
-    struct vmm_allocation *next;     /* in the same hash bucket */
 };
 
 /* One mapping of a VMM allocation, always of the whole allocation. */
@@ -205,17 +204,10 @@ static CUresult unmap_block(struct page_owner *owner, struct block *block)
 
 static const struct owner_mappings ALIAS_MAPPINGS = { map_block, unmap_block };
 
-/* Whether the driver has the block mapped, as also while it is being evicted or loaded. */
-static bool is_mapped(const struct block *block)
-{
-    return block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
-        || block->state == BLOCK_LOADING;
-}
-
 static bool vmm_is_resident(const struct vmm_allocation *vmm)
 {
     for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->owner.block_count; i++)
-        if (!is_mapped(vmm->memory->blocks[i]))
+        if (!block_is_mapped(vmm->memory->blocks[i]))
             return false;
     return true;
 }
@@ -226,11 +218,11 @@ static CUresult map_blocks(const struct alias *alias)
     CUresult result = CUDA_SUCCESS;
     size_t done = 0;
     while (done < memory->owner.block_count
-           && (!is_mapped(memory->blocks[done])
+           && (!block_is_mapped(memory->blocks[done])
                || (result = map_in(alias, memory->blocks[done])) == CUDA_SUCCESS))
         done++;
     for (size_t i = 0; result != CUDA_SUCCESS && i < done; i++)
-        if (is_mapped(memory->blocks[i]))
+        if (block_is_mapped(memory->blocks[i]))
             REAL(cuMemUnmap)(address_in(alias, memory->blocks[i]), memory->blocks[i]->size);
     return result;
 }
@@ -242,7 +234,7 @@ static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *acc
         return REAL(cuMemSetAccess)(alias->range.address, alias->range.size, access, number);
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++)
-        if (is_mapped(memory->blocks[i]))
+        if (block_is_mapped(memory->blocks[i]))
             result = REAL(cuMemSetAccess)(address_in(alias, memory->blocks[i]),
                                           memory->blocks[i]->size, access, number);
     return result;
@@ -329,16 +321,23 @@ static CUresult fill(struct vmm_allocation *vmm, CUdeviceptr copy)
     return result != CUDA_SUCCESS ? result : ended;
 }
 
+/* The allocation is from now on pinned memory with this handle. */
+static void become_pinned(struct vmm_allocation *vmm, CUmemGenericAllocationHandle handle)
+{
+    struct large *memory = vmm->memory;
+    vmm->memory = NULL;
+    vmm->real = handle;
+    vmm->client->memory.pinned += vmm->size;
+    large_release(&memory->owner);
+}
+
 static CUresult switch_to_copy(struct vmm_allocation *vmm, CUmemGenericAllocationHandle handle)
 {
     struct large *memory = vmm->memory;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++)
         result = unmap_block(&memory->owner, memory->blocks[i]);
-    vmm->memory = NULL;
-    vmm->real = handle;
-    vmm->client->memory.pinned += vmm->size;
-    large_release(&memory->owner);
+    become_pinned(vmm, handle);
     for (struct alias *alias = vmm->aliases; alias != NULL && result == CUDA_SUCCESS;
          alias = alias->next)
         result = map_at(alias, alias->range.address, alias->range.size, vmm->real);
@@ -377,13 +376,10 @@ static bool first_is_resident(const struct vmm_allocation *vmm)
 /* The single block's handle becomes the allocation's. The program's own mappings stay. */
 static void take_over(struct vmm_allocation *vmm)
 {
-    struct large *memory = vmm->memory;
-    vmm->real = memory->blocks[0]->handle;
-    memory->blocks[0]->handle = 0;
-    memory->owner.mappings = NULL;
-    vmm->memory = NULL;
-    vmm->client->memory.pinned += vmm->size;
-    large_release(&memory->owner);
+    CUmemGenericAllocationHandle handle = vmm->memory->blocks[0]->handle;
+    vmm->memory->blocks[0]->handle = 0;
+    vmm->memory->owner.mappings = NULL;
+    become_pinned(vmm, handle);
 }
 
 /* Pins a single block; releases memory_lock meanwhile. NOT_READY: it was evicted again. */
@@ -428,21 +424,13 @@ static CUresult pin_in_place(struct vmm_allocation *vmm)
 }
 
 #define OUR_HANDLES ((CUmemGenericAllocationHandle)0x6e76 << 48)
-#define BUCKETS 4096
 
-static struct vmm_allocation *buckets[BUCKETS]; /* protected by memory_lock */
-
-static struct vmm_allocation **bucket_of(CUmemGenericAllocationHandle handle)
-{
-    return &buckets[handle % BUCKETS];
-}
+static struct ranges allocations;    /* by handle; protected by memory_lock */
 
 /* The allocation of a handle; NULL: it is not a handle of the library. */
 static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
 {
-    struct vmm_allocation *vmm = *bucket_of(handle);
-    while (vmm != NULL && vmm->handle != handle)
-        vmm = vmm->next;
+    struct vmm_allocation *vmm = (struct vmm_allocation *)ranges_at(&allocations, handle);
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
@@ -488,24 +476,24 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
     struct vmm_allocation *vmm = malloc(sizeof *vmm);
     LOCKED(memory_lock);
     struct client *client = clients[device];
-    if (client == NULL || vmm == NULL) {
+    if (client == NULL || vmm == NULL || !ranges_reserve(&allocations)) {
         free(vmm);
         return false;
     }
     CUdeviceptr home;
     *vmm = (struct vmm_allocation){
-        .handle = OUR_HANDLES + ++made, .properties = *properties, .size = size, .client = client,
-        .references = 1,
+        .handle = { OUR_HANDLES + ++made, 1 }, .properties = *properties, .size = size,
+        .client = client, .references = 1,
     };
     *result = large_create(client, NULL, size, &vmm->properties, &home);
     if (*result == CUDA_SUCCESS) {
         vmm->memory = (struct large *)region_owner(home);
         vmm->memory->vmm = vmm;
         vmm->memory->owner.mappings = &ALIAS_MAPPINGS;
-        vmm->next = *bucket_of(vmm->handle);
-        *bucket_of(vmm->handle) = vmm;
-        *handle = vmm->handle;
+        ranges_insert(&allocations, &vmm->handle);
+        *handle = vmm->handle.address;
     } else {
+        allocations.reserved--;
         free(vmm);
     }
     client_update(client);
@@ -517,7 +505,7 @@ static void vmm_drop(struct vmm_allocation *vmm)
 {
     if (vmm->references > 0 || vmm->aliases != NULL)
         return;
-    LIST_REMOVE(*bucket_of(vmm->handle), vmm);
+    ranges_remove(&allocations, &vmm->handle);
     if (vmm->memory != NULL)
         large_release(&vmm->memory->owner);
     else if (REAL(cuMemRelease)(vmm->real) == CUDA_SUCCESS)
@@ -544,7 +532,7 @@ bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
         alias->vmm->references++;
-        *handle = alias->vmm->handle;
+        *handle = alias->vmm->handle.address;
     }
     return alias != NULL;
 }

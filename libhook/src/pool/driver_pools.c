@@ -17,6 +17,7 @@
 #include "gate/gate.h"
 #include "memory/pinned.h"
 #include "pool/pool.h"
+#include "tier/tier.h"
 
 #define POOL_GRAIN ((size_t)32 << 20)
 
@@ -31,13 +32,6 @@ struct driver_pool {
 static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
-
-/* The driver's call invalidates other threads' captures in global mode; callers are RELAXED. */
-static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
-{
-    cuuint64_t value;
-    return REAL(cuMemPoolGetAttribute)(pool, attribute, &value) == CUDA_SUCCESS ? value : otherwise;
-}
 
 static struct driver_pool *known(CUmemoryPool handle)
 {
@@ -74,11 +68,6 @@ static struct driver_pool *counted_pool(CUmemoryPool handle)
     return pool;
 }
 
-static size_t whole_grains(size_t bytes)
-{
-    return (bytes + POOL_GRAIN - 1) / POOL_GRAIN * POOL_GRAIN;
-}
-
 static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
 {
     size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
@@ -86,7 +75,8 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     size_t spare = reserved > used ? reserved - used : 0;
     if (bytes <= spare)
         return 0;
-    return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : whole_grains(bytes - spare);
+    size_t growth = bytes - spare;
+    return growth > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : ROUNDED_UP(growth, POOL_GRAIN);
 }
 
 /* Counts the bytes by which the pool has shrunk. Returns the bytes by which it has grown. */
@@ -169,7 +159,7 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
     struct driver_pool *gone = known(handle);
     if (result == CUDA_SUCCESS && gone != NULL) {
         LIST_REMOVE(driver_pools, gone);
-        used = whole_grains(used);
+        used = ROUNDED_UP(used, POOL_GRAIN);
         pinned_release_on(gone->device, used < gone->counted ? gone->counted - used : 0);
         free(gone);
     }

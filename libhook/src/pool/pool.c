@@ -461,12 +461,18 @@ void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
     add(handle, device, most);       /* if that fails, the pool stays with the driver */
 }
 
+uint64_t pool_attribute(CUmemoryPool handle, CUmemPool_attribute attribute, uint64_t otherwise)
+{
+    cuuint64_t value = 0;            /* the driver writes only the lower half of an option */
+    return REAL(cuMemPoolGetAttribute)(handle, attribute, &value) == CUDA_SUCCESS
+        ? value : otherwise;
+}
+
 /* Lists the default pool. NULL: it is not `handle`, or another device has access to it. */
 static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
-    int devices, option = 1;
-    cuuint64_t threshold = 0;
+    int devices;
     if (REAL(cuDeviceGetDefaultMemPool)(&usual, device) != CUDA_SUCCESS || usual != handle
         || REAL(cuDeviceGetCount)(&devices) != CUDA_SUCCESS)
         return NULL;
@@ -480,15 +486,10 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
     struct pool *pool = add(handle, device, 0);
     if (pool == NULL)
         return NULL;
-    if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold)
-        == CUDA_SUCCESS)
-        pool->threshold = threshold;
-    if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &option)
-        == CUDA_SUCCESS)
-        pool->opportunistic = option != 0;
-    if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
-                                    &option) == CUDA_SUCCESS)
-        pool->dependencies = option != 0;
+    pool->threshold = pool_attribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0);
+    pool->opportunistic = pool_attribute(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 1);
+    pool->dependencies = pool_attribute(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                                        1);
     return pool;
 }
 

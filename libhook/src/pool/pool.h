@@ -31,6 +31,9 @@ void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value);
 void pool_trim(CUmemoryPool handle, size_t keep);
 
+/* The driver's figure or option, or `otherwise` if the driver refuses. The call invalidates other
+ * threads' captures in global mode: callers are RELAXED. */
+uint64_t pool_attribute(CUmemoryPool handle, CUmemPool_attribute attribute, uint64_t otherwise);
 /* Releases memory beyond the thresholds, as the driver does when a program synchronises. */
 void pools_settle(void);
 

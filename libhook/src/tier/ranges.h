@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranges of addresses that do not overlap, in an array sorted by address: lookup is a binary search,
- * and insertion, usually at rising addresses, is an append. Called with memory_lock held.
+ * Ranges of addresses that do not overlap, in an array sorted by address: lookup is a binary
+ * search, and insertion, usually at rising addresses, is an append. Called with memory_lock held.
  */
 #pragma once
 
@@ -33,7 +33,7 @@ bool ranges_reserve(struct ranges *ranges);
 void ranges_insert(struct ranges *ranges, struct range *range);
 void ranges_remove(struct ranges *ranges, const struct range *range);
 
-/* For ranges that are free space. Takes the first `size` bytes below `end`. False: there are none. */
+/* For ranges of free space. Takes the first `size` bytes below `end`. False: there are none. */
 bool ranges_take(struct ranges *space, size_t size, CUdeviceptr end, CUdeviceptr *address);
 /* Gives bytes back, joined with free neighbours within [low, high). Without memory to record these
  * bytes, they are lost: false. */

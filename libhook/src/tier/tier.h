@@ -16,7 +16,8 @@
 #include "driver/driver.h"
 
 #define PAGE ((size_t)2 << 20)       /* granularity of the driver's mappings and of places */
-#define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
+#define ROUNDED_UP(bytes, grain) (((bytes) + (grain) - 1) / (grain) * (grain))
+#define WHOLE_PAGES(bytes) ROUNDED_UP(bytes, PAGE)
 
 /* A block's copy (600 us) hides its remapping (30 us), yet evictions soon free some memory. */
 #define BLOCK_SIZE ((size_t)32 << 20)
