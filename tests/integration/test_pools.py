@@ -2,8 +2,13 @@
 """Stream-ordered allocation from swappable memory: what a program sees of it, and others of what
 it holds."""
 
+import select
+from dataclasses import replace
+
+from nvshared.hook.protocol import Type, decode_report
 from nvshared.units import MIB
 from tests.integration.conftest import Site
+from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.programs import Program, ends_well, evict_and_load, under
 from tests.integration.test_peers import KERNEL, TWO
 
@@ -444,3 +449,36 @@ call("cuMemPoolDestroy", own)
 call("cuMemPoolCreate", byref(c_uint64()), byref(PoolProperties(1, 2, Location(1, 0))),
      result=NOT_SUPPORTED)
 ''', much=800 * MIB)
+
+
+def test_pool_maximum_holds_when_two_threads_wait_for_their_commits(site: Site) -> None:
+    daemon = FakeDaemon(site)
+    daemon.limits = replace(daemon.limits, commit=64 * MIB)
+    program = Program(site, POOLS + '''
+import threading
+context, own, streams = c_uint64(), make_pool(most=150 * MIB), (stream(), stream())
+call("cuCtxGetCurrent", byref(context))
+results = []
+def allocate_in(stream):
+    call("cuCtxSetCurrent", context)
+    results.append(cuda.cuMemAllocFromPoolAsync(byref(c_uint64()), c_size_t(100 * MIB),
+                                                c_uint64(own), c_uint64(stream)))
+threads = [threading.Thread(target=allocate_in, args=[stream]) for stream in streams]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert sorted(results) == [0, OUT_OF_MEMORY], results
+assert figure(RESERVED, own) == 100 * MIB
+''')
+    daemon.accept()
+    numbers: list[int] = []
+    while select.select([daemon.connection], [], [], 1)[0] and len(numbers) < 2:
+        report = decode_report(daemon.connection.recv(4096))
+        if report.type is Type.COMMIT:
+            numbers.append(report.number)
+    daemon.limits = replace(daemon.limits, commit=daemon.room)
+    for number in numbers:
+        daemon.send(replace(daemon.limits, number=number))
+    daemon.rest()
+    program.ends_well()
