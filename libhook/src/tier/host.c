@@ -253,22 +253,26 @@ static bool enlist(struct client *client, struct host_slab *slab)
     return usable;
 }
 
-bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
+/* Makes a slab of populated memory, counted in memory.host from the start. `step`: bytes populated
+ * under the mmap lock at once. NULL: memory is exhausted. Releases the lock. */
+static struct host_slab *make_slab(struct client *client, uint64_t size, uint64_t step)
 {
-    uint64_t size = slab_size(client, block_size, allowance);
-    if (size == 0)
-        return false;
     client->memory.host += size;
     pthread_mutex_unlock(&memory_lock);
     struct host_slab *slab = new_slab(client, NULL, size);
-    if (slab != NULL)
-        populate(slab->memory, size);
+    for (uint64_t filled = 0; slab != NULL && filled < size; filled += step)
+        populate(slab->memory + filled, step);
     pthread_mutex_lock(&memory_lock);
-    if (slab == NULL) {
+    if (slab == NULL)
         client->memory.host -= size;
-        return false;
-    }
-    return enlist(client, slab);
+    return slab;
+}
+
+bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
+{
+    uint64_t size = slab_size(client, block_size, allowance);
+    struct host_slab *slab = size == 0 ? NULL : make_slab(client, size, size);
+    return slab != NULL && enlist(client, slab);
 }
 
 static void register_again(struct host_slab *slab)
@@ -372,11 +376,11 @@ void host_trim(struct client *client, uint64_t allowance)
         slab = slab->used == 0 && release_slab(client, slab) ? client->host_slabs : slab->next;
 }
 
+/* The host memory that threads make for an eviction. */
 static struct work {
     struct client *client;
-    bool early;                      /* preallocates while the program runs; else for an EVICT */
     struct host_slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
-    uint64_t target;                 /* bytes that memory.host may reach; unused if early */
+    uint64_t target;                 /* bytes that memory.host may reach */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;
     CUcontext context;
@@ -384,23 +388,13 @@ static struct work {
     uint64_t mapped;
     unsigned count;
     pthread_t threads[ALLOCATORS_MOST];
-} allocating[CLIENTS_MAX], preallocating[CLIENTS_MAX];
-
-static unsigned *thread_count(const struct work *work)
-{
-    return work->early ? &work->client->preallocators : &work->client->allocators;
-}
+} allocating[CLIENTS_MAX];
 
 /* Creates the slab on which the threads work next, in the common mapping while it has unused
- * bytes. NULL: enough slabs, or memory is exhausted. If early, releases memory_lock meanwhile. */
+ * bytes. NULL: enough slabs, or memory is exhausted. */
 static struct host_slab *begin_slab(struct work *work)
 {
-    struct client *client = work->client;
-    uint64_t target = work->target;
-    if (work->early)
-        target = !client->preallocates ? 0
-            : host_useful(client) < client->host_most ? host_useful(client) : client->host_most;
-    uint64_t size = slab_size(client, PAGE, target);
+    uint64_t size = slab_size(work->client, PAGE, work->target);
     if (size == 0)
         return NULL;
     char *memory = NULL;
@@ -408,70 +402,67 @@ static struct host_slab *begin_slab(struct work *work)
         work->mapped -= size;
         memory = work->memory + work->mapped;
     }
-    client->memory.host += size;
-    if (work->early)
-        pthread_mutex_unlock(&memory_lock);
-    struct host_slab *slab = new_slab(client, memory, size);
-    if (work->early)
-        pthread_mutex_lock(&memory_lock);
-    if (slab == NULL)
-        client->memory.host -= size;
+    struct host_slab *slab = new_slab(work->client, memory, size);
+    work->client->memory.host += slab == NULL ? 0 : size;
     return slab;
 }
 
-/* Adds a populated slab, or discards it. False: make no more slabs. May release memory_lock. */
-static bool finish_slab(const struct work *work, struct host_slab *slab)
-{
-    struct client *client = work->client;
-    if (!work->early)
-        return enlist(client, slab);
-    if (client->memory.host <= client->host_most)
-        add_slab(client, slab);
-    else
-        discard(client, slab);
-    client_changed(client);
-    return true;
-}
-
-static bool prepare(const struct work *work)
-{
-    client_thread_is_ours();
-    if (!work->early) {
-        capture_relax();
-        return REAL(cuCtxSetCurrent)(work->context) == CUDA_SUCCESS;
-    }
-    errno = 0;
-    if (nice(NICER) == -1 && errno != 0)
-        debug("host memory is made as if it were urgent: %s", error_text(errno));
-    return true;
-}
-
-static void *make_slabs(void *argument)
+static void *allocate_slabs(void *argument)
 {
     struct work *work = argument;
-    own_thread_begins(work->early ? "nvshare-early" : "nvshare-host");
-    bool more = prepare(work);
+    own_thread_begins("nvshare-host");
+    client_thread_is_ours();
+    capture_relax();
+    bool more = REAL(cuCtxSetCurrent)(work->context) == CUDA_SUCCESS;
     LOCKED(memory_lock);
     struct host_slab *slab;
-    while (more && !work->early
+    while (more
            && (slab = next_to_register(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
         register_again(slab);
     while ((slab = work->slab != NULL ? work->slab : more ? begin_slab(work) : NULL) != NULL) {
         char *piece = slab->memory + slab->begun;
-        uint64_t left = slab->size - slab->begun;
-        uint64_t size = left < PIECE || work->early ? left : PIECE;
-        uint64_t step = work->early ? PAGE : size;   /* bytes populated under the mmap lock */
+        uint64_t left = slab->size - slab->begun, size = left < PIECE ? left : PIECE;
         slab->begun += size;
         work->slab = size < left ? slab : NULL;
         pthread_mutex_unlock(&memory_lock);
-        for (uint64_t filled = 0; filled < size; filled += step)
-            populate(piece + filled, step);
+        populate(piece, size);
         pthread_mutex_lock(&memory_lock);
         slab->filled += size;
         if (slab->filled == slab->size)
-            more &= finish_slab(work, slab);
+            more &= enlist(work->client, slab);
     }
-    --*thread_count(work);
+    work->client->allocators--;
+    pthread_cond_broadcast(&memory_changed);
+    return NULL;
+}
+
+/* The size of the next slab to make while the program runs; 0: none. */
+static uint64_t early_size(const struct client *client)
+{
+    uint64_t useful = host_useful(client);
+    return !client->preallocates ? 0
+        : slab_size(client, PAGE, useful < client->host_most ? useful : client->host_most);
+}
+
+static void *preallocate_slabs(void *argument)
+{
+    struct client *client = argument;
+    own_thread_begins("nvshare-early");
+    client_thread_is_ours();
+    errno = 0;
+    if (nice(NICER) == -1 && errno != 0)
+        debug("host memory is made as if it were urgent: %s", error_text(errno));
+    LOCKED(memory_lock);
+    struct host_slab *slab;
+    uint64_t size;
+    while ((size = early_size(client)) > 0 && (slab = make_slab(client, size, PAGE)) != NULL) {
+        if (client->memory.host <= client->host_most)
+            add_slab(client, slab);
+        else
+            discard(client, slab);
+        client_changed(client);
+    }
+    client->preallocators--;
     pthread_cond_broadcast(&memory_changed);
     return NULL;
 }
@@ -509,7 +500,7 @@ static void begin_to_allocate(struct client *client, struct work *work, uint64_t
         work->mapped = lacking;
     unsigned most = threads_most(false);
     while (work->count < jobs && work->count < most
-           && own_thread_start(&work->threads[work->count], make_slabs, work) == 0) {
+           && own_thread_start(&work->threads[work->count], allocate_slabs, work) == 0) {
         work->count++;
         client->allocators++;
     }
@@ -523,14 +514,11 @@ void host_placed(struct client *client, uint64_t size)
 
 void host_preallocate(struct client *client, uint64_t most)
 {
-    struct work *work = &preallocating[client->index];
-    if (client->preallocators == 0)          /* else threads may be reading it without the lock */
-        *work = (struct work){ .client = client, .early = true };
     client->preallocates = true;
     client->host_most = most;
     pthread_t thread;
     while (client->preallocators < threads_most(true)
-           && own_thread_start(&thread, make_slabs, work) == 0) {
+           && own_thread_start(&thread, preallocate_slabs, client) == 0) {
         pthread_detach(thread);
         client->preallocators++;
     }
