@@ -8,7 +8,6 @@ one launch at a time ("steps") until all have drained.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -59,6 +58,7 @@ class Gang:
     exceeds: int | None = None          # since when the members on one card do not fit together
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
     sent: dict[Client, Ganged] = field(default_factory=dict)    # last events sent, without ids
+    forms: bool = False                 # may_form, as of the last change of its clients
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -88,10 +88,7 @@ class Gangs:
         self._clock = clock
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
-        self._of: dict[Client, object] = {}     # the key of each client's gang
-        # By card: gangs with a member there for which may_form is true. _stale: gangs to review.
-        self._forming: defaultdict[GPU, dict[Gang, None]] = defaultdict(dict)
-        self._stale: dict[Gang, None] = {}
+        self._stale: dict[Gang, None] = {}      # gangs to review
         self._numbers = count(1)
         self._reviewing = False
         self._deadline: int | None = None
@@ -102,39 +99,28 @@ class Gangs:
             return
         gang = self._gangs.setdefault(key, Gang(next(self._numbers), name, size))
         gang.clients.append(client)
-        self._of[client] = key
-        self._form(gang, client.gpu)
+        self._form(gang)
         self.review()
 
     def leave(self, client: Client) -> None:
-        key = self._of.pop(client, None)
+        key, *_ = _gang_of(client)
         if key is not None:
             gang = self._gangs[key]
             gang.clients.remove(client)
             gang.sent.pop(client, None)
-            self._form(gang, client.gpu)
+            self._form(gang)
             if not gang.clients:
                 del self._gangs[key]
         self.review()
 
-    def _form(self, gang: Gang, gpu: GPU) -> None:
-        may_form, cards = gang.may_form, {one.gpu for one in gang.clients}
-        for card in {gpu, *cards}:
-            if may_form and card in cards:
-                self._forming[card][gang] = None
-            else:
-                self._forming[card].pop(gang, None)
+    def _form(self, gang: Gang) -> None:
+        gang.forms = gang.may_form
         self._stale.pop(gang, None)
-        if may_form:
+        if gang.forms:
             self._stale[gang] = None
         elif gang.sent:
             gang.turn(State.OUT, self._clock())
             self._set_standing(gang, gang.clients, Standing.FREE)
-
-    def members(self, client: Client) -> tuple[Client, ...]:
-        """Returns all clients of the client's gang, itself too; empty: it is in no gang."""
-        key = self._of.get(client)
-        return () if key is None else tuple(self._gangs[key].clients)
 
     def drain(self, on: bool) -> None:
         """Dissolves gangs while the daemon drains, so that clients can run without it."""
@@ -142,13 +128,16 @@ class Gangs:
         self._review_all()
 
     def happened(self, gpu: GPU) -> None:
-        self._stale |= self._forming[gpu]
+        self._stale |= dict.fromkeys(self._forming_on(gpu))
         self.review()
+
+    def _forming_on(self, gpu: GPU) -> list[Gang]:
+        return [one for one in self._gangs.values()
+                if one.forms and any(client.gpu is gpu for client in one.clients)]
 
     def _review_all(self) -> None:
         self._deadline = None           # what is due later schedules a review again
-        for gangs in self._forming.values():
-            self._stale |= gangs
+        self._stale |= dict.fromkeys(one for one in self._gangs.values() if one.forms)
         self.review()
 
     def review(self) -> None:
@@ -312,7 +301,7 @@ class Gangs:
             self._set_standing(gang, active, Standing.OPEN, paced=paced)
 
     def _take_back_grants(self, late: Gang, gpu: GPU, now: int) -> None:
-        for gang in [*self._forming[gpu]]:
+        for gang in self._forming_on(gpu):
             if gang is not late and gang.state is State.ENTERING:
                 gang.turn(State.OUT, now)
                 self._set_standing(gang, gang.clients)
