@@ -4,7 +4,7 @@
 This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
 matches children by a part of their path, and reads all properties of all objects at once.
 A polkit check's subject is the caller's name on the bus: another process can take over a pid. The
-bus limits how many replies the daemon may await, so each connection and user may have few checks.
+bus limits how many replies the daemon may await, so each user may have few checks.
 """
 
 import asyncio
@@ -51,7 +51,6 @@ _ALLOW_USER_INTERACTION = 1
 POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no password is asked for
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
 CHECKS = 64                             # pending at polkit at most, of all callers
-CHECKS_EACH_CONNECTION = 4
 CHECKS_EACH_USER = 8
 CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending check
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
@@ -65,7 +64,6 @@ class Checks:
 
     def __init__(self, connection: BusConnection) -> None:
         self._connection = connection
-        self._of_caller: Counter[str] = Counter()
         self._of_user: Counter[int | str] = Counter()
         self._names = count(1)          # for cancellation ids, by which polkit cancels a check
 
@@ -73,10 +71,7 @@ class Checks:
         """Returns whether polkit permits the action, and whether by password. Raises BusError."""
         user = subordinate.lenders()(uid)       # all uids that /etc/subuid gives one user are one
         most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
-        if (
-            self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
-            or self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most
-        ):
+        if self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most:
             raise BusError(
                 ErrorType.LIMITS_EXCEEDED, "too many calls wait for polkit already; answer or "
                 "cancel those that ask for a password, and try again")
@@ -89,10 +84,8 @@ class Checks:
             patience=None))
 
         def done(_task: object) -> None:
-            self._of_caller -= Counter([caller.name])   # Counter's -= removes counts of zero
-            self._of_user -= Counter([user])
+            self._of_user -= Counter([user])    # Counter's -= removes counts of zero
 
-        self._of_caller[caller.name] += 1
         self._of_user[user] += 1
         answer.add_done_callback(done)
         try:

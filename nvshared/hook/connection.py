@@ -50,7 +50,6 @@ DESCRIPTORS_EACH = 4                    # a socket, a pidfd, an inflight page, a
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 PACKETS_AT_A_TIME = 4                   # read from a connection before other users have a turn
 QUEUE_LONGEST = 256                     # unsent packets; the socket's buffer holds as many again
-LINGER = 1.0                            # seconds for a refused client to close its connection
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
@@ -149,7 +148,7 @@ class HookConnection:
         self._server, self._socket = server, connected
         self._complain = partial(server.complain, identity)     # takes kind and words of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
-        self._ended = self._finishing = False
+        self._ended = False
         self._listens = True            # False: the last packet awaits Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
         self._pidfd = pidfd
@@ -183,13 +182,7 @@ class HookConnection:
         self._loop.call_soon(self.end, reason)
 
     def finish(self) -> None:
-        """Closes the socket when the client has closed its end, or after LINGER."""
-        self._finishing = True
-        if not self._queue:
-            self._shut()
-        if self._timeout is not None:
-            self._timeout.cancel()
-        self._timeout = self._loop.call_later(LINGER, self.end, "it was refused")
+        self._loop.call_soon(self.end, "it was refused")    # the client still gets the refusal
 
     def end(self, reason: str, *, for_good: bool = True) -> None:
         """Closes the socket now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
@@ -274,8 +267,6 @@ class HookConnection:
             self._queue.popleft()
         if not self._ended:
             self._loop.remove_writer(self._socket)
-            if self._finishing:
-                self._shut()
 
     def _try_send(self, packet: bytes, descriptor: int | None) -> bool:
         """Sends a packet. False: the socket's buffer is full. Also True if the socket is broken:
@@ -295,12 +286,6 @@ class HookConnection:
                 self._loop.call_soon(self.end, error.strerror or str(error))
         _close(descriptor)
         return True
-
-    def _shut(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            self._loop.call_soon(self.end, error.strerror or str(error))
 
     def _hello_overdue(self) -> None:
         if self.session.client is None and not self.session.looking_up:

@@ -48,7 +48,7 @@ class Wire(Protocol):
         """Ends the connection soon, for a protocol violation."""
 
     def finish(self) -> None:
-        """Ends the connection after all queued packets are sent; the session sends no more."""
+        """Ends the connection soon, after the refusal that the session has sent."""
 
     def resume(self, work: Callable[[], None]) -> None:
         """Does `work`, which waited for cgroup limits, when its account is due; then reads on."""

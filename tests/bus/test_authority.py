@@ -214,7 +214,7 @@ def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
         for _ in range(number)]
 
 
-async def test_pending_polkit_checks_are_limited_per_connection_and_user(
+async def test_pending_polkit_checks_are_limited_per_user(
         manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     users: dict[str, int] = {}
 
@@ -226,15 +226,13 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
     async with (
         polkit_on(private.address) as polkit, published(manager, "system"),
         peeper(private.address) as first, peeper(private.address) as second,
-        peeper(private.address) as third, peeper(private.address) as administrator,
+        peeper(private.address) as administrator,
     ):
         polkit.silent = True
         users[administrator.bus.unique_name or ""] = OTHER_UID + 1
-        calls = change(first, dispatch.CHECKS_EACH_CONNECTION + 2)
+        calls = change(first, dispatch.CHECKS_EACH_USER - 2)
+        calls += change(second, 4)
         await refused(calls, 2)
-        calls += change(second, dispatch.CHECKS_EACH_CONNECTION)
-        calls += change(third, 2)
-        await refused(calls, 4)
         await all_asked(polkit)
         polkit.silent, polkit.granted = False, True
         reply = await administrator.call("SetTQ", "u", [7])
@@ -278,8 +276,8 @@ async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
         for _ in range(3):              # more in all than one user may have
             polkit.was_cancelled.clear()
             async with peeper(private.address) as leaver:
-                calls = change(leaver, dispatch.CHECKS_EACH_CONNECTION)
-                while len(polkit.pending) < dispatch.CHECKS_EACH_CONNECTION:
+                calls = change(leaver, dispatch.CHECKS_EACH_USER)
+                while len(polkit.pending) < dispatch.CHECKS_EACH_USER:
                     await polkit.was_asked.wait()
                     polkit.was_asked.clear()
             while polkit.pending:
@@ -296,7 +294,7 @@ async def test_cancelled_polkit_check_counts_as_pending_until_polkit_answers(
     monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 0.01)
     async with polkit_on(private.address) as polkit:
         polkit.silent = polkit.hangs = True
-        for _ in range(dispatch.CHECKS_EACH_CONNECTION):
+        for _ in range(dispatch.CHECKS_EACH_USER):
             assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "AccessDenied"
         assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "LimitsExceeded"
         monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 60.0)
