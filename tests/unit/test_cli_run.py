@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvshared import library
+from nvshared.cli.main import main
 from nvshared.errors import ExitCode, InvalidArgs
 
 ROOT = Path(__file__).parents[2]
@@ -57,33 +58,27 @@ def test_run_command_replaces_nvsharectl_by_the_program() -> None:
     assert ended.returncode == 3
 
 
-def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_name() -> None:
+def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_name(
+        capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
         "my model\n")
     for wrong in ("", " ", "a\x1bb", "\u00e4" * 45):
-        ended = run("--name", wrong, "--", "true")
-        assert ended.returncode == ExitCode.INVALID_ARGS
-        assert f"the program cannot be called {wrong!r}; give letters, digits" in ended.stderr
+        assert main(["run", "--name", wrong, "--", "true"]) == ExitCode.INVALID_ARGS
+        said = capsys.readouterr().err
+        assert f"the program cannot be called {wrong!r}; give letters, digits" in said
 
 
-def test_run_command_with_trim_caches_adds_the_trim_modules_to_pythonpath() -> None:
-    def modules(**environment: str) -> str:
-        return run("sh", "-c", 'echo "$PYTHONPATH"', **environment).stdout.strip()
+def test_run_command_adds_the_trim_modules_and_keeps_variables_of_the_environment() -> None:
+    def variables(*options: str, **given: str) -> str:
+        script = 'echo "$PYTHONPATH $NVSHARE_REQUIRED $NVSHARE_VERBOSE $NVSHARE_SOCKET"'
+        return run(*options, "sh", "-c", script, **given).stdout.rstrip("\n")
 
-    assert modules(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="0") == "/m"
-    assert modules(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="1") == f"{library.program()}:/m"
-    assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
-
-
-def test_run_command_sets_nvshare_variables_only_where_the_environment_has_none() -> None:
-    def environment(*options: str, **given: str) -> str:
-        script = 'echo "$NVSHARE_REQUIRED$NVSHARE_VERBOSE"'
-        return run(*options, "sh", "-c", script, **given).stdout.strip()
-
-    assert environment() == "1"
-    assert environment("--verbose", NVSHARE_REQUIRED="0") == "01"
-    ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
-    assert ended.stdout == "/run/y.sock\n"
+    assert variables(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="0") == "/m 1  "
+    assert variables(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="1", NVSHARE_SOCKET="/run/y.sock") == (
+        f"{library.program()}:/m 1  /run/y.sock")
+    assert variables(
+        "--verbose", PYTHONPATH="", NVSHARE_TRIM_CACHES="1", NVSHARE_REQUIRED="0",
+    ) == f"{library.program()} 0 1 "
 
 
 @pytest.mark.parametrize(("required", "does"), [
@@ -125,17 +120,16 @@ def test_run_command_of_a_script_that_cannot_be_executed_is_refused_with_the_rea
     assert words in ended.stderr
 
 
-def test_run_command_prints_json_errors_only_for_the_option_before_the_program() -> None:
+def test_run_command_prints_json_errors_only_for_the_option_before_the_program(
+        capsys: pytest.CaptureFixture[str]) -> None:
     said = "there is no program 'no-such-program'"
     for given in (["--", "no-such-program", "--json"], ["no-such-program", "--json"]):
-        ended = run(*given)
-        assert ended.returncode == ExitCode.NOT_FOUND
-        assert ended.stderr == f"nvsharectl: {said}; check its name and PATH\n"
-    ended = run("--json", "--", "no-such-program")
-    assert json.loads(ended.stderr)["error"] == said
-    ended = run("--socket", "--", "sh", "--json")
-    assert ended.returncode == ExitCode.INVALID_ARGS
-    assert ended.stderr.startswith("nvsharectl: ")
+        assert main(["run", *given]) == ExitCode.NOT_FOUND
+        assert capsys.readouterr().err == f"nvsharectl: {said}; check its name and PATH\n"
+    assert main(["run", "--json", "--", "no-such-program"]) == ExitCode.NOT_FOUND
+    assert json.loads(capsys.readouterr().err)["error"] == said
+    assert main(["run", "--socket", "--", "sh", "--json"]) == ExitCode.INVALID_ARGS
+    assert capsys.readouterr().err.startswith("nvsharectl: ")
 
 
 def test_run_command_with_gang_sets_nvshare_gang_to_a_random_name_and_the_size() -> None:
@@ -144,4 +138,4 @@ def test_run_command_with_gang_sets_nvshare_gang_to_a_random_name_and_the_size()
     assert re.fullmatch(r"[0-9a-f]{16}:4\n", one)
     assert re.fullmatch(r"[0-9a-f]{16}:\n", other)
     for wrong in (("--gang", "-n", "1"), ("-n", "2"), ("--gang", "-n", "two")):
-        assert run(*wrong, "--", "true").returncode == ExitCode.INVALID_ARGS
+        assert main(["run", *wrong, "--", "true"]) == ExitCode.INVALID_ARGS

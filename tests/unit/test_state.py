@@ -20,13 +20,14 @@ CHANGED: Overrides = {
 
 def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "made"
+    assert StateFile(folder).load() == {}
     StateFile(folder).save(CHANGED).result()
     assert StateFile(folder).load() == CHANGED
     assert [path.name for path in folder.iterdir()] == [FILE_NAME]
-
-
-def test_state_without_a_file_is_empty(tmp_path: Path) -> None:
-    assert StateFile(tmp_path).load() == {}
+    assert json.loads((folder / FILE_NAME).read_text()) == {
+        "version": 1, "everywhere": {"tq": 5},
+        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"},
+                 "GPU-4": {"tq-usec": 1_500_000}}}
 
 
 @pytest.mark.parametrize("text", [
@@ -88,12 +89,3 @@ def test_state_save_while_the_disk_hangs_returns_and_writes_in_order_later(
     last.result()
     assert first.done()
     assert state.load() == CHANGED
-
-
-def test_state_file_is_json_with_the_settings_names(tmp_path: Path) -> None:
-    StateFile(tmp_path).save(CHANGED).result()
-    assert json.loads((tmp_path / FILE_NAME).read_text()) == {
-        "version": 1,
-        "everywhere": {"tq": 5},
-        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"},
-                 "GPU-4": {"tq-usec": 1_500_000}}}

@@ -41,15 +41,6 @@ def test_top_arrow_page_and_vi_keys_move_the_selection(keys: list[str], pid: int
     assert selected(strike(seen(), *keys)[0]) == pid
 
 
-def test_top_page_keys_move_the_selection_by_a_screen_of_rows() -> None:
-    state = seen(scene(1, [100]))
-    down, _ = strike(state, "pgdn", width=80, height=24)
-    page = draw(state, 80, 24).page
-    assert 5 < page < 24
-    assert down.at == page - 1
-    assert strike(down, "pgup", width=80, height=24)[0].at == 0
-
-
 def test_top_selection_follows_its_program_and_moves_up_when_the_program_ends() -> None:
     state, _ = strike(seen(), "down")
     turned = with_snapshot(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
@@ -86,12 +77,9 @@ def test_top_filter_shows_matching_programs_while_typing(words: str, pids: list[
     assert state.prompt is None
     assert len(rows(strike(state, "escape")[0])) == 4
     assert len(rows(strike(seen(), "/", *words, "escape")[0])) == 4
-
-
-def test_top_backspace_and_clear_keys_correct_the_typed_filter() -> None:
-    state, _ = strike(seen(), "/", *"waitq", "backspace", "up", "f1")
-    assert state.filter == "wait"
-    assert strike(state, "clear")[0].filter == ""
+    again, requests = strike(seen(), "/", *words, "q", "backspace", "up", "f1")
+    assert (again.filter, requests) == (words, [])
+    assert strike(again, "clear")[0].filter == ""
 
 
 @pytest.mark.parametrize("column", SORTS)
@@ -117,7 +105,7 @@ def test_top_sorts_memory_descending_and_steps_through_columns_by_key() -> None:
     assert strike(replace(state, reverse=True), ">")[0].reverse is False
 
 
-def test_top_click_on_a_row_heading_or_key_does_what_the_key_does() -> None:
+def test_top_click_on_a_row_heading_or_key_does_what_the_key_does_and_pages_scroll() -> None:
     state = seen()
     frame = draw(state, 130, 40)
     for hit in frame.hits:
@@ -133,6 +121,9 @@ def test_top_click_on_a_row_heading_or_key_does_what_the_key_does() -> None:
     assert act(seen(), Click(0, 39), frame)[0].screen is Screen.HELP    # on "? help"
     assert act(seen(), Click(129, 38), frame) == (seen(), None)
     many = seen(scene(1, [100]))
+    page, _ = strike(many, "pgdn", width=80, height=24)
+    assert page.at == draw(many, 80, 24).page - 1 > 4
+    assert strike(page, "pgup", width=80, height=24)[0].at == 0
     down, _ = act(many, Wheel(2), draw(many, 80, 24))
     assert down.at == 6
     assert act(down, Wheel(-1), draw(down, 80, 24))[0].at == 3
@@ -148,13 +139,6 @@ def test_top_help_and_details_scroll_and_return_to_the_previous_screen() -> None
     back, _ = strike(inner, "escape", "escape", width=80, height=12)
     assert (back.screen, back.opened) == (Screen.MAIN, None)
     assert strike(seen(), "?", "?")[0].screen is Screen.MAIN
-
-
-def test_top_quits_and_redraws_by_key() -> None:
-    assert strike(seen(), "q")[1] == [Request.QUIT]
-    assert strike(State(), "q")[1] == [Request.QUIT]
-    assert strike(seen(), "redraw")[1] == [Request.REDRAW]
-    assert strike(seen(), "/", "q")[1] == []
 
 
 @pytest.mark.parametrize(("key", "typing", "verb", "value", "asked"), [

@@ -111,7 +111,18 @@ def test_top_shows_an_automatic_quantum_with_the_present_length(
     assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
-def test_top_says_when_no_gpu_program_or_match_exists() -> None:
+def test_top_says_when_no_gpu_program_match_or_key_exists_and_lists_keys() -> None:
+    state, requests = strike(seen(), "x")
+    assert not requests
+    assert "x does nothing here. ? lists all keys." in text(state)
+    shown = text(strike(seen(), "?")[0], 100, 60)
+    for words in ("suspend", "resume", "preempt", "memory limit", "weight", "sorts", "Shift"):
+        assert words in shown
+    for state, key, request in (
+        (seen(), "q", Request.QUIT), (State(), "q", Request.QUIT), (seen(), "f10", Request.QUIT),
+        (seen(), "redraw", Request.REDRAW),
+    ):
+        assert strike(state, key)[1] == [request]
     assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
     without_programs = SHARED._replace(clients=())
     assert "No program uses a GPU through nvshare." in text(seen(without_programs))
@@ -181,20 +192,21 @@ def test_top_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
     assert words in shown
 
 
-def test_top_details_describe_waiting_and_unshared_programs() -> None:
-    state, _ = strike(seen(), "down", "enter")
-    shown = prose(state)
-    assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in shown
-    state, _ = strike(seen(), "end", "enter")
-    assert "It uses 3.0G of GPU memory without sharing the GPU." in text(state)
-    assert "suspended" not in text(state)
-
-
-def test_top_details_show_the_idle_time_of_idle_programs_only() -> None:
+def test_top_details_describe_waiting_idle_and_unshared_programs() -> None:
+    refused = CARD._replace(unshared=(OUTSIDER._replace(unsuspendable="it uses several GPUs"),))
     clients = (HOLDER, WAITS, IDLE._replace(idle_usec=3 * SECOND))
-    state = seen(SCENE._replace(clients=clients))
-    assert "State idle, for 3.0s" in prose(strike(state, "down", "down", "enter")[0])
-    assert "State running, for" not in prose(strike(state, "enter")[0])
+    scene = seen(SCENE._replace(gpus=(refused,), clients=clients))
+
+    def details(state: State, *keys: str) -> str:
+        return prose(strike(state, *keys, "enter")[0])
+
+    assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in details(
+        scene, "down")
+    assert "It uses 3.0G of GPU memory without sharing the GPU." in details(seen(), "end")
+    assert "suspended" not in details(seen(), "end")
+    assert "It cannot be suspended: it uses several GPUs." in details(scene, "end")
+    assert "State idle, for 3.0s" in details(scene, "down", "down")
+    assert "State running, for" not in details(scene)
 
 
 @pytest.mark.parametrize(("others", "end"), [(0, "26s more"), (1, "26s more; 1 more")])
@@ -202,13 +214,6 @@ def test_top_counts_waiting_programs_besides_the_next_one(others: int, end: str)
     further = (one._replace(state="waiting", waiting_usec=SECOND) for one in programs(others))
     shown = text(seen(SCENE._replace(clients=(HOLDER, WAITS, *further))))
     assert re.search(rf"3\.9s, about {end}\s", shown)
-
-
-def test_top_details_say_why_a_program_without_the_library_is_not_suspended() -> None:
-    refused = OUTSIDER._replace(unsuspendable="it uses several GPUs")
-    scene = SCENE._replace(gpus=(CARD._replace(unshared=(refused,)),))
-    shown = prose(strike(seen(scene), "end", "enter")[0])
-    assert "It cannot be suspended: it uses several GPUs." in shown
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -246,7 +251,7 @@ def test_top_memory_bar_of_the_selected_row_is_drawn_like_others() -> None:
     assert not row.plain[1].isspace() or not row.get_style_at_offset(console, 1).color
 
 
-def test_top_at_80_columns_leaves_two_thirds_of_the_screen_to_programs() -> None:
+def test_top_at_80_columns_leaves_two_thirds_of_the_screen_to_programs_and_larger_fill() -> None:
     scene_of_many = SCENE._replace(clients=(*SCENE.clients, *programs(30)))
     shown = lines(seen(scene_of_many, 3), 80, 24)
     heading = next(at for at, line in enumerate(shown) if "COMMAND" in line)
@@ -254,16 +259,10 @@ def test_top_at_80_columns_leaves_two_thirds_of_the_screen_to_programs() -> None
     assert any(line.endswith(" python3 -m notebook") for line in shown)
     assert "about 26s more" in shown[heading - 2]
     assert " m c w s r p " in shown[-1]
-
-
-@pytest.mark.parametrize(("width", "height"), [(130, 30), (200, 60)])
-def test_top_shows_all_keys_from_130_columns_on(width: int, height: int) -> None:
-    assert "p preempt" in lines(seen(), width, height)[-1]
-
-
-def test_top_at_60_lines_leaves_less_than_a_fifth_of_the_lines_empty() -> None:
-    shown = lines(seen(looks=3), 200, 60)
-    assert sum(not line for line in shown) < 60 / 5
+    assert "p preempt" in lines(seen(), 130, 30)[-1]        # there is room for words
+    high = lines(seen(looks=3), 200, 60)
+    assert "p preempt" in high[-1]
+    assert sum(not line for line in high) < 60 / 5
 
 
 def test_top_columns_do_not_depend_on_the_shown_programs() -> None:
@@ -284,13 +283,6 @@ def test_top_heading_of_the_sorted_column_shows_the_direction() -> None:
     assert "MEM▼" in text(replace(state, sort="MEM"), 200)
 
 
-def test_top_shows_a_message_for_an_unknown_key_and_quits_on_f10() -> None:
-    state, requests = strike(seen(), "x")
-    assert not requests
-    assert "x does nothing here. ? lists all keys." in text(state)
-    assert strike(seen(), "f10")[1] == [Request.QUIT]
-
-
 def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
     frame = draw(seen(), 130, 40)
     for hit in frame.hits:
@@ -306,9 +298,3 @@ def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
     assert kinds.count(Row) == 4
     assert kinds.count(Sort) > 8
     assert kinds.count(Key) > 5
-
-
-def test_top_help_page_names_every_key_that_changes_a_setting() -> None:
-    shown = text(strike(seen(), "?")[0], 100, 60)
-    for words in ("suspend", "resume", "preempt", "memory limit", "weight", "sorts", "Shift"):
-        assert words in shown
