@@ -24,6 +24,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unset_settings_are_derived_from_card_and_host() -> None:
     defaults = derive(Config(), [FACTS, OTHER], 100 * GIB)
     assert defaults.settings.host_budget == 100 * GIB
+    assert defaults.settings.accounting == Accounting()
     assert (defaults.settings.tq, defaults.settings.longest_tq) == (30_000_000, 30_000_000)
     changed = derive(Config(tq=None, longest_tq=5_000_000), [FACTS], GIB).settings
     assert (changed.tq, changed.longest_tq) == (None, 5_000_000)
@@ -35,19 +36,15 @@ def test_unset_settings_are_derived_from_card_and_host() -> None:
 
 
 def test_settings_in_percent_refer_to_memory_of_each_card_or_of_the_host() -> None:
-    config = Config(capacity=Amount(share=0.5), swap_budget=Amount(share=0.5), step=Amount(5 * MIB))
+    config = Config(
+        capacity=Amount(share=0.5), swap_budget=Amount(share=0.5), step=Amount(5 * MIB),
+        compute_window=1, quota_sample_interval=2, quota_carryover=3, drop_tail_billing=4)
     defaults = derive(config, [FACTS, OTHER], 0)
     assert defaults.card(FACTS).allowances.configured == 32 * GIB
     assert defaults.card(OTHER).allowances.configured == 16 * GIB
     assert defaults.settings.host_budget == 128 * GIB
+    assert defaults.settings.accounting == Accounting(1, 2, 3, 4)
     assert defaults.card(FACTS).step == 4 * MIB
-
-
-def test_accounting_settings_of_compute_limits_are_taken_from_the_config() -> None:
-    assert derive(Config(), [FACTS], 0).settings.accounting == Accounting()
-    config = Config(compute_window=1, quota_sample_interval=2, quota_carryover=3,
-                    drop_tail_billing=4)
-    assert derive(config, [FACTS], 0).settings.accounting == Accounting(1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(("settings", "sentence"), [

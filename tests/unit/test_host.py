@@ -107,13 +107,8 @@ def test_default_host_budget_in_a_container_includes_memory_of_its_own_processes
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     machine.process(1, 400, group)
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
-
-
-def test_default_host_budget_in_a_container_is_bounded_by_its_memory_limit(machine: Host) -> None:
-    machine.limit("a", "memory.max", "memory.current", 500, 450)
-    for pid in (1, 2):
-        machine.process(pid, 400, "0::/a/b")
-    assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500)
+    machine.process(2, 400, group)      # more is not in the limit of the container
+    assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500 if counts else 50)
 
 
 def test_default_host_budget_counts_memory_allocated_during_its_computation_once(
@@ -137,8 +132,9 @@ def test_default_host_budget_counts_memory_allocated_during_its_computation_once
     assert host.safe_budget({1: 1 << 56}) == safe(500)
 
 
-@pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028"])
-def test_process_cgroup_path_with_line_breaks_stays_one_path(machine: Host, end: str) -> None:
+@pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028", "\udcff\udcfe"])
+def test_process_cgroup_path_with_line_breaks_or_no_utf_8_stays_one_path(
+        machine: Host, end: str) -> None:
     path = f"/a/x{end}0::/b"
     machine.process(1, 20)
     (machine.processes / "1" / "cgroup").write_bytes(os.fsencode(f"0::{path}\n"))
@@ -146,10 +142,3 @@ def test_process_cgroup_path_with_line_breaks_stays_one_path(machine: Host, end:
     assert not any(
         group.folder == machine.root / "b"
         for group in cgroup.chain(host.process(1, "cgroup")))
-
-
-def test_process_cgroup_path_keeps_bytes_that_are_not_utf8(machine: Host) -> None:
-    machine.process(1, 20)
-    (machine.processes / "1" / "cgroup").write_bytes(b"0::/a/\xff\xfe\n")
-    (group, *_) = cgroup.chain(host.process(1, "cgroup"))
-    assert os.fsencode(group.folder).endswith(b"/a/\xff\xfe")

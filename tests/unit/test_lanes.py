@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker threads: a blocked call delays only calls with its key."""
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -49,8 +48,8 @@ def test_worker_threads_answer_calls_with_the_same_key_in_order(loop: Loop, time
     assert sorted(map(str, answers)) == sorted(map(str, range(100)))
 
 
-def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call(
-        loop: Loop, time: Time) -> None:
+def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call_and_log_a_failed_one(
+        loop: Loop, time: Time, caplog: pytest.LogCaptureFixture) -> None:
     made, gate = lanes(loop, time), threading.Event()
     try:
         made.run("a", gate.wait, loop.answers.append)
@@ -60,6 +59,12 @@ def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call(
     finally:
         gate.set()
     assert loop.until(3) == ["other", True, "behind it"]
+    made.run("a", lambda: 1 // 0, loop.answers.append)
+    made.run("a", lambda: "next", loop.answers.append)
+    assert loop.until(5)[3:] == [None, "next"]
+    assert "ZeroDivisionError" in caplog.text
+    with pytest.raises(Empty):
+        loop.posted.get_nowait()
 
 
 def test_worker_threads_answer_a_call_beyond_its_timeout_with_none(loop: Loop, time: Time) -> None:
@@ -89,18 +94,6 @@ def test_worker_threads_are_bounded_in_number(loop: Loop, time: Time) -> None:
     assert running() == 3
     gate.set()
     assert loop.until(20) == [True] * 20
-
-
-def test_worker_threads_answer_a_failed_call_with_none_and_log_it(
-        loop: Loop, time: Time, caplog: pytest.LogCaptureFixture) -> None:
-    made = lanes(loop, time)
-    with caplog.at_level(logging.ERROR):
-        made.run("a", lambda: 1 // 0, loop.answers.append)
-        made.run("a", lambda: "next", loop.answers.append)
-        assert loop.until(2) == [None, "next"]
-    assert "ZeroDivisionError" in caplog.text
-    with pytest.raises(Empty):
-        loop.posted.get_nowait()
 
 
 def test_worker_threads_make_a_call_once_a_thread_can_be_started_again(

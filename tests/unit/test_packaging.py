@@ -22,6 +22,8 @@ COMPILED = {
     "nvshared/lib/libnvshare.so", "nvshared/lib/nvshare-workload",
     "nvshared/lib/simulator/libcuda.so.1", "nvshared/lib/simulator/libnvidia-ml.so.1",
 }
+with_make = pytest.mark.skipif(
+    not shutil.which("make"), reason="there is no make on this machine")
 NOT_SOURCE = shutil.ignore_patterns("build*", "dist", ".*", "__pycache__", "*.egg-info")
 
 
@@ -63,11 +65,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_wheel_is_for_any_python_3_and_one_architecture(wheel: Path) -> None:
+def test_wheel_of_one_architecture_has_every_module_and_compiled_file(wheel: Path) -> None:
     assert re.fullmatch(r"nvshared-[\w.]+-py3-none-linux_\w+\.whl", wheel.name)
-
-
-def test_wheel_has_every_module_and_compiled_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "nvshared").rglob("*.py")}
     assert names >= modules | COMPILED
@@ -103,7 +102,7 @@ def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedPro
         cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+@with_make
 @pytest.mark.parametrize("shell", SHELLS)
 def test_packages_install_completions_for_each_shell(shell: str, tmp_path: Path) -> None:
     done = made(shell, tmp_path, PYTHON=sys.executable)
@@ -115,7 +114,7 @@ def test_packages_install_completions_for_each_shell(shell: str, tmp_path: Path)
     assert (tmp_path / "completions" / shell).read_text() == printed
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+@with_make
 def test_install_of_an_empty_completion_fails(tmp_path: Path) -> None:
     done = made("bash", tmp_path, PYTHON="true")
     assert done.returncode != 0
@@ -141,7 +140,7 @@ def put_tool(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+@with_make
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_missing_build_dependencies_are_installed_by_root_or_named(
         tmp_path: Path, uid: int) -> None:
@@ -161,7 +160,7 @@ def test_missing_build_dependencies_are_installed_by_root_or_named(
         assert done.stdout.splitlines()[-1].startswith("apt-get -qq build-dep -y")
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+@with_make
 def test_package_build_leaves_only_the_two_packages(tmp_path: Path) -> None:
     """No packages with debugging symbols, and no files of earlier builds."""
     wheels, dist, tools = tmp_path / "wheels", tmp_path / "dist", tmp_path / "tools"

@@ -41,6 +41,8 @@ def test_tenants_of_a_peer_process_are_read_from_its_cgroup_path(
     assert identified.name == "python"
     assert [str(one) for one in identified.tenants] == ["user:root", "job:42"]
     assert str(identified.tenant) == "job:42"
+    odd = identify(monkeypatch, comm="\x1b[2J\n", cgroup="0::/\x1b.service")
+    assert (odd.name, str(odd.tenant)) == ("?[2J", "unit:?.service")
 
 
 def test_peer_tenants_begin_with_the_user_for_units_jobs_and_containers_of_the_user() -> None:
@@ -56,12 +58,6 @@ def test_peer_tenants_begin_with_the_user_for_units_jobs_and_containers_of_the_u
     assert sharers("user:alice", "container:alice/9f1c")[0] == "user:alice"
     assert sharers("user:alice", "job:7") == ["user:alice", "job:7"]
     assert sharers("user:alice") == ["user:alice"]
-
-
-def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    identified = identify(monkeypatch, comm="\x1b[2J\n", cgroup="0::/\x1b.service")
-    assert identified.name == "?[2J"
-    assert str(identified.tenant) == "unit:?.service"
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])

@@ -46,24 +46,17 @@ def nothing_remembered() -> None:
     command.cache_clear()
 
 
-def test_command_line_is_shown_to_the_owner_with_the_notebooks_name(
-        process: int, session: str) -> None:
+def test_command_line_is_shown_to_the_owner_alone_with_the_notebooks_name(
+        process: int, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), NAME, TENANT) == (short if session else whole)
-
-
-def test_command_line_is_hidden_from_other_users(process: int,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert command(1, process, owner, NAME, TENANT) == NAME
-
-
-def test_command_line_of_a_process_of_another_namespace_or_user_is_hidden(process: int) -> None:
-    assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME
+    assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME    # of another namespace
     if os.geteuid() == 0:
         assert command(2, process, 1000, NAME, TENANT) == NAME
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert command(3, process, owner, NAME, TENANT) == NAME
 
 
 def test_command_line_begins_with_the_programs_own_name(process: int) -> None:

@@ -60,7 +60,6 @@ def test_slurm_terms_are_parsed_to_names_and_values_of_the_dbus_interface(parse:
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("memory=40X", 'memory cannot be "40X", give a size such as 40G or 512M, or none'),
-    ("memory=0", 'memory cannot be "0", give a size such as 40G or 512M, or none'),
     ("memory=1.2.3G", 'memory cannot be "1.2.3G", give a size such as 40G or 512M, or none'),
     ("weight=1001", 'weight cannot be "1001", give a whole number from 1 to 1000'),
     ("weight=2,weight=3", "weight is given twice"),

@@ -59,8 +59,12 @@ def file(tmp_path: Path) -> Path:
 
 
 async def test_config_watch_notices_a_file_written_replaced_and_deleted(
-        changes: Callable[[Path], Changes], file: Path) -> None:
+        changes: Callable[[Path], Changes], tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "nvshared.conf"
     watched = changes(file)
+    file.parent.mkdir(parents=True)     # after the start
+    put(file, "[gpu]\n")
+    await watched.noticed()
     put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
     other = file.with_name("new")
@@ -81,15 +85,6 @@ async def test_config_watch_notices_drop_ins_added_and_removed(
     put(folder / "lab.conf", "[gpu]\ntq = 3\n")
     await watched.noticed()
     (folder / "lab.conf").unlink()
-    await watched.noticed()
-
-
-async def test_config_watch_notices_a_file_in_folders_made_later(
-        changes: Callable[[Path], Changes], tmp_path: Path) -> None:
-    file = tmp_path / "a" / "b" / "nvshared.conf"
-    watched = changes(file)
-    file.parent.mkdir(parents=True)
-    put(file, "[gpu]\n")
     await watched.noticed()
 
 
@@ -132,19 +127,11 @@ async def test_config_watch_waits_until_a_file_stays_as_it_is(
 async def test_config_watch_does_not_report_a_change_already_read(
         changes: Callable[[Path], Changes], file: Path) -> None:
     watched = changes(file)
+    put(file.with_name(".nvshared.conf.swp"), "x")      # another file of the folder
     put(file, "[gpu]\ntq = 3\n")
     watched.watch.note()
     put(file, "[gpu]\ntq = 44\n")
     await watched.noticed()
     put(file, "[gpu]\ntq = 555\n")
-    await watched.noticed()
-    assert watched.changes_seen.locked()
-
-
-async def test_config_watch_ignores_other_files_of_the_folder(
-        changes: Callable[[Path], Changes], file: Path) -> None:
-    watched = changes(file)
-    put(file.with_name(".nvshared.conf.swp"), "x")
-    put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
     assert watched.changes_seen.locked()
