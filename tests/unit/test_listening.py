@@ -79,18 +79,14 @@ def test_close_of_the_listening_socket_keeps_a_file_that_replaced_the_socket(pat
     listening.close()
 
 
-def test_listening_refuses_and_keeps_a_file_that_is_not_a_socket(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_text("precious")
-    with pytest.raises(InvalidArgs, match="exists and is no socket"):
-        Listening(path)
-    assert path.read_text() == "precious"
-
-
-def test_listening_at_an_impossible_path_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_listening_at_an_impossible_path_or_a_file_is_refused_with_the_reason(
+        tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
         Listening(tmp_path / ("x" * 120))
-    (tmp_path / "file").touch()
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(InvalidArgs, match="exists and is no socket"):
+        Listening(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
     with pytest.raises(NvshareError, match=r"the socket .*/file/sock cannot be made: Not a dir"):
         Listening(tmp_path / "file" / "sock")
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,7 @@ def test_strategies_page_compares_each_gpu_sharing_strategy_that_has_manifests()
     assert named == {"-4"} | {name for name in STRATEGIES if not name.endswith("-4")}
 
 
+@cache
 def built(folder: Path) -> dict[tuple[str, str], Any]:
     said = subprocess.run([*KUSTOMIZE[0], folder], capture_output=True, check=True).stdout
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(said)}
@@ -173,7 +175,7 @@ with_kustomize = pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize
     ("overlays/nvshared-daemonset", {"nvshare-kubelet"}),
     ("claims", {"nvshare-kubelet", "nvshare-kubelet-claims"}),
 ])
-def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
+def test_daemon_set_has_the_account_of_the_roles_and_images_of_a_single_component(
         folder: str, roles: set[str]) -> None:
     """The roles have no other rules; tests/integration/apiserver.py checks their use."""
     objects = built(MANIFESTS / folder)
@@ -187,6 +189,12 @@ def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
             {"kind": "ServiceAccount", "name": "nvshare-kubelet", "namespace": "nvshare"}]
         assert ("ClusterRole", one["roleRef"]["name"]) in objects
     assert ("ServiceAccount", "nvshare-kubelet") in objects
+    (component,) = documents(MANIFESTS / "images" / "kustomization.yaml")
+    named = {f"{one['newName']}:{one['newTag']}" for one in component["images"]}
+    assert named == {f"localhost/{one}:{__version__}" for one in ("nvshared", "nvshare-kubelet")}
+    assert {one["image"] for one in spec["containers"]} <= named
+    for one in spec["containers"]:
+        assert set(one["resources"]["limits"]) == {"memory"}
 
 
 @with_kustomize
@@ -199,18 +207,6 @@ def test_overlays_of_all_sharing_strategies_have_the_same_kubernetes_objects() -
         assert template["metadata"]["labels"]["nvshare.com/strategy"] == name
         assert "serviceAccountName" in template["spec"]     # or the previous value stays
     assert all(keys == found["none"] for keys in found.values())
-
-
-@pytest.mark.parametrize("name", ["overlays/nvshared", "overlays/nvshared-daemonset", "claims"])
-@with_kustomize
-def test_overlays_take_image_names_from_a_single_component(name: str) -> None:
-    (component,) = documents(MANIFESTS / "images" / "kustomization.yaml")
-    named = {f"{one['newName']}:{one['newTag']}" for one in component["images"]}
-    assert named == {f"localhost/{one}:{__version__}" for one in ("nvshared", "nvshare-kubelet")}
-    spec = built(MANIFESTS / name)["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
-    assert {one["image"] for one in spec["containers"]} <= named
-    for one in spec["containers"]:
-        assert set(one["resources"]["limits"]) == {"memory"}
 
 
 def test_kubernetes_page_names_only_existing_tests() -> None:

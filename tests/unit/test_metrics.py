@@ -55,7 +55,8 @@ async def read(figures: Scrapes) -> Mapping[str, list[tuple[dict[str, str], floa
     return found
 
 
-async def test_metrics_have_the_names_and_labels_of_nvshareds_predecessors(time: Time) -> None:
+async def test_metrics_have_the_names_and_labels_of_predecessors_and_no_unknown_figures(
+        time: Time) -> None:
     made = manager(time)
     client = a_client(made)
     found = await scraped(made)
@@ -65,6 +66,11 @@ async def test_metrics_have_the_names_and_labels_of_nvshareds_predecessors(time:
     assert found["nvshare_scheduler_running_clients"] == [(card, 0)]
     assert found["nvshare_scheduler_quantum_seconds"] == [(card, 30)]
     assert found["nvshare_handover_seconds_total"] == [(card, 0)]
+    assert found["nvshare_gpu_temperature_celsius"] == [(card, 61)]
+    assert found["nvshare_gpu_power_watts"] == [(card, 412.4)]
+    made.gpus[0].sample = Sample()
+    assert not {"nvshare_gpu_temperature_celsius", "nvshare_gpu_power_watts",
+                "nvshare_gpu_utilization_ratio"} & (await scraped(made)).keys()
     user = client.peer.user
     labels_of_client = {
         **card, "client": str(client.id), "pid": str(client.peer.pid), "name": "python",
@@ -117,17 +123,6 @@ def test_monitoring_page_lists_every_metric() -> None:
     start = lines.index(expected[0])
     assert lines[start:start + len(expected)] == expected
     assert not lines[start + len(expected)].startswith("|")
-
-
-async def test_metrics_omit_figures_that_nvml_does_not_give(time: Time) -> None:
-    made = manager(time)
-    found = await scraped(made)
-    assert found["nvshare_gpu_temperature_celsius"][0][1] == 61
-    assert found["nvshare_gpu_power_watts"][0][1] == 412.4
-    made.gpus[0].sample = Sample()
-    found = await scraped(made)
-    assert not {"nvshare_gpu_temperature_celsius", "nvshare_gpu_power_watts",
-                "nvshare_gpu_utilization_ratio"} & found.keys()
 
 
 async def test_metrics_have_a_series_for_the_state_of_a_gpu_and_the_reason_of_a_pinned_client(

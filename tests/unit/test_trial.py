@@ -92,21 +92,15 @@ def test_trial_with_wrong_values_is_refused(run: Run, words: tuple[str, ...], ma
     assert not trial.FOLDER.exists()
 
 
-def test_trial_start_without_root_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NotPermitted):
-        run("start")
-
-
-def test_trial_start_replaces_files_of_an_interrupted_start(run: Run) -> None:
+def test_trial_of_root_replaces_and_removes_what_an_interrupted_start_left(
+        run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     trial.FOLDER.mkdir()
     (trial.FOLDER / trial.RAN).touch()
     run("start")
     assert not (trial.FOLDER / trial.RAN).exists()
-
-
-def test_trial_stop_removes_the_systemd_drop_in_when_the_trial_folder_is_missing(run: Run) -> None:
-    run("start")
     shutil.rmtree(trial.FOLDER)
     run("stop")
     assert not trial.DROP_IN.exists()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotPermitted):
+        run("start")
