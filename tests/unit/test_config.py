@@ -30,13 +30,10 @@ def drop_in(file: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_config_without_files_is_the_defaults(monkeypatch: pytest.MonkeyPatch,
-                                              tmp_path: Path) -> None:
-    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.conf")
+def test_config_of_a_later_source_overrides_earlier_ones_and_defaults(
+        file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "DEFAULT_FILE", file.with_name("none.conf"))
     assert load(None, {}, {}) == Config()
-
-
-def test_config_of_a_later_source_overrides_earlier_ones(file: Path) -> None:
     assert load(file, {}, {}).tq == 11_000_000
     drop_in(file, "10.conf", "[gpu]\ntq = 12\n")
     drop_in(file, "20.conf", "[gpu]\ntq = 13\n[nvshared]\nsocket = /run/a\n")
@@ -190,12 +187,9 @@ def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"])
     assert (file, only_check) == (Path("x"), False)
     assert given == {"socket": str(Path("a/b").absolute()), "trace": "none", "debug": "on"}
-
-
-@pytest.mark.parametrize("line", [["--nonsense"], ["--tq"], ["stray"]])
-def test_wrong_command_line_is_refused_with_a_hint_to_use_help(line: list[str]) -> None:
-    with pytest.raises(InvalidArgs, match="see: nvshared --help"):
-        arguments.parse(line)
+    for line in (["--nonsense"], ["--tq"], ["stray"]):
+        with pytest.raises(InvalidArgs, match="see: nvshared --help"):
+            arguments.parse(line)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nvshared.control.snapshot import Snapshot
 from nvshared.tui.canvas import LEVELS, graph
-from nvshared.tui.state import SPAN, WINDOW, Past, Rates
+from nvshared.tui.state import SPAN, Past, Rates
 from nvshared.units import GIB
 from tests.unit.test_dashboard import CARD, SHARED
 
@@ -44,7 +44,7 @@ def test_top_rates_start_from_zero_after_a_daemon_restart() -> None:
     assert restarted.series(0, "bytes_in", 300)[-3:] == [None, None, 3 * GIB]
 
 
-def test_top_graph_shows_the_mean_of_each_interval() -> None:
+def test_top_graph_shows_the_mean_of_each_interval_within_its_span() -> None:
     found = past(*((n, at(n, 2 * n, use=n / 10, waiting=n)) for n in range(11)))
     assert found.series(0, "waiting", 300)[-10:] == list(range(1, 11))
     assert found.series(0, "bytes_in", 300)[-10:] == [2 * GIB] * 10
@@ -55,13 +55,9 @@ def test_top_graph_shows_the_mean_of_each_interval() -> None:
     assert found.series(0, "swapped", 300)[-1] == sum(one.swapped for one in ON_CARD)
     assert found.series(0, "use", 0) == []
     assert found.series(3, "use", 5) == [None] * 5
-
-
-def test_top_samples_are_kept_only_for_the_span_of_the_graph() -> None:
+    assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
     assert long.samples[0].moment >= 995 - SPAN - 5
-    assert WINDOW < SPAN
-    assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
 
 
 def test_top_graph_is_drawn_in_block_characters() -> None:
