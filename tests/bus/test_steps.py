@@ -18,7 +18,7 @@ __all__ = ["ctl"]                       # a fixture
 
 
 @pytest.mark.usefixtures("other_user")
-async def test_limit_command_after_a_refused_limit_prints_the_limits_set_before(
+async def test_limit_command_after_a_refused_limit_names_limits_and_gpus_set_before(
         manager: Manager, ctl: Run) -> None:
     client = owned_by(a_client(manager, manager.gpus[0], pid=11), OTHER_UID)
     manager.set_terms(client.id, "compute_limit", 50)
@@ -31,14 +31,9 @@ async def test_limit_command_after_a_refused_limit_prints_the_limits_set_before(
     ended = await ctl("limit", "11", "--compute", "60")
     assert sentence(ended).startswith("authentication required: com.nvshare.manage-clients ")
     assert "; the administrator has limited the program to 50 % of the time" in ended.err
-
-
-@pytest.mark.usefixtures("other_user")
-async def test_limit_command_refused_on_a_second_gpu_names_the_first(
-        manager: Manager, ctl: Run) -> None:
-    one, two = (owned_by(a_client(manager, gpu, pid=11), OTHER_UID) for gpu in manager.gpus)
+    one, two = (owned_by(a_client(manager, gpu, pid=12), OTHER_UID) for gpu in manager.gpus)
     manager.set_terms(two.id, "memory_limit", GIB)
-    ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
+    ended = await ctl("limit", "12", "--compute", "60", "--memory", "2GiB")
     assert (
         "(done: memory limit on GPU 0; not done: memory limit on GPU 1, compute limit on GPU 0, "
         "compute limit on GPU 1)") in sentence(ended)

@@ -147,7 +147,7 @@ def test_invalid_endpoint_is_refused_with_advice(text: str) -> None:
         quantity.endpoint(text)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=20))
 def test_option_of_any_text_is_parsed_or_refused_with_advice(text: str) -> None:
     for option in config.options():

@@ -2,6 +2,8 @@
 """Tables, bars and quantities fit the terminal and need no colours."""
 
 import io
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -138,29 +140,20 @@ def test_memory_bar_is_never_longer_than_its_width(whole: int, amounts: list[int
     assert sum(counts) <= width
 
 
-@pytest.mark.parametrize(("count", "text"), [
-    (None, "-"), (0, "0"), (1023, "1023"), (1024, "1.0K"), (99.9 * 1024, "99.9K"),
-    (99.97 * 1024, "100K"), (999.7 * 1024, "1.0M"), (GIB, "1.0G"), (139.8 * GIB, "140G"),
-    (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"),
+@pytest.mark.parametrize(("shown", "value", "text"), [
+    *((size, count, text) for count, text in (
+        (None, "-"), (0, "0"), (1023, "1023"), (1024, "1.0K"), (99.9 * 1024, "99.9K"),
+        (99.97 * 1024, "100K"), (999.7 * 1024, "1.0M"), (GIB, "1.0G"), (139.8 * GIB, "140G"),
+        (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"))),
+    *((duration, int(seconds * 1e6), text) for seconds, text in (
+        (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (59.99, "59s"), (60, "1m00s"),
+        (3599.9, "59m59s"), (7500, "2h05m"), (86399, "23h59m"), (273600, "3d04h"))),
+    *((quantum, microseconds, text) for microseconds, text in (
+        (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"))),
 ])
-def test_size_is_shown_in_a_short_form(count: float | None, text: str) -> None:
-    assert size(count) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [
-    (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (59.99, "59s"), (60, "1m00s"),
-    (3599.9, "59m59s"), (7500, "2h05m"), (86399, "23h59m"), (273600, "3d04h"),
-])
-def test_duration_is_shown_in_a_short_form(seconds: float, text: str) -> None:
-    assert duration(int(seconds * 1e6)) == text
-
-
-@pytest.mark.parametrize(("microseconds", "text"), [
-    (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"),
-])
-def test_quantum_is_shown_without_rounding_in_seconds_or_milliseconds(
-        microseconds: int, text: str) -> None:
-    assert quantum(microseconds) == text
+def test_size_duration_and_quantum_are_shown_in_a_short_form(
+        shown: Callable[[Any], str], value: float | None, text: str) -> None:
+    assert shown(value) == text
 
 
 @pytest.mark.parametrize(("text", "width", "short"), [

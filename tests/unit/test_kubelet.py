@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -237,10 +237,16 @@ def test_card_allocated_by_another_plugin_is_recognised_by_the_plugins_device_na
     assert found.startswith(start) if said else found == ""
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "-1", "1001", "=3", "0=", "0=x", "٣"])
-def test_replicas_option_with_a_wrong_value_is_refused(wrong: str) -> None:
-    with pytest.raises(InvalidArgs, match="--replicas cannot be"):
-        replicas([wrong])
+@pytest.mark.parametrize(("option", "wrong"), [
+    *((replicas, text) for text in ("", "x", "-1", "1001", "=3", "0=", "0=x", "٣")),
+    *((priority_classes, text) for text in (
+        "", "high", "=high", "batch", "batch=low", "batch=", "Batch=high", "1...2=high",
+        "a..b=high", "batch=3", "..x=high")),
+])
+def test_option_of_nvshare_kubelet_with_a_wrong_value_is_refused(
+        option: Callable[[list[str]], object], wrong: str) -> None:
+    with pytest.raises(InvalidArgs, match=r"--(replicas|priority-class) cannot be"):
+        option([wrong])
 
 
 def test_priority_of_a_class_is_set_by_the_last_matching_option() -> None:
@@ -250,15 +256,6 @@ def test_priority_of_a_class_is_set_by_the_last_matching_option() -> None:
         ("any", 0), ("any", 999), ("any", 1000), ("any", 1999), ("any", 2000), ("batch", 1500),
         ("low", -1), ("low", -6), ("", 7))]
     assert found == [2, 2, 3, 3, 2, 1, 1, 0, 2]
-
-
-@pytest.mark.parametrize("wrong", [
-    "", "high", "=high", "batch", "batch=low", "batch=", "Batch=high", "1...2=high", "a..b=high",
-    "batch=3", "..x=high",
-])
-def test_priority_class_option_with_a_wrong_value_is_refused(wrong: str) -> None:
-    with pytest.raises(InvalidArgs, match="--priority-class cannot be"):
-        priority_classes([wrong])
 
 
 def test_nvshare_kubelet_refuses_wrong_options_with_a_hint_to_use_help_which_has_examples(

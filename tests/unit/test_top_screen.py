@@ -265,7 +265,11 @@ def test_top_at_80_columns_leaves_two_thirds_of_the_screen_to_programs_and_large
     assert sum(not line for line in high) < 60 / 5
 
 
-def test_top_columns_do_not_depend_on_the_shown_programs() -> None:
+def test_top_headings_show_the_sorting_and_do_not_depend_on_the_shown_programs() -> None:
+    state = strike(seen(), ">", width=200)[0]
+    assert f"{state.sort}▲" in text(state, 200)
+    assert f"{state.sort}▼" in text(strike(state, "i", width=200)[0], 200)
+    assert "MEM▼" in text(replace(state, sort="MEM"), 200)
     quiet = SCENE._replace(clients=(HOLDER._replace(tenant="user:root"),))
     busy = SCENE._replace(clients=(
         HOLDER._replace(memory_limit=GIB, compute_limit=50, idle_usec=SECOND), WAITS, IDLE))
@@ -274,13 +278,6 @@ def test_top_columns_do_not_depend_on_the_shown_programs() -> None:
             next(line for line in lines(seen(one), width) if "COMMAND" in line).split()
             for one in (quiet, busy)]
         assert names[0] == names[1]
-
-
-def test_top_heading_of_the_sorted_column_shows_the_direction() -> None:
-    state = strike(seen(), ">", width=200)[0]
-    assert f"{state.sort}▲" in text(state, 200)
-    assert f"{state.sort}▼" in text(strike(state, "i", width=200)[0], 200)
-    assert "MEM▼" in text(replace(state, sort="MEM"), 200)
 
 
 def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
