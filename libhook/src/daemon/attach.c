@@ -13,7 +13,6 @@
 
 #include "block/swap.h"
 #include "daemon/service.h"
-#include "daemon/waiting.h"
 #include "driver/glibc.h"
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -42,6 +41,8 @@
 #define BUSY_PATIENCE_US (WELCOME_PATIENCE_MS * 1000)
 #define DEFAULT_IDLE_WINDOW_US 50000
 #define CONTEXT_RETRY_MS 50
+#define RETRY_MS 250
+#define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 #define CONTEXT_TRIES 1200
 
 static reclaimer *const RECLAIMERS[] = {
@@ -50,6 +51,27 @@ static reclaimer *const RECLAIMERS[] = {
 
 /* Held by the thread that attaches a client, which may take memory_lock while it holds this. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A message says that the program waits for the daemon. Protected by attach_lock. */
+static bool waits_for_daemon;
+
+static void print_wait(const char *problem, const char *consequence)
+{
+    if (!waits_for_daemon)
+        complain("waits for nvshared, which %s. %s", problem, consequence);
+    waits_for_daemon = true;
+}
+
+/* `problem` is like "does not answer". True: NVSHARE_REQUIRED is set, so the program waits for a
+ * daemon instead of running unshared, and RETRY_MS have passed. */
+static bool must_retry(const char *problem)
+{
+    if (!setting_is_on("NVSHARE_REQUIRED"))
+        return false;
+    print_wait(problem, UNSHARED_INSTEAD);
+    nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+    return true;
+}
 
 static int open_patiently(void)
 {
@@ -63,7 +85,7 @@ static int open_patiently(void)
             return fd;
         if ((errno == ECONNREFUSED || errno == EAGAIN) && now_microseconds() - began <= patience)
             nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
-        else if (!waiting_for_daemon("is not running"))
+        else if (!must_retry("is not running"))
             return fd;
     }
 }
@@ -91,7 +113,8 @@ static const char *introduce(struct client *client)
            && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
         got = connection_receive(client->socket, &answer, NULL, WELCOME_SILENT_MS);
         if (got == 0)
-            waiting_for_answer();
+            print_wait("does not answer", setting_is_on("NVSHARE_REQUIRED")
+                 ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
             /* INTRODUCE: the daemon was replaced before it could answer HELLO. */
             client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO,
@@ -111,14 +134,15 @@ static const char *introduce(struct client *client)
 static bool introduce_patiently(struct client *client)
 {
     const char *problem;
-    while ((problem = introduce(client)) != NULL && waiting_for_daemon(problem)) {
+    while ((problem = introduce(client)) != NULL && must_retry(problem)) {
         own_file_close(client->socket);
         client->socket = open_patiently();
     }
     if (problem != NULL)
         complain("nvshared %s. The GPU is used unshared.", problem);
-    else
-        waiting_for_daemon_ends();
+    else if (waits_for_daemon)
+        complain("goes on, as nvshared is there");
+    waits_for_daemon = waits_for_daemon && problem != NULL;
     return problem == NULL;
 }
 

@@ -172,15 +172,9 @@ static bool reconnect(const struct client *client, const struct nvshare_report *
     return introduce(client, hello, 0);
 }
 
-static bool send_as(const struct client *client, struct nvshare_report report, uint16_t type)
-{
-    report.type = type;
-    return connection_send(client->socket, &report);
-}
-
-/* Returns with UNPARK in `order`. `hello`, `figures`: reports from the time of parking. */
+/* Returns with UNPARK in `order`. `hello`, `wake`: reports from the time of parking. */
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
-                        const struct nvshare_report *figures, struct nvshare_order *order)
+                        const struct nvshare_report *wake, struct nvshare_order *order)
 {
     bool wake_sent = false;
     for (;;) {
@@ -191,7 +185,7 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
             continue;                /* a thread may have called the driver meanwhile */
         }
         if (!wake_sent && wanted())
-            wake_sent = send_as(client, *figures, NVSHARE_WAKE);
+            wake_sent = connection_send(client->socket, wake);
         int connection = client_wait(client, NEVER);
         int got = connection < 0 ? 0 : connection_receive(connection, order, NULL, 0);
         if (got == 1 && order->type == NVSHARE_UNPARK)
@@ -226,8 +220,10 @@ void park(struct client *client, const struct nvshare_order *order)
         atomic_store(&parked, client);
         report.park = stubs_close(wake_service) ? await_threads_asleep(ahead) : NVSHARE_PARK_UNSEEN;
         report.flags = wanted() ? NVSHARE_WANTS : 0;
-        if (report.park == NVSHARE_PARK_DONE && send_as(client, report, NVSHARE_PARKED))
-            stay_parked(client, hello, &report, &end);
+        struct nvshare_report wake = report;
+        wake.type = NVSHARE_WAKE;
+        if (report.park == NVSHARE_PARK_DONE && connection_send(client->socket, &report))
+            stay_parked(client, hello, &wake, &end);
         stubs_open();
     }
     pthread_mutex_lock(&service_lock);

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message says after two
  * seconds that and why it waits, and when it goes on. The daemon knows the reason of a wait at
- * the gate, which the library requests once (NVSHARE_WAITING). With NVSHARE_REQUIRED=1 a program
- * waits for a daemon instead of running unshared. */
+ * the gate, which the library requests once (NVSHARE_WAITING). */
 #include "daemon/waiting.h"
 
-#include <time.h>
-
 #include "driver/log.h"
-#include "driver/setting.h"
 #include "gate/client.h"
 #include "gate/gate.h"
 
 #define PRINT_AFTER_US 2000000
-#define RETRY_MS 250
-#define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 
 /* One for each client, by index; used by the client's service thread only. */
 static struct {
@@ -88,36 +82,4 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
         complain("waits for its turn on GPU %u and others at once", i);
     else
         complain("waits for GPU %u: %s", i, reason);
-}
-
-/* Protected by attach_lock. */
-static bool daemon_printed;
-
-static void print_once(const char *problem, const char *consequence)
-{
-    if (!daemon_printed)
-        complain("waits for nvshared, which %s. %s", problem, consequence);
-    daemon_printed = true;
-}
-
-void waiting_for_answer(void)
-{
-    print_once("does not answer", setting_is_on("NVSHARE_REQUIRED")
-         ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
-}
-
-bool waiting_for_daemon(const char *problem)
-{
-    if (!setting_is_on("NVSHARE_REQUIRED"))
-        return false;
-    print_once(problem, UNSHARED_INSTEAD);
-    nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
-    return true;
-}
-
-void waiting_for_daemon_ends(void)
-{
-    if (daemon_printed)
-        complain("goes on, as nvshared is there");
-    daemon_printed = false;
 }

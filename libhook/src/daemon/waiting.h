@@ -12,10 +12,3 @@ struct nvshare_order;
 int64_t waiting_step(struct client *client);
 /* Prints the reason for the wait, from the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
-
-/* Called while the program has no daemon; `problem` is like "does not answer". True:
- * NVSHARE_REQUIRED is set, and 250 ms have passed: try again. False: run unshared. */
-bool waiting_for_daemon(const char *problem);
-/* Called while a daemon is connected, but does not answer HELLO. */
-void waiting_for_answer(void);
-void waiting_for_daemon_ends(void);

@@ -131,8 +131,7 @@ void symbols_functions(const struct link_map *object, symbols_visitor *visit)
     struct tables tables;
     if (!read_tables(object, &tables))
         return;
-    uint32_t end = count(&tables);
-    for (uint32_t i = 1; i < end; i++) {
+    for (uint32_t i = 1, end = count(&tables); i < end; i++) {
         ElfW(Sym) *symbol = &tables.symbols[i];
         if (symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC)
             visit(object, tables.strings + symbol->st_name, symbol);
