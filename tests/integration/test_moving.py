@@ -236,22 +236,32 @@ def test_park_refused_by_a_temporary_driver_error_can_be_repeated(
     park(site, control)
 
 
-FILLS_SECOND_CARD = """
-import ctypes
+FILLS_CARDS = """
+import ctypes, sys
 cuda, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
 cuda.cuInit(0)
-cuda.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 1)
-print(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1000 << 20)), flush=True)
+for card in map(int, sys.argv[1:]):
+    cuda.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, card)
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(900 << 20)) == 0
+print("full", flush=True)
 input()
 """
+
+
+def fill_cards(site: Site, *cards: int) -> Process:
+    """Starts a program without the library that leaves less than 124 MiB of these cards free."""
+    foreign = Process(site.program(
+        [sys.executable, "-c", FILLS_CARDS, *cards], {"LD_PRELOAD": ""}))
+    assert foreign.line() == "full"
+    return foreign
 
 
 def test_program_is_not_moved_to_a_card_without_enough_free_memory(
     site: Site, shared: Shared
 ) -> None:
     control, program = shared()
-    foreign = Process(site.program([sys.executable, "-c", FILLS_SECOND_CARD], {"LD_PRELOAD": ""}))
-    assert foreign.line() == "0"
+    assert program.ask("grow(100)") == "100"
+    fill_cards(site, 1)
     with pytest.raises(NvshareError, match="GPU 1 is too small"):
         control.move(only(control).id, "1")
     program.check()
@@ -925,24 +935,11 @@ def test_moved_program_is_shown_on_the_new_card_by_status_top_metrics_and_histor
     wait_until(lambda: len(used_gpus()) == 2, pause=1.0)    # it starts a process
 
 
-FILLS_CARDS = """
-import ctypes
-cuda, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
-cuda.cuInit(0)
-for card in (0, 1):
-    cuda.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, card)
-    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(900 << 20)) == 0
-print("full", flush=True)
-input()
-"""
-
-
 def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, shared: Shared) -> None:
     control, program = shared()
     assert program.ask("grow(600)") == "600"
     park(site, control)
-    foreign = Process(site.program([sys.executable, "-c", FILLS_CARDS], {"LD_PRELOAD": ""}))
-    assert foreign.line() == "full"
+    foreign = fill_cards(site, 0, 1)
     program.tell("read()")
     wait_until(lambda: only(control).waiting_usec > 0)
     foreign.kill()

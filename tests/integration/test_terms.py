@@ -14,6 +14,7 @@ from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB, SECOND
 from tests.integration.conftest import ROOT, Process, Site, wait_until
+from tests.integration.programs import PRELUDE
 from tests.integration.test_doctor import PROGRAM
 from tests.integration.test_kills import await_state, finish, program
 
@@ -23,18 +24,11 @@ pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 OUT_OF_MEMORY = 2
 
 # Allocates what it is told to, and says what came of it and how much memory there is.
-ALLOCATOR = """
-import ctypes, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context = ctypes.c_int(), ctypes.c_void_p()
-pointer, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-assert cuda.cuInit(0) == 0
-assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
-assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+ALLOCATOR = PRELUDE + """
 for line in sys.stdin:
-    result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(line)))
-    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-    print(result, free.value, total.value, flush=True)
+    result = cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(int(line)))
+    free, used = left_and_used()
+    print(result, free, free + used, flush=True)
 """
 
 # Of the simulated driver: for each line, percent of the time since the last one in which kernels
