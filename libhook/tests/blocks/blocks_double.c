@@ -246,6 +246,8 @@ SEEN void release(unsigned first, unsigned count)
             free_one(i);
 }
 
+SEEN uint64_t address_of(unsigned index) { return allocations[index]; }
+
 /* The program runs, and may change all blocks. */
 SEEN void runs(void) { one.turns++; }
 

@@ -21,7 +21,7 @@ COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation
 
 class Program:
     def __init__(self, built: Path, folder: Path, count: int) -> None:
-        self.c = Double(built, folder, searches_are_right=c_bool)
+        self.c = Double(built, folder, searches_are_right=c_bool, address_of=c_uint64)
         self.count = count
 
     def figure(self, name: str) -> int:
@@ -205,6 +205,17 @@ def test_block_freed_during_its_move_is_not_found_by_the_block_search(
             moves()
             program.c.allocate(index, 1, 60)
             assert program.c.searches_are_right()
+
+
+@pytest.mark.parametrize("frees", [Program.frees, Program.frees_backwards])
+def test_freed_addresses_of_neighbours_serve_a_larger_allocation(
+        built: Path, tmp_path: Path, frees: Callable[[Program], None]) -> None:
+    program = Program(built, tmp_path, 4)
+    program.allocates()
+    lowest = min(program.c.address_of(index) for index in range(4))
+    frees(program)
+    program.c.allocate_double(0, 4)
+    assert program.c.address_of(0) == lowest
 
 
 def test_eviction_skips_a_block_freed_while_the_driver_refuses_host_memory(
