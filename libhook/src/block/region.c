@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "tier/ranges.h"
 #include "driver/ops.h"
+#include "tier/ranges.h"
 
 #define REGION_SIZE ((size_t)1 << 40)
 

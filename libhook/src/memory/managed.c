@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "block/block.h"
-#include "tier/ranges.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/ring.h"
@@ -22,6 +21,7 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
+#include "tier/ranges.h"
 
 /* The program's last prefetch of a run of pages; the driver would report the library's prefetch. */
 struct prefetch {

@@ -13,7 +13,6 @@
 
 #include "block/block.h"
 #include "block/exclusive.h"
-#include "tier/ranges.h"
 #include "block/region.h"
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -22,6 +21,7 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "memory/allocation.h"
+#include "tier/ranges.h"
 
 struct vmm_allocation {
     struct range handle;             /* `address`: the handle returned to the program; `size` 1 */
