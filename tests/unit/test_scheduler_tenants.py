@@ -1014,3 +1014,18 @@ def test_tenant_host_memory_limit_below_swapped_memory_allows_evictions() -> Non
     talk.obey(talk.wait(3))
     assert talk.swapped[1] == 20 * GIB  # the eviction exceeds the limit
     assert 2 in talk.granted
+
+
+def test_queue_counts_the_turn_of_a_chosen_client_once_for_later_clients_of_its_tenant() -> None:
+    talk = Talk(mode=AntiThrash.OFF)
+    for client in (1, 2, 3):
+        talk.join(client, 30, tenants=("user:alice",))
+    talk.join(4, 80, tenants=("user:bob",))
+    talk.obey(talk.want(4))
+    for client in (1, 2, 3):
+        talk.obey(talk.want(client))
+    talk.wait(70)                       # client 4 uses more than two turns of 30 s
+    assert stops(talk.idle(4)) == [4]
+    talk.set(4, allocated=35, resident=35)
+    assert runs(talk.obey(talk.stopped(4))) == [1, 2, 3]
+    assert talk.view(4).state is ClientState.WAITING
