@@ -22,11 +22,8 @@ static CUresult make_array(CUarray *array)
 static void write_line(CUarray array, struct lane lane, bool waits)
 {
     size_t from = roll(SCRATCH - SIDE);
-    if (waits)
-        SYNC(cuMemcpyHtoA_v2, lane, (array, 0, pattern + from, SIDE), "p+%zu", from);
-    else
-        IN_LANE(cuMemcpyHtoAAsync_v2, lane, (array, 0, pattern + from, SIDE, lane.handle),
-                "p+%zu, %s", from, lane.text);
+    WAIT_OR_NOT(waits, cuMemcpyHtoA_v2, cuMemcpyHtoAAsync_v2, lane,
+                (array, 0, pattern + from, SIDE), "p+%zu", from);
 }
 
 static void read_line(CUarray array, struct lane lane, bool waits)

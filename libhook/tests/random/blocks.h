@@ -87,5 +87,11 @@ void streams_asked(void);
 
 #define IN_LANE(name, lane, arguments, ...) \
     ((lane).per_thread ? DO(name##_ptsz, arguments, __VA_ARGS__) : DO(name, arguments, __VA_ARGS__))
+#define UNPACK(...) __VA_ARGS__
+/* The function that waits, or the other, which takes a stream behind the same arguments. */
+#define WAIT_OR_NOT(waits, sync, async, lane, arguments, format, ...)                       \
+    ((waits) ? SYNC(sync, lane, arguments, format, __VA_ARGS__)                             \
+             : IN_LANE(async, lane, (UNPACK arguments, (lane).handle), format ", %s",       \
+                       __VA_ARGS__, (lane).text))
 #define SYNC(name, lane, arguments, ...) \
     ((lane).per_thread ? DO(name##_ptds, arguments, __VA_ARGS__) : DO(name, arguments, __VA_ARGS__))

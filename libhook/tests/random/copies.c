@@ -19,12 +19,8 @@ static void to_card(struct block *block)
     bool waits;
     struct lane lane = lane_waiting(&waits);
     block_enter(block, lane.stream);
-    if (waits)
-        SYNC(cuMemcpyHtoD_v2, lane, (place.address, pattern + from, size), "%s, p+%zu, %zu",
-             place.text, from, size);
-    else
-        IN_LANE(cuMemcpyHtoDAsync_v2, lane, (place.address, pattern + from, size, lane.handle),
-                "%s, p+%zu, %zu, %s", place.text, from, size, lane.text);
+    WAIT_OR_NOT(waits, cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2, lane,
+                (place.address, pattern + from, size), "%s, p+%zu, %zu", place.text, from, size);
 }
 
 static void from_card(struct block *block)
@@ -35,13 +31,10 @@ static void from_card(struct block *block)
     struct lane lane = lane_waiting(&waits);
     block_enter(block, lane.stream);
     memset(scratch, 0, size);
-    if (waits) {
-        SYNC(cuMemcpyDtoH_v2, lane, (scratch, place.address, size), "%s, %zu", place.text, size);
-    } else {
-        IN_LANE(cuMemcpyDtoHAsync_v2, lane, (scratch, place.address, size, lane.handle),
-                "%s, %zu, %s", place.text, size, lane.text);
+    WAIT_OR_NOT(waits, cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2, lane,
+                (scratch, place.address, size), "%s, %zu", place.text, size);
+    if (!waits)
         wait_for(lane.stream);
-    }
     tell_bytes(scratch, size);
 }
 

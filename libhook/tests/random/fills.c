@@ -20,19 +20,15 @@ void fill(void)
     struct lane lane = lane_waiting(&waits);
     size_t width = (size_t)1 << roll(3), count = some(place, width);
     block_enter(block, lane.stream);
-#define FILL(sync, async, type, word)                                                       \
-    if (waits)                                                                              \
-        SYNC(sync, lane, (place.address, (type)value, count), "%s, %u, %zu", place.text,    \
-             (unsigned)(type)value, count);                                                 \
-    else                                                                                    \
-        IN_LANE(async, lane, (place.address, (type)value, count, lane.handle),              \
-                "%s, %u, %zu, %s", place.text, (unsigned)(type)value, count, lane.text)
-    if (width == 1)
-        FILL(cuMemsetD8_v2, cuMemsetD8Async, unsigned char, 1);
-    else if (width == 2)
-        FILL(cuMemsetD16_v2, cuMemsetD16Async, unsigned short, 2);
-    else
-        FILL(cuMemsetD32_v2, cuMemsetD32Async, unsigned, 4);
+#define FILL(sync, async, type)                                                             \
+    WAIT_OR_NOT(waits, sync, async, lane,                                                   \
+                (place.address, (type)value, count), "%s, %u, %zu", place.text,             \
+                (unsigned)(type)value, count)
+    switch (width) {
+    WHEN(1, FILL(cuMemsetD8_v2, cuMemsetD8Async, unsigned char))
+    WHEN(2, FILL(cuMemsetD16_v2, cuMemsetD16Async, unsigned short))
+    WHEN(4, FILL(cuMemsetD32_v2, cuMemsetD32Async, unsigned))
+    }
 #undef FILL
 }
 
@@ -53,19 +49,14 @@ void fill_shape(void)
     rows = 1 + roll(rows < 50 ? rows : 50);
     block_enter(block, lane.stream);
 #define FILL(sync, async, type)                                                             \
-    if (waits)                                                                              \
-        SYNC(sync, lane, (place.address, pitch, (type)value, columns, rows),                \
-             "%s, %zu, %u, %zu, %zu", place.text, pitch, (unsigned)(type)value, columns, rows); \
-    else                                                                                    \
-        IN_LANE(async, lane, (place.address, pitch, (type)value, columns, rows, lane.handle), \
-                "%s, %zu, %u, %zu, %zu, %s", place.text, pitch, (unsigned)(type)value,      \
-                columns, rows, lane.text)
-    if (width == 1)
-        FILL(cuMemsetD2D8_v2, cuMemsetD2D8Async, unsigned char);
-    else if (width == 2)
-        FILL(cuMemsetD2D16_v2, cuMemsetD2D16Async, unsigned short);
-    else
-        FILL(cuMemsetD2D32_v2, cuMemsetD2D32Async, unsigned);
+    WAIT_OR_NOT(waits, sync, async, lane,                                                   \
+                (place.address, pitch, (type)value, columns, rows),                         \
+                "%s, %zu, %u, %zu, %zu", place.text, pitch, (unsigned)(type)value, columns, rows)
+    switch (width) {
+    WHEN(1, FILL(cuMemsetD2D8_v2, cuMemsetD2D8Async, unsigned char))
+    WHEN(2, FILL(cuMemsetD2D16_v2, cuMemsetD2D16Async, unsigned short))
+    WHEN(4, FILL(cuMemsetD2D32_v2, cuMemsetD2D32Async, unsigned))
+    }
 #undef FILL
 }
 
