@@ -207,11 +207,13 @@ def test_jupyter_kernel_with_its_own_ld_preload_also_loads_libnvshare(machine: M
 
 
 def test_settings_in_docs_are_accepted(machine: Machine) -> None:
-    for page, words in (
-        ("lab-server", "[tenant group:students]"), ("monitoring", "[nvshared]"),
-        ("idle-notebooks", "[tenant unit:jupyter-*.service]"),
-        ("idle-notebooks", "[tenant unit:batch-*.service]")):
-        (machine.folder / "page.conf").write_text(pages.block(f"docs/{page}.md", words))
+    for settings in (
+        pages.block("docs/lab-server.md", "[tenant group:students]"),
+        pages.block("docs/monitoring.md", "[nvshared]"),
+        pages.block("docs/idle-notebooks.md", "[tenant unit:jupyter-*.service]"),
+        pages.block("docs/idle-notebooks.md", "[tenant unit:batch-*.service]"),
+    ):
+        (machine.folder / "page.conf").write_text(settings)
         machine.run("nvshared --check --config page.conf")
 
 
