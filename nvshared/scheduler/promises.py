@@ -27,6 +27,7 @@ CHANGE_PART = 64                        # `most` changed by less than 1/64 of th
 MINOR_PART = 8                          # a change by 1/8 of that part or less causes no check
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
 CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
+EXACT_RUNS = 8                          # clients whose turn is examined exactly beside disk limits
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
 
 
@@ -344,12 +345,33 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
 
 def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     """A commit of the client, `most` at most, with which card, host and disk hold the memory of all
-    clients, whichever client runs: the largest or, where disk limits are exceeded, a lower one."""
+    clients, whichever client runs: the largest, or a lower one if the turns of more than EXACT_RUNS
+    clients could lower it."""
     if not card.disk.budget.size or not card.groups.size("disk_limited"):
         return most
-    stored = {id: one.committed for id, one in card.clients.items() if one is not client}
-    left = card.settings.capacity + _host_less_margin(card) - sum(stored.values())
-    free = most                         # bytes that the disk may hold of the client
+    left, free, stored = _beside_others(card, client)
+    fits, exact = min(most, max(0, left)), EXACT_RUNS
+    for id in sorted(stored, key=stored.__getitem__, reverse=True):
+        # While the client `id` runs, the disk holds none of its bytes,
+        left_then, free_then = left - stored[id], free
+        if exact and (left_then < 0 or left_then + free < fits):
+            # so the disk may hold more bytes of other clients with the same limits.
+            left_then, free_then, _ = _beside_others(card, client, id)
+            exact -= 1
+        fits = min(fits, left_then + free_then if left_then >= 0 else 0)
+    return min(most, max(fits, client.committed))
+
+
+def _beside_others(
+    card: Card, client: ScheduledClient, running: int | None = None
+) -> tuple[int, int, dict[int, int]]:
+    """What the disk limits leave for a client beside the commits of all others: the bytes of card
+    and host that no other client needs, the bytes of the client that the disk may hold, and the
+    bytes of each other client but `running` that the disk may hold."""
+    others = {id: one.committed for id, one in card.clients.items() if one is not client}
+    left = card.settings.capacity + _host_less_margin(card) - sum(others.values())
+    stored = {id: size for id, size in others.items() if id != running}
+    free = UNBOUNDED
     bounded: dict[Domain, list[int]] = {}
     for id, one in card.clients.items():
         for domain in one.disk_limits:
@@ -367,11 +389,7 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
             cut = max(0, min(over, stored[id]))
             stored[id] -= cut
             over -= cut
-    left += sum(stored.values())
-    # What the disk holds of a client must come back while the client runs.
-    runs = max(stored.values(), default=0)
-    fits = 0 if left < runs else left - max(0, runs - free)
-    return min(most, max(fits, client.committed))
+    return left + sum(stored.values()), free, stored
 
 
 def _largest_commit(card: Card, client: ScheduledClient) -> int:

@@ -157,7 +157,7 @@ def test_commit_is_not_granted_on_disk_space_beyond_a_tenants_disk_limit(
     assert most - 40 < promised <= most
 
 
-@pytest.mark.parametrize(("wanted", "granted"), [(38, True), (54, False)])
+@pytest.mark.parametrize(("wanted", "granted"), [(44, True), (54, False)])
 def test_commit_is_not_granted_on_disk_space_beyond_any_of_nested_disk_limits(
         wanted: int, granted: bool) -> None:
     talk = with_disk(100)               # 140 GiB of card and host can be promised
@@ -168,9 +168,17 @@ def test_commit_is_not_granted_on_disk_space_beyond_any_of_nested_disk_limits(
     for client in (1, 2):
         assert limits(talk.ask(client, 1, 50), client)[-1].commit >= 50 * GIB
         talk.changed(client, allocated=50, answered=1)
-    # While client 3 runs, the disk holds 10 GiB of the two others, not 18. The bound is
-    # conservative: 9 of the 10 GiB may have to come back.
+    # While client 3 runs, the disk holds 10 GiB of the two others, not 18.
     assert (limits(talk.ask(3, 1, wanted), 3)[-1].commit >= wanted * GIB) is granted
+
+
+def test_commit_counts_disk_space_that_a_running_client_of_the_same_limit_leaves() -> None:
+    talk = with_disk(100)
+    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=40 * GIB)))
+    for client, size in enumerate((72, 76)):    # 140 GiB of card and host, 40 of the disk
+        talk.join(client, tenants=("user:a",))
+        assert limits(talk.ask(client, 1, size), client)[-1].commit >= size * GIB
+        talk.changed(client, allocated=size, answered=1)
 
 
 def test_commit_ignores_a_tenants_disk_limit_that_another_cards_scheduler_has_removed() -> None:
