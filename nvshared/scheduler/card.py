@@ -172,8 +172,9 @@ class Groups:
             if client is not None:
                 self._counted[id] = now
             for part, change in ((before, sub), (now, add)):
-                sums = self._accounts.get(part.account, Account())
-                self._accounts[part.account] = Account(*map(change, sums, part.of_account))
+                sums = self._accounts.pop(part.account, Account())
+                if any(sums := Account(*map(change, sums, part.of_account))):
+                    self._accounts[part.account] = sums
             for name in {*before.groups} ^ {*now.groups}:
                 self._members[name] ^= {id}
             self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
@@ -206,7 +207,7 @@ class Groups:
         return [(id, one.figures) for id, one in self._counted.items()]
 
     def accounts(self) -> Mapping[str, Account]:
-        """The sums by account."""
+        """The sums by account, of accounts with a figure that is not 0."""
         self.settle()
         return self._accounts
 

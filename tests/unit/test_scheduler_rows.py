@@ -224,6 +224,7 @@ class Counting(Scheduler):
             shown[one.account] += max(0, one.committed - one.shown) + one.beyond
         for account, sums in card.groups.accounts().items():
             assert (sums.clients, sums.unshown) == (clients[account], shown[account])
+            assert any(sums), "an account without clients is kept"
         assert card.groups.margins() == sum(
             min(number, MARGINS_MOST) if account else number for account, number in clients.items())
         for domain in (*card.domains, *card.tenancies):
