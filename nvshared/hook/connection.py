@@ -314,7 +314,8 @@ class _Unserved:
 
     socket: socket.socket
     name: str | None                    # that of the keeper's copy; None: a new connection
-    user: Hashable                      # by process credentials alone; see subordinate.lenders()
+    # The user by process credentials alone (see subordinate.lenders()), and these credentials.
+    owners: tuple[Hashable, Hashable]
     pidfd: int | None
 
 
@@ -337,7 +338,7 @@ class Server:
             min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
         self.unserved: set[_Unserved] = set()
-        self._unserved_of: Counter[Hashable] = Counter()    # unserved connections, by user
+        self._unserved_of: Counter[Hashable] = Counter()    # unserved connections, by owner
         self._unserved_most = _most_unserved(open_files)
         self._lanes, self._programs = lanes, programs
         self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
@@ -411,8 +412,9 @@ class Server:
     ) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
         pid, uid = peer.credentials(connected)
-        user = lender(uid)
-        if name is None and self._unserved_of[user] >= self._unserved_most - len(self.unserved):
+        owners = user, _ = lender(uid), (pid, uid)
+        waiting = sum(self._unserved_of[one] for one in owners)
+        if name is None and waiting >= self._unserved_most - len(self.unserved):
             self.complain(
                 Peer.unknown(pid, uid), "unserved", "refused: too many are not served yet")
             turn_away(connected, self._loop)
@@ -423,16 +425,19 @@ class Server:
         except ProcessLookupError:
             self.shut_down(connected, name)
             return
-        one = _Unserved(connected, name, user, pidfd)
+        one = _Unserved(connected, name, owners, pidfd)
         self.unserved.add(one)
-        self._unserved_of[user] += 1
+        self._unserved_of.update(owners)
         grouped = self.manager.tenancy.has_group_rules
         self._lanes.run(user, partial(peer.identify, pid, uid, grouped=grouped),
                         partial(self._identified, one))
 
     def _take(self, one: _Unserved) -> None:
         self.unserved.remove(one)
-        self._unserved_of -= Counter([one.user])    # Counter's -= removes counts of zero
+        for owner in one.owners:
+            self._unserved_of[owner] -= 1
+            if not self._unserved_of[owner]:
+                del self._unserved_of[owner]
 
     def _identified(self, one: _Unserved, identity: Peer | None) -> None:
         if one not in self.unserved:

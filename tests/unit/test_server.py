@@ -156,6 +156,20 @@ async def test_server_ends_a_connection_whose_process_ends_while_it_is_identifie
     assert site.complaints == []
 
 
+async def test_process_with_many_unserved_connections_leaves_room_for_others_of_its_user(
+        tmp_path: Path) -> None:
+    with serving(tmp_path, open_files=800) as site:     # enough for 100 connections
+        for _ in range(60):
+            await site.connect()
+        refused, unserved = len(site.complaints), len(site.server.unserved)
+        assert refused > 0
+        process = await connected_process(site.path)
+        await until(lambda: len(site.server.unserved) > unserved or len(site.complaints) > refused)
+        assert len(site.complaints) == refused
+        process.kill()
+        await process.wait()
+
+
 @another_user
 async def test_user_with_many_unserved_connections_is_refused_and_other_users_are_served(
         public: Path) -> None:
