@@ -67,9 +67,11 @@ class Domain:
 
 
 class Domains:
-    """All domains of all cards, by name."""
+    """All domains of all cards, by name, with lists of domains that matter to a plan: a user may
+    have dozens of nested control groups with limits around each program."""
 
     def __init__(self) -> None:
+        self.full: dict[Domain, None] = {}      # more than half of the limit is promised
         self.unevictable: dict[Domain, None] = {}   # domains with Domain.unevictable above 0
         self._all: dict[str, Domain] = {}
         self._changed: dict[object, dict[Domain, None]] = {}
@@ -101,7 +103,7 @@ class Domains:
         gone = self._all[name]
         if not gone.stakes and not gone.term:
             del self._all[name]
-            for kept in (self.unevictable, *self._changed.values()):
+            for kept in (self.full, self.unevictable, *self._changed.values()):
                 kept.pop(gone, None)
 
     def take_changed(self, reader: object) -> list[Domain]:
@@ -116,10 +118,12 @@ class Domains:
     def _mark_changed(self, domain: Domain) -> None:
         for changed in self._changed.values():
             changed[domain] = None
-        if domain.unevictable:
-            self.unevictable[domain] = None
-        else:
-            self.unevictable.pop(domain, None)
+        full = domain.limit is not None and domain.sums.promised > domain.limit // 2
+        for group, inside in ((self.full, full), (self.unevictable, domain.unevictable > 0)):
+            if inside:
+                group[domain] = None
+            else:
+                group.pop(domain, None)
 
 
 def margin(host: int, clients: int) -> int:

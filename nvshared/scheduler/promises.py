@@ -84,7 +84,7 @@ def plan(card: Card) -> None:
     # because a grant turns unused commit into used commit, which is not called back.
     card.groups.settle()
     overdrawn: list[ScheduledClient] = []
-    for domain in (*card.domains, *card.tenancies):
+    for domain in (*card.domains.full, *card.tenancies.full):
         if domain.sums.unused > 0 > _promisable_in(domain):
             overdrawn += members(card, domain)
     for client in overdrawn:

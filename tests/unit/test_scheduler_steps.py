@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nvshared.scheduler.actions import Action
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged, TenantTerms
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, runs, stops
@@ -84,3 +85,22 @@ def handing_over(tenants: int, terms: list[TenantTerms]) -> int:
 def test_function_calls_of_a_hand_over_grow_little_with_the_number_of_tenants(terms: str) -> None:
     few, many = (handing_over(number, TERMS[terms]) for number in (FEW, MANY))
     assert many < MORE * few
+
+
+def report_of_one_client(limits: int) -> int:
+    """The steps of a report of client 0 while each other client is in as many control groups."""
+    domains = Domains()
+    talk = Counting(domains=domains)
+    for client in range(FEW):
+        names = tuple(f"group {client}/{number}" for number in range(limits if client else 1))
+        for name in names:
+            domains.set_limit(name, 100 * GIB)
+        talk.join(client, domains=names, commit=1)
+    talk.wait(60)
+    talk.counting = True
+    talk.changed(0, allocated=0.5)
+    return talk.most
+
+
+def test_steps_of_a_report_grow_little_with_the_control_groups_of_other_clients() -> None:
+    assert report_of_one_client(limits=30) < 2 * report_of_one_client(limits=1)
