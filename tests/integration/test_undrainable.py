@@ -118,6 +118,40 @@ def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, mode: int) -
     program.finish()
 
 
+# pthread_exit() ends only the main thread: the other thread goes on, and ends the process.
+MAIN_ABANDONED = """
+import threading, time, traceback
+stream, status = new_stream(), c_int()
+def state_of_main_thread():
+    with open(f"/proc/self/task/{os.getpid()}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+def goes_on():
+    try:
+        call("cuCtxSetCurrent", context)
+        while state_of_main_thread() != "Z":
+            time.sleep(0.001)
+        away()
+        call("cuStreamIsCapturing", stream, byref(status))
+        assert status.value == 0
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+fill(allocate(64 * MIB), 7, 64 * MIB)
+call("cuStreamBeginCapture_v2", stream, c_int(0))
+threading.Thread(target=goes_on).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_capture_whose_main_thread_ended_delays_no_hand_over(site: Site) -> None:
+    site.start("--tq", "100ms")
+    program = Program(site, MAIN_ABANDONED)
+    assert program.hears() == "away"
+    site.holding().close()
+    program.finish()
+
+
 # While the capture lasts, the driver refuses queries about work submitted beside it.
 KEPT = '''
 stream, beside, graph, address = new_stream(), new_stream(), c_void_p(), allocate(64 * MIB)

@@ -9,10 +9,14 @@
 #include "flight/capture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
+#include "driver/forked.h"
 #include "driver/ops.h"
 #include "driver/ring.h"
 #include "gate/client.h"
@@ -186,7 +190,7 @@ struct capture {
 };
 
 /* Protects the list, and keeps a stream from destruction while the library ends its capture. The
- * lock's holder takes only the lock of the list of contexts. */
+ * lock's holder takes only the lock of the list of contexts, and delays fork() (UNFORKED). */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 
@@ -246,9 +250,26 @@ uint64_t capture_oldest(void)
     return oldest;
 }
 
+/* The main thread stays a zombie, which signals still reach, until all other threads have ended. */
+static bool is_zombie(pid_t thread)
+{
+    char path[64], text[64] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)thread);
+    UNFORKED;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    if (file >= 0)
+        close(file);
+    /* "PID (NAME) STATE ...": the name has at most 15 bytes, and may contain brackets. */
+    const char *end = length < 0 ? NULL : strrchr(text, ')');
+    return end != NULL && strncmp(end, ") Z", 3) == 0;
+}
+
 static bool has_ended(pid_t thread)
 {
-    return syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
+    pid_t main_thread = getpid();
+    return (syscall(SYS_tgkill, main_thread, thread, 0) != 0 && errno == ESRCH)
+        || (thread == main_thread && is_zombie(thread));
 }
 
 static struct capture *end_abandoned(void)
