@@ -59,6 +59,7 @@ static struct watched {
     uint64_t number;
     uint64_t begun, done, since;     /* last values; us when they last changed */
 } watched[WATCHED_MAX];
+static _Atomic unsigned watched_end;      /* entries from this index on were never used */
 static _Atomic unsigned watching;         /* entries in use */
 
 static _Atomic bool holding;              /* a thread has found an urgent program busy */
@@ -85,7 +86,7 @@ void inflight_count(void)
 
 static struct watched *first_busy(void)
 {
-    for (unsigned i = 0; i < WATCHED_MAX; i++) {
+    for (unsigned i = 0, end = atomic_load(&watched_end); i < end; i++) {
         const struct nvshare_inflight *counters = atomic_load(&watched[i].counters);
         if (counters != NULL && is_busy(counters))
             return &watched[i];
@@ -224,6 +225,9 @@ void inflight_watch(struct client *client, uint64_t number, int descriptor)
     atomic_store(&one->client, client);
     atomic_store(&one->counters, at);
     watching++;
+    unsigned end = (unsigned)(one - watched) + 1;
+    if (end > watched_end)
+        watched_end = end;
     gate_close(GATE_PUBLISHING);
 }
 
