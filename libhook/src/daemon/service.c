@@ -209,7 +209,8 @@ static void run(struct client *client, const struct nvshare_order *order)
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
-        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = await_order_in_drain, .argument = client,
+        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = await_order_in_drain,
+        .argument = client,
     };
     uint64_t began = now_microseconds();
     for (; clients_count() != 1; terms.patience *= 2) {
