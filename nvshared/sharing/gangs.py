@@ -58,7 +58,6 @@ class Gang:
     exceeds: int | None = None          # since when the members on one card do not fit together
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
     sent: dict[Client, Ganged] = field(default_factory=dict)    # last events sent, without ids
-    forms: bool = False                 # may_form, as of the last change of its clients
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -88,6 +87,8 @@ class Gangs:
         self._clock = clock
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
+        # Gangs for which may_form is true: few, as each process with one client is a gang, too.
+        self._forming: dict[Gang, None] = {}
         self._stale: dict[Gang, None] = {}      # gangs to review
         self._numbers = count(1)
         self._reviewing = False
@@ -114,11 +115,12 @@ class Gangs:
         self.review()
 
     def _form(self, gang: Gang) -> None:
-        gang.forms = gang.may_form
         self._stale.pop(gang, None)
-        if gang.forms:
-            self._stale[gang] = None
-        elif gang.sent:
+        if gang.may_form:
+            self._forming[gang] = self._stale[gang] = None
+            return
+        self._forming.pop(gang, None)
+        if gang.sent:
             gang.turn(State.OUT, self._clock())
             self._set_standing(gang, gang.clients, Standing.FREE)
 
@@ -132,12 +134,11 @@ class Gangs:
         self.review()
 
     def _forming_on(self, gpu: GPU) -> list[Gang]:
-        return [one for one in self._gangs.values()
-                if one.forms and any(client.gpu is gpu for client in one.clients)]
+        return [one for one in self._forming if any(client.gpu is gpu for client in one.clients)]
 
     def _review_all(self) -> None:
         self._deadline = None           # what is due later schedules a review again
-        self._stale |= dict.fromkeys(one for one in self._gangs.values() if one.forms)
+        self._stale |= self._forming
         self.review()
 
     def review(self) -> None:
