@@ -50,7 +50,7 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 
 /* Turns reports on or off for the client, and forgets its earlier copies and reports. */
 void bus_sharing_watch(const struct client *client, bool watched);
-/* Reports changes of the load. Only service_lock may be held. Returns the us until the next call. */
+/* Reports changes of the load. Only service_lock may be held. Returns the us to the next call. */
 int64_t bus_sharing_step(struct client *client);
 /* Records the speed at which the library's own blocks crossed the bus. */
 void bus_sharing_measured(enum bus_direction direction, uint64_t bytes, uint64_t microseconds);

@@ -18,7 +18,8 @@ unsigned contexts_ended(void);                     /* number of contexts that ha
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);
 /* Whether the context was listed at contexts_ended() == `ended`, and has not ended since. */
 bool contexts_lasts(CUcontext context, unsigned ended);
-/* Adds `change` to the number of cuCtxAttach() without cuCtxDetach(). False: it would be below 0. */
+/* Adds `change` to the number of cuCtxAttach() without cuCtxDetach(). False: the sum would be below
+ * 0, or the context is not listed. */
 bool contexts_attach(CUcontext context, int change);
 /* Context `number` of a device in listing order, without green contexts; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);

@@ -9,7 +9,7 @@ struct client;
 
 /* Called by the gate while GATE_PUBLISHING is set. */
 
-void inflight_count(void);           /* counts a pass; inside the gate, before inflight_may_pass() */
+void inflight_count(void);           /* counts a pass; inside, before inflight_may_pass() */
 bool inflight_may_pass(void);        /* inside the gate; may use up one of allowed_passes */
 bool inflight_holds(void);           /* outside the gate: whether a pass would have to wait */
 
