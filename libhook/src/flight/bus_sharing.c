@@ -8,7 +8,8 @@
  * Asynchronous copies are assumed to begin when they are submitted and to run at the speed of the
  * library's own fastest move: the end of a slower copy is reported too early. A prefetch of
  * resident memory copies nothing, so at most BACKLOG_MOST_US of earlier copies are assumed to be
- * left. Not seen: copies in graphs or captures, batches of 3D copies, and accesses of kernels to host memory.
+ * left. Not seen: copies in graphs or captures, batches of 3D copies, and accesses of kernels to
+ * host memory.
  */
 #include "flight/bus_sharing.h"
 
