@@ -139,8 +139,7 @@ class Soak:
             found = of_process("daemon", self.daemon.pid)
             found |= of_process("first program", self.running[0].process.pid)
         except (FileNotFoundError, ProcessLookupError):
-            self.look(seconds)          # one of them ends just now
-            return
+            return                      # one of them is ending: the next look finds it ended
         found["connections", "files"] = len(self.manager.kept)
         for what, figure in found.items():
             self.samples[what].append((seconds, figure))
