@@ -349,47 +349,46 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     clients could lower it."""
     if not card.disk.budget.size or not card.groups.size("disk_limited"):
         return most
-    left, free, stored = _beside_others(card, client)
+    others = {id: one.committed for id, one in card.clients.items() if one is not client}
+    beside = card.settings.capacity + _host_less_margin(card) - sum(others.values())
+    bounded: dict[Domain, list[int]] = {}
+    for id, one in card.clients.items():
+        for domain in one.disk_limits:
+            bounded.setdefault(domain, []).append(id)
+    # A tenant's limit spans all cards: another card's scheduler may have removed it before this
+    # card's scheduler handles TenantChanged.
+    limits = [(one.limit, ids) for one, ids in bounded.items() if one.limit is not None]
+    limits.sort(key=lambda entry: len(entry[1]))    # inner limits bound fewer clients
+    stored, free = _stored(others, limits, client.id)
+    left = beside + sum(stored.values())
     fits, exact = min(most, max(0, left)), EXACT_RUNS
     for id in sorted(stored, key=stored.__getitem__, reverse=True):
         # While the client `id` runs, the disk holds none of its bytes,
         left_then, free_then = left - stored[id], free
         if exact and (left_then < 0 or left_then + free < fits):
             # so the disk may hold more bytes of other clients with the same limits.
-            left_then, free_then, _ = _beside_others(card, client, id)
+            stored_then, free_then = _stored(others | {id: 0}, limits, client.id)
+            left_then = beside + sum(stored_then.values())
             exact -= 1
         fits = min(fits, left_then + free_then if left_then >= 0 else 0)
     return min(most, max(fits, client.committed))
 
 
-def _beside_others(
-    card: Card, client: ScheduledClient, running: int | None = None
-) -> tuple[int, int, dict[int, int]]:
-    """What the disk limits leave for a client beside the commits of all others: the bytes of card
-    and host that no other client needs, the bytes of the client that the disk may hold, and the
-    bytes of each other client but `running` that the disk may hold."""
-    others = {id: one.committed for id, one in card.clients.items() if one is not client}
-    left = card.settings.capacity + _host_less_margin(card) - sum(others.values())
-    stored = {id: size for id, size in others.items() if id != running}
-    free = UNBOUNDED
-    bounded: dict[Domain, list[int]] = {}
-    for id, one in card.clients.items():
-        for domain in one.disk_limits:
-            bounded.setdefault(domain, []).append(id)
-    # Inner limits first: they bound fewer clients.
-    for domain, ids in sorted(bounded.items(), key=lambda entry: len(entry[1])):
-        # A tenant's limit spans all cards: another card's scheduler may have removed it before
-        # this card's scheduler handles TenantChanged.
-        if domain.limit is None:
-            continue
-        over = sum(stored.get(id, 0) for id in ids) - domain.limit
-        if client.id in ids:
+def _stored(
+    commits: dict[int, int], limits: list[tuple[int, list[int]]], client: int
+) -> tuple[dict[int, int], int]:
+    """The bytes that the disk may hold of clients with these commits, and of one more client beside
+    them. `limits`: each with the ids of its clients, inner limits first."""
+    stored, free = dict(commits), UNBOUNDED
+    for limit, ids in limits:
+        over = sum(stored.get(id, 0) for id in ids) - limit
+        if client in ids:
             free = min(free, max(0, -over))
         for id in filter(stored.__contains__, ids):
             cut = max(0, min(over, stored[id]))
             stored[id] -= cut
             over -= cut
-    return left + sum(stored.values()), free, stored
+    return stored, free
 
 
 def _largest_commit(card: Card, client: ScheduledClient) -> int:
