@@ -81,7 +81,7 @@ def locate(bus: str) -> str:
 
 
 def connect(address: str) -> socket.socket:
-    """Connects to the first reachable one of the addresses. Raises BusUnavailable."""
+    """Connects to the first of the addresses that is reachable. Raises BusUnavailable."""
     reasons = []
     try:
         places = parse_address(address)

@@ -47,7 +47,7 @@ class _Job:
     call: Callable[[], Any]
     answer: Callable[[Any], None]
     done: bool = False                  # answered, or its patience is over; set in the event loop
-    disarm: Callable[[], None] = field(default=lambda: None)    # of the timer for the patience
+    disarm: Callable[[], None] = field(default=lambda: None)    # cancels the timer for the patience
 
 
 class Lanes:

@@ -25,7 +25,7 @@ LONGEST_TIME = 0xFFFF_FFFF              # seconds; the maximum of D-Bus type u
 UNITLESS_LEAST = MIB                    # bytes; a smaller size needs a unit, as it may be in GiB
 LARGEST = (1 << 64) - 1                 # bytes; the maximum of D-Bus type t
 OFF = 1                                 # bytes; a limit of 1 byte means off, as no block fits
-HEAVIEST = 1000                         # weight
+HEAVIEST = 1000                         # the largest weight of a client or tenant
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 

@@ -50,9 +50,9 @@ POLKIT = (
 _ALLOW_USER_INTERACTION = 1
 POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no password is asked for
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
-CHECKS = 64                             # pending at polkit at most, of all callers
+CHECKS = 64                             # most checks pending at polkit, of all callers
 CHECKS_EACH_USER = 8
-CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending check
+CHECKS_RESERVED = 16                    # part of CHECKS reserved for users without a pending check
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
@@ -69,7 +69,7 @@ class Checks:
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
         """Returns whether polkit permits the action, and whether by password. Raises BusError."""
-        user = subordinate.lenders()(uid)       # all uids that /etc/subuid gives one user are one
+        user = subordinate.lenders()(uid)       # uids that /etc/subuid gives one user count as one
         most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
         if self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most:
             raise BusError(

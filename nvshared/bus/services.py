@@ -81,7 +81,7 @@ _LEVELS = {
     "err": logging.ERROR, "warning": logging.WARNING, "notice": logging.INFO, "info": logging.INFO,
     "debug": logging.DEBUG
 }
-_WORDS = {level: word for word, level in _LEVELS.items()}       # of synonyms, the last
+_WORDS = {level: word for word, level in _LEVELS.items()}       # the last of synonyms
 
 
 class LogControl(Interface, name=names.LOG_CONTROL_INTERFACE):

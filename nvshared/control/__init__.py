@@ -139,7 +139,7 @@ class Daemon:
         return [Turn(*row[:-1]) for row in rows]
 
     def set_tenant_terms(self, name: str, terms: "Mapping[str, int]", source: str = "") -> None:
-        """Sets terms by their names; 0 resets one. `source`: one of TERM_SOURCES, "": by hand."""
+        """Sets terms by name; 0 resets a term. `source`: one of TERM_SOURCES, "": by hand."""
         from dbus_next.signature import Variant
 
         values = {term: Variant("t", value) for term, value in terms.items()}

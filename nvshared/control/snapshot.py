@@ -58,11 +58,11 @@ class ClientSnapshot(NamedTuple):
     name: str
     command: str                        # command line; the name if the caller may not read it
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
-    gang: str                           # name of its gang; "": it is in none
+    gang: str                           # name of its gang; "": it is in no gang
     state: str                          # a ClientState, or parking, parked, restoring
     pin_reason: str                     # why it cannot be evicted: undrained, unseen, given, kept
-    memory_limit: int                   # bytes; 0: none
-    compute_limit: int                  # percent of the time; 100: none
+    memory_limit: int                   # bytes; 0: no limit
+    compute_limit: int                  # percent of the time; 100: no limit
     weight: int                         # 1 to 1000
     suspended: bool
     allocated: int                      # swappable bytes
@@ -96,10 +96,10 @@ class Turn(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The state of the daemon; GPUs are in the order of index, clients of GPU and age."""
+    """The state of the daemon; GPUs are sorted by index, clients by GPU and age."""
 
     version: str
-    tq: int                             # seconds; of GPUs without their own; if auto, the maximum
+    tq: int                             # the default quantum in seconds; if auto: the longest
     tq_usec: int
     tq_auto: bool
     anti_thrash: str
@@ -129,7 +129,7 @@ class Term(NamedTuple):
     name: str                           # a key of names.USUAL_TERMS
     value: int
     rule: str                           # the pattern of the rule; "": set over the bus
-    place: str                          # of a rule FILE:LINE; else one of TERM_SOURCES, "": by hand
+    place: str                          # FILE:LINE of the rule; a name of TERM_SOURCES; "": by hand
 
 
 class Tenant(NamedTuple):

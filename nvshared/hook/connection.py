@@ -42,7 +42,7 @@ NAME_PATIENCE = 200 * MILLISECOND       # to read a program's name, which the pr
 UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
-FOR_OTHERS = 4                          # users with many connections leave 1/4 free for others;
+FOR_OTHERS = 4                          # users with many connections leave 1/4 of all to others;
 MANY_PART = 256                         # many: 1/256 of all connections, or more
 UNSERVED_MOST = 4096                    # connections of all users that are not served yet
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
@@ -146,10 +146,10 @@ class HookConnection:
         self.peer = identity
         self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
         self._server, self._socket = server, connected
-        self._complain = partial(server.complain, identity)     # takes kind and words of a fault
+        self._complain = partial(server.complain, identity)     # takes a fault's kind and text
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = False
-        self._listens = True            # False: the last packet awaits Rotation or cgroup limits
+        self._listens = True            # False: the last packet waits for Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
         self._pidfd = pidfd
         self.session = Session(server.manager, identity, self)
@@ -157,7 +157,7 @@ class HookConnection:
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._process_ended)
-        if name is not None:            # a client, maybe in a long drain: no timeout for HELLO
+        if name is not None:            # the client may drain for long before its HELLO: no timeout
             self.session.take_over()
         else:
             timeout = server.config.hello_timeout / SECOND
@@ -313,7 +313,7 @@ class _Unserved:
     """A connection that waits until its process is identified."""
 
     socket: socket.socket
-    name: str | None                    # that of the keeper's copy; None: a new connection
+    name: str | None                    # name of systemd's copy; None: a new connection
     # The user by process credentials alone (see subordinate.lenders()), and these credentials.
     owners: tuple[Hashable, Hashable]
     pidfd: int | None
@@ -338,7 +338,8 @@ class Server:
             min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
         self.unserved: set[_Unserved] = set()
-        self._unserved_of: Counter[Hashable] = Counter()    # unserved connections, by owner
+        # Number of connections without a session, by user and by process.
+        self._unserved_of: Counter[Hashable] = Counter()
         self._unserved_most = _most_unserved(open_files)
         self._lanes, self._programs = lanes, programs
         self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
@@ -369,7 +370,7 @@ class Server:
     def shut_down(
         self, connected: socket.socket, name: str | None, emptied: Callable[[], None] | None = None
     ) -> None:
-        """Ends a connection for good. `name`: that of the keeper's copy; None: there is none."""
+        """Ends a connection for good. `name`: of systemd's copy; None: no copy."""
         def finish() -> None:
             if name is not None:
                 self.keeper.forget(name)

@@ -35,7 +35,7 @@ class ParkedHook:
         self.memory = events.Memory()   # the hook's last figures
         self._send = send
         self._held: list[tuple[actions.Order | None, bytes, int | None]] | None = None
-        self._number = 0                # of the last PARK sent
+        self._number = 0                # number of the last PARK sent
         self._answer: asyncio.Future[Park] | None = None
 
     @property
@@ -111,7 +111,7 @@ class ParkedHook:
         self._held.append((order, packet, page))
 
     def mark_checkpointed(self) -> list[actions.MoveOrder]:
-        """Records that the process is checkpointed. Returns held orders the session answers."""
+        """Records that the process is checkpointed. Returns held orders, to be answered now."""
         self.checkpointed = True
         held, answered = self._held or [], actions.Evict | actions.Writeback
         self._held = [one for one in held if not isinstance(one[0], answered)]
@@ -121,7 +121,7 @@ class ParkedHook:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
         if record.moved not in REFUSALS and record.moved != Park.DONE:
             raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
-        # A late reply belongs to an earlier PARK, whose threads have been released since.
+        # A late reply belongs to an earlier PARK, whose threads have been released meanwhile.
         if record.number == self._number and self._answer is not None and not self._answer.done():
             self.driver_wanted = record.has(Flag.WANTS)
             self._answer.set_result(Park(record.moved))

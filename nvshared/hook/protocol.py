@@ -114,11 +114,11 @@ REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 ANSWERS = struct.Struct("<2Q")
 SIZE = 104
 TYPES = {int(one): one for one in Type}
-REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # from hooks
+REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # in hooks' records
 TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
-NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # records ending with a UUID, not ANSWERS
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # types with a UUID in place of ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class ReportRecord:
     commit: int = 0                     # in HELLO
     wanted: int = 0                     # in COMMIT
     pins: int = 0                       # in COMMIT; in HELLO `context`
-    moved: int = 0                      # in all other types; in STOPPED: `used`
+    moved: int = 0                      # in types other than HELLO and COMMIT; in STOPPED: `used`
     took: int = 0                       # us; in STORED an errno, in BORROWED bytes
     version: int = VERSION
     text: str = ""                      # in NAME, GANG

@@ -45,13 +45,13 @@ class Run:
     """RUN: opens the gate, or changes how a client runs whose gate is open."""
 
     client: int
-    pace: bool = False                  # others wait: bound the work in flight
+    pace: bool = False                  # other clients wait: bound the work in flight
     report_idle: bool = False           # send IDLE after `idle_window` without work
     report_copies: bool = False         # send COPIES when the program's use of the bus changes
-    idle_window: int = 0                # us; 0: that of the last RUN
+    idle_window: int = 0                # us; 0: the window of the last RUN stays in force
     report_busy: bool = False           # send BUSY: was work in flight throughout a second?
     step: bool = False                  # submit one launch at a time
-    step_pause: int = 0                 # us from the end of a launch to the next one
+    step_pause: int = 0                 # us from the end of a launch to the next launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """WATCH: submit nothing while client `watched` has work in flight; not `on`: end that."""
+    """WATCH: submit nothing while client `watched` has work in flight; `on` False: stop this."""
 
     client: int
     watched: int
@@ -164,7 +164,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Report: a client has not acknowledged an order for `stuck_after`. Sent once an order."""
+    """Report: a client has not acknowledged an order for `stuck_after`. One report an order."""
 
     client: int
     state: ClientState
@@ -173,10 +173,10 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """Report: a client has waited for `stuck_after` and does not fit even alone. Once in a wait."""
+    """Report: a client that does not fit even alone has waited `stuck_after`. One report a wait."""
 
     client: int
-    needs: int                          # bytes, pinned ones included
+    needs: int                          # bytes of all its memory, pinned memory included
     room: int                           # bytes that the client could fill, alone on the card
 
 

@@ -14,11 +14,11 @@ from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, lates
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
-LATER = 2                               # a prefetched client's victims idle on twice as long as it
+LATER = 2                               # victims idle over 2 times as long as a prefetched client
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
 REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
-WAIT_LEAST = 100 * MILLISECOND          # least BusPatience.left at which a wait begins
+WAIT_LEAST = 100 * MILLISECOND          # no wait begins while BusPatience.left is smaller
 CHANGES_APART = 10 * MILLISECOND        # least time between two changes of BusPatience.waits
 BLOCKS = 2                              # blocks preallocated beyond the need: blocks may be split
 
@@ -54,7 +54,7 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
         others = [c for c in victims(card) if c is not head] if head.room_deficit else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _load_ahead(card, head, head.room_deficit, others, goal):
-            pass                        # the ordered evictions may leave host memory for more
+            pass                        # ordered evictions may leave host memory for more evictions
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(card)
@@ -142,7 +142,7 @@ def _load_ahead(
 ) -> bool:
     """Orders evictions and a LOAD of up to `missing` bytes. False: nothing was ordered."""
     before = len(card.actions)
-    cushion = min(GIB, card.settings.capacity // CUSHION_PART)  # is left for holders to grow
+    cushion = min(GIB, card.settings.capacity // CUSHION_PART)  # bytes left free for holders
     short = missing + cushion - card.free - expected_room(card) if missing else 0
     if short > 0 and not card.patience[Direction.OUT].waits:
         evictions = Evictions(card)
@@ -213,7 +213,7 @@ def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
     ):
         return False
     size = min(wanted, client.written_back + card.settings.step)
-    # Memory that is written back already occupies a part of the spare host memory.
+    # The copies of memory that is written back occupy a part of `host_spare`.
     spare = max(0, client.host_spare - client.written_back)
     more = max(0, size - client.written_back - spare) + card.settings.block
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
@@ -251,7 +251,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
-        made = client.preallocated <= client.memory.host + step // 2    # PREALLOCATE nearly done
+        made = client.preallocated <= client.memory.host + step // 2    # PREALLOCATE is nearly done
         # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:

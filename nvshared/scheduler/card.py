@@ -21,7 +21,7 @@ from nvshared.units import MILLISECOND
 
 # Groups by name, with the condition of membership. Each phase names a group, too.
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
-    "queued": lambda c: c.queued,                   # wants a turn and may have one
+    "queued": lambda c: c.queued,                   # waits; neither terms nor gang forbid a turn
     "holding": lambda c: c.holds,
     "moving": lambda c: c.moves,                    # an order to move memory is unanswered
     "answering": lambda c: c.moves and not c.unresponsive,
@@ -29,7 +29,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
     "requesting": lambda c: c.promise.request,
     "unused_commit": lambda c: c.committed > c.memory.need,
-    "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have received the grant
+    "granted_to_pin": lambda c: c.promise.pins,     # its hook may not have received grants to pin
     "memory_limited": lambda c: c.terms.memory_limit,
     "undrainable": lambda c: c.memory.pin_reason,
     "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
@@ -44,7 +44,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "granted": lambda c: (
         c.standing is Standing.GRANTED and c.phase is Phase.WAITING and not c.terms.suspended),
     "rationed": lambda c: c.rationed,
-    # Chosen or running, and short of room or of memory.
+    # Chosen or running, but lacks room or has memory that is not resident.
     "lacking": lambda c: (
         c.phase in (Phase.LOADING, Phase.RUNNING) and (c.room_deficit or not c.whole)),
     "occupying": lambda c: c.charged,
@@ -55,7 +55,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
     "disk_limited": lambda c: c.disk_limits,
-    # The disk may hold copies of its resident blocks.
+    # Clients with resident blocks, of which the disk may hold copies.
     "stored": lambda c: c.memory.disk and c.memory.resident,
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
@@ -73,7 +73,7 @@ class Account(NamedTuple):
 
     unshown: int = 0                    # promised beyond what NVML and the kernel show
     pinned_unshown: int = 0
-    clients: int = 0                    # number with a margin: with a commit or without account
+    clients: int = 0                    # number of clients that a margin is kept for, see counted()
 
 
 class Figures(NamedTuple):
@@ -86,16 +86,16 @@ class Figures(NamedTuple):
     pinned: int = 0
     pinned_shown: int = 0
     beyond: int = 0
-    unshown: int = 0                    # promised, but not shown by NVML or kernel; 0: trusted
+    unshown: int = 0                    # promised, not shown by NVML or kernel; 0: no account
     holders_unpinned_need: int = 0
     queued_room_deficit: int = 0
-    cost: int = 0                       # us, of clients in the group "measured"
+    cost: int = 0                       # us; 0 outside the group "measured"
     need: int = 0
     filled: int = 0
     out_of_reach: int = 0
     written_back: int = 0
     disk: int = 0
-    swapped: int = 0                    # of idle clients
+    swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
     unpinned_commit: int = 0            # read for each client; the sum over clients is not used
 
 
@@ -237,7 +237,7 @@ class BusPatience:
     left: int = BURST
     waits: bool = False                 # moves wait now
     at: int = 0                         # time at which `left` was computed
-    since: int | None = None            # when `waits` changed last
+    since: int | None = None            # time of the last change of `waits`
 
 
 @dataclass(slots=True)
@@ -261,22 +261,22 @@ class Card:
     lost: bool = False
     expecting: list[Node] = field(default_factory=list)  # nodes with Node.ahead above 0
     contended: bool = False             # a client waits for another's turn to end
-    head: int | None = None             # id of that client, by the last plan
+    head: int | None = None             # id of the waiting client, by the last plan
     shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people
     latency: Average = Average(1000, 1000, 1)   # us from STOP to STOPPED, less the drain's time
     pace: Average = PACE                # of hand-overs, us per byte
     shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
-    shortfall_until: int = 0            # assumed until this time
+    shortfall_until: int = 0            # `shortfall` is assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
     # For promises.send_limits, which checks whether clients need new LIMITS:
     growth_figures: tuple[int, ...] = (0,) * 6      # figures when a full check began last
-    domain_left: dict[str, int] = field(default_factory=dict)   # bytes, at the last check; by name
+    domain_left: dict[str, int] = field(default_factory=dict)   # bytes at the last check, by name
     limits_unchecked: set[int] = field(default_factory=set)     # ids of clients still to be checked
-    check_limits_at: int = 0            # when to check the next of these clients
+    check_limits_at: int = 0            # time of the next check of a client in `limits_unchecked`
     common_run: Run | None = None   # the last RUN, before changes for single clients
     watched: bool = False               # holders report idleness though no client waits; ahead.py
-    publishing: set[int] = field(default_factory=set)  # ids of clients with PUBLISH; see turns.py
-    watching: dict[int, set[int]] = field(default_factory=dict)  # watched ids, by the watcher's
+    publishing: set[int] = field(default_factory=set)  # ids of clients sent PUBLISH; see turns.py
+    watching: dict[int, set[int]] = field(default_factory=dict)  # watched ids, by id of the watcher
     busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py
     busy_since: int = 0                 # when `busy_members` changed last
     patience: dict[Direction, BusPatience] = field(
@@ -338,7 +338,7 @@ class Card:
 
     @property
     def host_free(self) -> int:
-        """Bytes of host memory that no client has or may take; negative: they exceed the budget."""
+        """Bytes of host memory that no client has or may take; negative: beyond the budget."""
         return self.host.takeable - self.groups.sums.host_charged - self.groups.sums.beyond
 
     def disk_free_for(self, client: ScheduledClient) -> int:
@@ -514,7 +514,7 @@ class Card:
         if kind is not Load:
             counted_host += max(0, host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, counted_host, goal))
-        client.preallocated = 0         # a move ends it; the move's `host` counts instead
+        client.preallocated = 0         # a move ends PREALLOCATE; the move's `host` counts instead
         client.record_loan()
         self.send(order)
 

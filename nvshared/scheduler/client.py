@@ -75,7 +75,7 @@ class Move:
     order: MoveOrder
     since: int                          # when the hook could begin to carry the order out
     host: int                           # host memory charged to the client during the move; bytes
-    goal: Goal | None = None            # None: a client waits for it
+    goal: Goal | None = None            # None: not speculative; a client waits for the move
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # the client was reported as stuck in this order
 
@@ -116,9 +116,9 @@ class Turn:
     renewed: int = 0                    # when its last further quantum began; 0: none began
     idle: bool = False                  # IDLE arrived after the RUN that requested it
     last_run: Run | None = None
-    copying: frozenset[Direction] = frozenset()  # in which the program itself copies
+    copying: frozenset[Direction] = frozenset()  # directions of the program's copies
     busy: int | None = None             # when BUSY last reported a second without a gap
-    bytes_missing: int | None = None    # to load, when chosen as Card.head; None: was not head
+    bytes_missing: int | None = None    # to load when chosen as Card.head; None: not the head
     swapped: int = 0                    # swapped bytes of the client when it was chosen
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
@@ -176,7 +176,7 @@ class Promise(Counting):
 
     commit: int = 0                     # bytes promised to the client
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
-    confirmed_by: int = 0               # number of the order; its reply confirms `commit`; or 0
+    confirmed_by: int = 0               # number of an order; its reply confirms `commit`; 0: none
     request: events.CommitAsked | None = None   # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
     granted: int = 0                    # commit by its last grant, until the client needs as much
@@ -195,7 +195,7 @@ class Promise(Counting):
 class Pause:
     """A pause after a failure, twice as long after each further failure in a row; us."""
 
-    until: int = 0                      # no other try before this time
+    until: int = 0                      # the order is not tried again before this time
     length: int = 0
 
     def extend(self, now: int, least: int, most: int) -> None:
@@ -209,7 +209,7 @@ class Failures:
     """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
 
     load: Pause = field(default_factory=Pause)
-    evict_after: int = 0                # after an EVICT without effect: no other before this time
+    evict_after: int = 0                # no EVICT before this time, after one without effect
     evictions_ignored: int = 0          # EVICTs without effect in a row
     pinned_until: int = 0               # its memory counts as pinned until then; see moves.py
     trim_after: int = 0                 # no order to give back host memory before this time
@@ -225,18 +225,18 @@ class ScheduledClient(Counting):
     """The state of one client of a card; bytes and microseconds."""
 
     memory: Memory
-    room: int                           # on the card, as the hook last confirmed
+    room: int                           # bytes of the card that it may fill, as its hook confirmed
     reported: Memory = Memory()         # figures of its last record; `memory`: figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
-    disk_limits: tuple[Domain, ...] = ()    # of its tenants
+    disk_limits: tuple[Domain, ...] = ()    # its tenants' limits of the disk
     account: str = ""                   # account of its claims, see promises.py; "": trusted
     tenants: tuple[str, ...] = ()       # the outermost first
     evidence: Evidence = Evidence()
     overclaims: Overclaims = Overclaims()
     unshown_before: int = 0             # claimed bytes that the last sample did not show
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
-    own: Terms = Terms()                # set for this client alone
+    own: Terms = Terms()                # the terms set for this client alone
     terms: Terms = Terms()              # in force; suspended also if one of its tenants is
     membership: events.Ganged = events.Ganged((), 0, Standing.FREE)     # last event of its gang
     ready: bool = False                 # member of a gang: it could be chosen now
@@ -266,7 +266,7 @@ class ScheduledClient(Counting):
     return_after: int = 0               # no order to return borrowed memory before this time
     copy_after: int = 0                 # no order to copy borrowed memory before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
-    stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
+    stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged STOREs
     pauses: Pauses = Pauses()
     halvings: int = 0                   # how often its idle window was halved; see turns.py
     idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn

@@ -22,10 +22,10 @@ TRANSIT_PART = 16                       # cards share 1/16 of host memory for bl
 class Stake(NamedTuple):
     """One client's part in its domains; bytes of the memory that they bound."""
 
-    promised: int = 0                   # commit; of host memory: bytes needed to evict the commit
+    promised: int = 0                   # commit; for host memory: bytes needed to evict the commit
     unused: int = 0                     # part of its commit that is not in use
     needed: int = 0                     # bytes needed if all of the client's memory was evicted
-    taken: int = 0                      # held, or allowed by an order
+    taken: int = 0                      # bytes that it has, or may take by an order
 
 
 NOTHING = Stake()
@@ -40,8 +40,8 @@ class Domain:
     term: bool = False                  # a tenant's limit, which bounds promises only
     limit: int | None = None            # bytes of all its clients together; None: unlimited
     reason: str = ""                    # why the limit refuses requests, for people
-    whole: bool = False                 # of the whole host: the host budget bounds promises instead
-    stakes: dict[int, Stake] = field(default_factory=dict)      # by client
+    whole: bool = False                 # limit of the whole host: promises keep to the host budget
+    stakes: dict[int, Stake] = field(default_factory=dict)      # by client id
     sums: Stake = NOTHING
 
     def count(self, client: int, stake: Stake | None) -> None:
@@ -127,7 +127,7 @@ class Domains:
 
 
 def margin(host: int, clients: int) -> int:
-    """The bytes of `host` that are never promised: nothing can move if all is full."""
+    """The bytes of `host` that are never promised: no block can move if all memory is full."""
     return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
 
@@ -157,7 +157,7 @@ class SharedBudget:
 
     @property
     def unneeded(self) -> int:
-        """Bytes that neither cards nor contexts need; negative: these need more than there is."""
+        """Bytes that neither cards nor contexts need; negative: `size` is exceeded."""
         return self.size - self.contexts - sum(card.needs for card in self.cards)
 
 
@@ -166,7 +166,7 @@ class BudgetPart:
     """One card's view of a budget; bytes, as of the last event of each card."""
 
     budget: SharedBudget
-    needs: int = 0                      # promised beyond the card's memory, or taken by clients
+    needs: int = 0                      # bytes promised beyond the card's memory, or already in use
     lost: bool = False                  # the card is lost
 
     @property
@@ -198,9 +198,9 @@ class BudgetPart:
 class Loan(NamedTuple):
     """A loan to one client; bytes."""
 
-    held: int = 0                       # as the client last reported
-    charged: int = 0                    # held, or allowed by orders under way
-    ordered: int = 0                    # allowed once all orders are carried out
+    held: int = 0                       # bytes on the other card, by the client's last record
+    charged: int = 0                    # the most of `held` and of what orders under way allow
+    ordered: int = 0                    # bytes allowed once all orders are carried out
 
 
 @dataclass(eq=False, slots=True)
@@ -208,10 +208,10 @@ class Neighbour:
     """One card, as other cards see it; bytes. All schedulers of a daemon share these objects."""
 
     uuid: str = ""
-    others: "tuple[Neighbour, ...]" = ()
+    others: "tuple[Neighbour, ...]" = ()        # all other cards
     reachable: "tuple[Neighbour, ...]" = ()     # cards of which its clients may borrow
-    lendable: int | None = 0            # as of the card's last event. None: not known yet
-    loans: dict[int, Loan] = field(default_factory=dict)    # by client
+    lendable: int | None = 0            # bytes to lend, as of the card's last event; None: unknown
+    loans: dict[int, Loan] = field(default_factory=dict)  # its loans, by id of the borrowing client
     exclusive: bool = False             # the card lends only while all its processes are clients
     alone: bool | None = None           # by NVML, all its processes are clients; None: unknown
 

@@ -56,7 +56,7 @@ class Terms:
 
     memory_limit: int = 0               # bytes allocated and pinned; 0: no limit
     weight: int = DEFAULT_WEIGHT        # share of the time among clients of the same tenant
-    suspended: bool = False             # evicted, and not run
+    suspended: bool = False             # True: it is evicted, and gets no turn
     compute_limit: int = UNLIMITED      # percent of the time, even when alone
 
 
@@ -65,14 +65,14 @@ class TenantTerms:
     """Terms of all clients of a tenant together."""
 
     memory_limit: int = 0               # bytes on each card; 0: no limit
-    weight: int = DEFAULT_WEIGHT        # share of the time among tenants beside it
+    weight: int = DEFAULT_WEIGHT        # share of the time among the tenants of the same parent
     compute_limit: int = UNLIMITED
     priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time, guaranteed
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
     neighbour_limit: int = 0            # bytes that its clients on a card may borrow; 0: no limit
-    suspended: bool = False             # evicted, and not run
-    disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
+    suspended: bool = False             # True: its clients are evicted, and get no turn
+    disk_limit: int = 0                 # bytes of the disk for blocks of all cards; 0: no limit
     unshared: int = 0                   # 1: programs without the library are suspended, too
     shown: str = ""                     # the tenant's name for people; "": its internal name
 
@@ -93,7 +93,7 @@ class Settings:
     bus_sharing: bool = True            # speculative moves wait for a program's copies
     writeback: bool = True              # memory of idle clients is copied before its eviction
     prefetch: bool = False              # idle clients are loaded before they want the card
-    disk_budget: int = 0                # of the disk for swapped blocks, if cards share no budget
+    disk_budget: int = 0                # bytes of the disk, if cards share no budget of the disk
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
     deep_idle: bool = False             # idle clients may be parked, so their turns must end
     drain_patience: int = 2 * SECOND    # us from a drain that did not end to the next STOP
@@ -151,11 +151,11 @@ class Memory:
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # host memory of allocations too large for the card
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply
-    to_pin: int = 0                     # granted up to COMMIT `answered`, and not pinned yet
+    to_pin: int = 0                     # bytes granted by COMMITs up to `answered`, not pinned yet
     pin_reason: PinReason = PinReason.NONE
     borrowed: int = 0                   # part of `host` that is on another card; see moves.py
     dirty: int = 0                      # part of `borrowed` without a copy on the host
-    disk: int = 0                       # swapped and on the disk, not in `host`; see moves.py
+    disk: int = 0                       # bytes in its file on the disk, not in `host`; see moves.py
 
     @property
     def need(self) -> int:

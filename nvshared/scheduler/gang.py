@@ -30,7 +30,7 @@ class Member(NamedTuple):
     ready: bool                         # its turn could begin
     whole: bool                         # all its memory is on the card
     parked: bool                        # it has drained, and waits for the other members
-    is_permanent: bool                  # it cannot drain and is `whole`: it is never stopped
+    is_permanent: bool                  # undrainable and `whole`: never stopped for other clients
     unresponsive: bool                  # it was reported as stuck
     contended: bool                     # a client of this card waits for another's turn to end
     idle: bool                          # it is idle in its turn, and the card is `contended`
@@ -71,7 +71,7 @@ def claim(card: Card) -> ScheduledClient | None:
 
 
 def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
-    """The number of holders of the client's gang."""
+    """The number of holders that are in the client's gang."""
     return sum(
         bool(client.standing) and one.membership.gang == client.membership.gang for one in holders)
 

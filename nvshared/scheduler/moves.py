@@ -66,7 +66,7 @@ def _move(card: Card) -> int:
         short = evictions.plan(victims(card), short, holders)
         evictions.order()
         if short > 0:
-            returning = sum(                # host memory that LOADs under way take back
+            returning = sum(                # bytes of host memory that LOADs under way free
                 max(0, c.memory.host - move.order.host)
                 for c in card.groups["answering"] for move in c.moves
                 if move.direction is Direction.IN)
@@ -127,7 +127,7 @@ class Evictions:
         self.host_short = 0             # bytes not evictable only for want of host memory
         self._card = card
         self._host_left = max(0, card.host_free)
-        self._given: Counter[str] = Counter()   # host memory that plans take; by domain
+        self._given: Counter[str] = Counter()   # bytes of host memory planned, by domain
 
     def plan(
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
@@ -214,7 +214,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
     free, expects_room = card.free, expected_room(card) > 0
     for client in wanting:
         want = client.room_deficit
-        reserved = max(0, min(want, free))  # for this client, whether ordered now or later
+        reserved = max(0, min(want, free))  # bytes of `free` for this client, ordered now or later
         free -= reserved
         if client.moving(Direction.OUT) or not card.due(client.failures.load.until):
             continue
@@ -393,7 +393,7 @@ def return_loans(card: Card) -> None:
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
-        if lender not in card.neighbour.reachable or client.terms.suspended:    # the whole loan
+        if lender not in card.neighbour.reachable or client.terms.suspended:    # return all
             excess = client.loan.ordered
         if not excess or not client.loan.ordered or client.unresponsive:
             continue
@@ -414,7 +414,7 @@ def store_blocks(card: Card, short: int) -> None:
     block = card.settings.block
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
-    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs will free it
+    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs free unused bytes
     moves = card.free >= block or card.groups.size("evicting")
     chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()

@@ -139,7 +139,7 @@ def settle(card: Card) -> None:
     sums, clients = card.groups.sums, card.groups.margins()
     held = sums.host_charged + sums.beyond
     card.host.needs, card.disk.needs = held, sums.disk
-    if card.lost:                       # it needs only its clients' memory, until the clients end
+    if card.lost:                       # a lost card promises nothing: only held memory counts
         return
     beyond = sums.committed + sums.beyond - card.settings.capacity
     needs = least_host(beyond, clients)
@@ -463,7 +463,7 @@ def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
             domains.set_limit(tenant, limit or None, reason, term=term)
             for client in card.clients.values():
                 if tenant in client.tenants:
-                    bind_limits(card, client)   # the client now counts as changed: gets LIMITS
+                    bind_limits(card, client)   # marks the client as changed: gets LIMITS
             card.groups.settle()
             if not limit:
                 domains.drop(tenant)

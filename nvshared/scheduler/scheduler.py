@@ -256,7 +256,7 @@ def _plan(card: Card) -> None:
         return
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
-            promises.record_figures(client, client.reported, card.now)  # the hook's figures count
+            promises.record_figures(client, client.reported, card.now)  # hook's own figures count
     turns.report_stuck(card)            # first: no client waits for an unresponsive one
     ahead.interrupt(card)
     promises.plan(card)

@@ -2,7 +2,7 @@
 """A read-only view of a GPU's state, for the bus, the metrics and people. Bytes, microseconds.
 
 A snapshot is taken hundreds of times a second, so views of clients and the forecast are computed
-only when they are read. They must be read before the next event.
+only when they are read, from the state at that time: read them before the next event.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,13 +44,13 @@ class ClientView:
 
     state: ClientState
     memory: Memory                      # by its last record
-    room: int                           # bytes of the capacity taken, by orders under way too
+    room: int                           # bytes of the card that it fills, or may fill by any order
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
     waited: int                         # us of all waits for the card, until Snapshot.now
-    waiting: int | None                 # us of the current wait, in `waited`; None: does not wait
+    waiting: int | None                 # us of the current wait, part of `waited`; None: no wait
     idle: int | None                    # us since it last wanted the card; None: not idle
-    counters: Counters                  # to be read before the next event
+    counters: Counters                  # the scheduler's own object: it changes with the next event
     terms: Terms = Terms()
     loading: int = 0                    # bytes that its hand-over loads in all; 0: it loads none
     rationed: bool = False              # a compute limit, its own or of a tenant, applies
@@ -64,10 +64,10 @@ class Snapshot:
     state: CardState
     capacity: int                       # bytes: as set, less memory that the driver lacks
     free: int                           # room that no client has; negative after capacity shrank
-    host_free: int                      # bytes free of `host_budget`; negative after that shrank
+    host_free: int                      # free bytes of `host_budget`; negative after budgets shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
     queue_length: int                   # clients that wait for their gate to open
-    clients: Mapping[int, ClientView]   # all of them, to be read before the next event
+    clients: Mapping[int, ClientView]   # by id; a view shows the state at the time of the reading
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
@@ -131,7 +131,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
     alone = card.settings.capacity - card.groups.sums.pinned
     taken, now = 0, 0                   # bytes that simulated holders fill; us after card.now
-    ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
+    ends: list[tuple[int, int, int]] = []       # ends of turns: us, client id, bytes freed
     for client in card.holders:
         if client.phase is Phase.LOADING:
             come = card.load_time(client, client.missing_bytes)

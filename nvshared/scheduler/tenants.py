@@ -65,7 +65,7 @@ class Quota:
     ) -> "Quota":
         """The account as of `now`, in the window that it falls into.
 
-        Since the account was rolled last, `waits`: a client was queued; `holds`: a client had a
+        From the last roll of the account on, `waits`: a client was queued; `holds`: a client had a
         turn; `short`: too little time was left for a turn. `billed`: total billed time until now.
         `turns`: whether clients take turns.
         """
@@ -91,10 +91,10 @@ class Quota:
 class Node:
     """A node of the tree: a priority, a tenant or a client; microseconds."""
 
-    name: str = ""                      # of the tenant
-    priority: Priority = Priority.NORMAL        # of a root
+    name: str = ""                      # the tenant's name
+    priority: Priority = Priority.NORMAL        # of all clients below a root; unused elsewhere
     parent: "Node | None" = None
-    children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
+    children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name or client id
     members: set[int] = field(default_factory=set)  # ids of the clients below the node
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain
@@ -177,7 +177,7 @@ class Tenants:
     roots: dict[Priority, Node] = field(default_factory=lambda: {
         priority: Node(priority=priority) for priority in sorted(Priority, reverse=True)})
     terms: dict[str, TenantTerms] = field(default_factory=dict)
-    accounts: dict[str, Node] = field(default_factory=dict)     # by tenant
+    accounts: dict[str, Node] = field(default_factory=dict)     # with the Quota, by tenant name
     limited: dict[Node, None] = field(default_factory=dict)     # nodes with a compute limit,
     requesting: dict[Node, None] = field(default_factory=dict)  # and with a compute request
 
@@ -249,7 +249,7 @@ def _set_rates(now: int, requested: Mapping[Node, float], weight: float) -> floa
         percent = {node: requested[node] * part for node in needing}
         if needing[-1].weight * (100 - sum(percent.values())) < percent[needing[-1]] * others:
             break
-        others += needing.pop().weight  # its weight gives it enough
+        others += needing.pop().weight  # the weight alone gives the node its request
     left = 100 - sum(percent[node] for node in needing)
     for node in requested:
         node.bill(now)
@@ -300,8 +300,8 @@ class Counters:
     """Totals of one client since it joined, or of all clients of a card, former ones included."""
 
     turns: int = 0
-    bytes_in: int = 0                   # loaded
-    bytes_out: int = 0                  # evicted
+    bytes_in: int = 0                   # bytes loaded
+    bytes_out: int = 0                  # bytes evicted
     reopened: int = 0                   # drains that did not end
     failures: int = 0                   # orders that failed for want of memory or a driver error
     stuck: int = 0                      # orders that were reported as unanswered
@@ -315,10 +315,10 @@ class History(Counters):
     """A client's totals since it joined; microseconds and bytes."""
 
     division: Division
-    since: int                          # when `fill` was called last
+    since: int                          # time of the last call of `fill`
     taken_over: int = 0                 # the part of `turns` that an earlier daemon began
     waited: int = 0                     # time of waiting for turns, before the current phase
-    gpu: float = 0                      # us of the card's time, until its gate opened last
+    gpu: float = 0                      # us of the card's time that it got before its current turn
     began: float | None = None          # Division.per_holder when the gate opened; None: it is shut
     card: int = 0                       # byte-microseconds of memory on the card
     host: int = 0

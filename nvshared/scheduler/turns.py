@@ -28,7 +28,7 @@ RESEND_FACTOR = 2                       # an idle window is sent again after a c
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; bounds of each latency that is measured
-DOUBLINGS = 6                           # of the time from a failed drain to the next STOP, at most
+DOUBLINGS = 6                           # most doublings of the time from a failed drain to a STOP
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2
@@ -517,7 +517,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if not common.report_copies:
             turn.copying = frozenset()
         if not run.report_idle:
-            turn.idle = False           # the hook reports it again once a RUN requests it
+            turn.idle = False           # the hook sends IDLE again once a RUN requests IDLE
         if not run.report_busy:
             turn.busy = None
         turn.last_run = run
@@ -557,7 +557,7 @@ def _review_busy_turns(card: Card) -> bool:
 
 
 def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None:
-    """Ends busy turns. `excluded`: a member with a gap in its work: it has none for a while."""
+    """Ends busy turns. `excluded`: a member with a gap, barred from busy turns for a while."""
     if excluded is not None:
         if card.now - card.busy_since >= EXCLUDED_RESET:
             excluded.busy_exclusion.length = 0

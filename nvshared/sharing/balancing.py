@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class CardState(NamedTuple):
-    load: float                         # average sum of weights of clients that use it or wait
+    load: float                         # average sum of weights of clients with a turn or waiting
     largest: int                        # bytes of its capacity without clients' pinned memory
 
 
@@ -44,7 +44,7 @@ class Contender(NamedTuple):
 class Choice(NamedTuple):
     client: int
     card: str                           # the destination
-    lost: float                         # us of waiting that the move would save; inf: all
+    lost: float                         # us of waiting that the move saves; inf: all later waiting
     price: float                        # us
 
 
@@ -52,9 +52,9 @@ def choose(
     states: Mapping[str, CardState], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
-    """Returns the us of waiting that moves would have saved each client, and the best move by that.
+    """Returns the us of waiting that moves would have saved each client, and the best move.
 
-    The best has the largest `lost - price`; None: none is above 0. `lost`: as of `passed` us ago.
+    The best has the largest `lost - price`; None: none is positive. `lost`: as of `passed` us ago.
     """
     now: dict[int, float] = {}
     choices = []
@@ -89,7 +89,7 @@ class Balancing:
         self.on = False
         self._gpus = gpus
         self._moving = moving
-        self._lost: dict[int, float] = {}       # by client; see choose()
+        self._lost: dict[int, float] = {}       # us by client id; see choose()
         self._chosen_at: int | None = None  # us: time of the last find_move(); None: none yet
         self._loads: dict[str, float] = {}      # by UUID: the card's average load since _forget()
 

@@ -23,7 +23,7 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-PATIENCE = 200 * MILLISECOND            # to read one process's groups; then the last read is used
+PATIENCE = 200 * MILLISECOND            # longest wait for a read of one process's groups
 EVERYTHING = "all control groups"       # key of the lane in which all groups are read
 FRESH = 10 * MILLISECOND                # minimum age before one process's groups are read again
 RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups
@@ -77,7 +77,7 @@ class ControlGroups:
         self._processes: dict[int, _Process] = {}
         self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
-        self._applied: frozenset[Group] = frozenset()       # _limited when domains were last set
+        self._applied: frozenset[Group] = frozenset()       # `_limited` when domains were last set
         self._reading = False           # a read of all groups is in progress
         self._next = 0                  # us: earliest time of the next read of all groups
         self._due = False               # _read_again() is scheduled
@@ -100,13 +100,13 @@ class ControlGroups:
             self._read_all()
 
     def _read_process(self, peer: Peer, more: int, then: Callable[[], None]) -> bool:
-        """Manager.read_limits: reads a process's groups and calls `then`; False: they are fresh."""
+        """Manager.read_limits: reads a process's groups and calls `then`; False: known already."""
         process = self._processes.get(peer.pid)
         if process is not None and self._clock() < process.until:
             return False
 
         def store(found: _Figures | None) -> None:
-            if found is None:           # failed or late: the next read of all groups includes it
+            if found is None:           # failed or late: the read of all groups adds the process
                 self._processes.setdefault(peer.pid, _Process((), 0, self._clock()))
             else:
                 self._joining[peer.pid] += more
@@ -123,7 +123,7 @@ class ControlGroups:
             return
         self._reading = True
         pids = {client.peer.pid for client in self._manager.clients}
-        lately = self._clock() - SECOND     # a process read since then may not have sent HELLO yet
+        lately = self._clock() - SECOND     # processes read after this may yet send HELLO
         self._processes = {
             pid: one for pid, one in self._processes.items() if pid in pids or one.until > lately}
         for pid in self._joining.keys() - self._processes.keys():

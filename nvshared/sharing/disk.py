@@ -24,7 +24,7 @@ from nvshared.units import MIB, SECOND
 
 AGAIN = 60 * SECOND                     # between two tests of a directory that cannot be used
 APART = SECOND                          # between checks of the files; from a failed write to a test
-PATIENCE = 10 * SECOND                  # for a test, or for making a file; then the disk has failed
+PATIENCE = 10 * SECOND                  # longest test or making of a file; longer: the disk fails
 SLACK = 64 * MIB                        # bytes tolerated above `File.most`, plus 1/8 of `most`:
 SLACK_PART = 8                          # metadata and rounding of file systems count as well
 LEFT_MOST = 16                          # files of disconnected clients that an account may have
@@ -147,7 +147,7 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measure(file: File) -> int | None:
-    """Returns a file's bytes, empties a too large file; None: closed, as its process has ended."""
+    """Returns a file's bytes, empties a too large file; None: closed, as the process ended."""
     if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
         os.close(file.descriptor)
         return None

@@ -50,12 +50,12 @@ class Gang:
     state: State = State.OUT
     since: int = 0                      # time at which the state or its last round of steps began
     gathered: bool = False              # all processes have joined, or GATHER has passed
-    busy: int | None = None             # since when a member wants its card; None: none does
-    awaited: int | None = None          # since when members wait for missing processes
-    rounds: int = 0                     # of steps since the state ENDING began
+    busy: int | None = None             # when a member began to want its card, or None
+    awaited: int | None = None          # when members began to wait for missing processes, or None
+    rounds: int = 0                     # number of rounds of steps in the present state ENDING
     patience: int = GRANT_LEAST         # us within which all members must be loaded
     resuming: bool = False              # a member could not drain, so all members go on
-    exceeds: int | None = None          # since when the members on one card do not fit together
+    exceeds: int | None = None          # when members on a card ceased to fit together, or None
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
     sent: dict[Client, Ganged] = field(default_factory=dict)    # last events sent, without ids
 
@@ -137,7 +137,7 @@ class Gangs:
         return [one for one in self._forming if any(client.gpu is gpu for client in one.clients)]
 
     def _review_all(self) -> None:
-        self._deadline = None           # what is due later schedules a review again
+        self._deadline = None           # _due() sets it again, if a review is due later
         self._stale |= self._forming
         self.review()
 

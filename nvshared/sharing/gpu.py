@@ -71,7 +71,7 @@ class ClientTerms:
         return bool(STRICTER[setting](getattr(self.administrator, setting), value) == value)
 
     def bound(self, setting: str) -> str:
-        """Returns the administrator's bound on a setting, in words; "": none."""
+        """Returns the administrator's bound on a setting, as a phrase; "": no bound."""
         ours = self.administrator
         limited = "the administrator has limited the program to"
         match setting:
@@ -525,7 +525,7 @@ class GPU:
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns figures, `borrowed` cut to NVML's of the lender, and the lender's UUID or ""."""
+        """Returns the figures, `borrowed` cut to NVML's for the lender, and its UUID, or ""."""
         found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
         if not found or self.state != "gathering":
             return memory, ""

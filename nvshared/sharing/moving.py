@@ -108,7 +108,7 @@ class Moving:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
-        """Parks a client; `ahead`: unless it wants the card. On NvshareError it goes on."""
+        """Parks a client; `ahead`: unless it wants the card. On NvshareError the client runs on."""
         await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
@@ -351,11 +351,11 @@ class Moving:
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
-        """Restores a client on the first card that accepts it. Returns why the first refused."""
+        """Restores a client on the first card that accepts it. Returns why the first refused it."""
         reason = ""
         for gpu in targets:
             if gpu is not client.gpu:
-                try:                    # again: other clients may have moved to the card since
+                try:                    # again: other clients may have moved to the card meanwhile
                     self.check_target(client, gpu)
                 except NvshareError as error:
                     reason = reason or error.message

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host budget if none is configured: at start it is computed from the free host memory.
 
-It is computed again ("recount") once clients have reported what they hold since an earlier daemon,
-and when others join within LATE: later, they could choose the time. No recount shrinks the budget.
+It is computed again ("recount") once an earlier daemon's clients have reported their memory, and
+when a client joins within LATE: later, it could choose the time. No recount shrinks the budget.
 """
 
 import logging

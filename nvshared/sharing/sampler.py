@@ -22,8 +22,8 @@ from nvshared.units import MILLISECOND, SECOND
 logger = logging.getLogger(__name__)
 
 SOON = 50 * MILLISECOND                 # from a client's join or disconnect to the next sample
-FRESH = SECOND                          # a sample younger than that is as good as a new one
-PATIENCE = SECOND                       # readers wait so long for a sample
+FRESH = SECOND                          # a younger sample is used instead of a new query
+PATIENCE = SECOND                       # longest wait of readers for a sample
 LENDS = 100 * MILLISECOND               # between samples of a card that lends
 GROWN = 10 * SECOND                     # from a client's join until its context surely exists
 FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
@@ -39,7 +39,7 @@ class _Watch:
     waiting: list[Callable[[], None]] = field(default_factory=list)     # to call after the query
     failures: int = 0                   # failed queries in a row
     disarm: Callable[[], None] | None = None    # cancels the next scheduled query
-    overdue: Sequence[Callable[[], None]] = ()  # these cancel the query's timers
+    overdue: Sequence[Callable[[], None]] = ()  # functions to cancel the query's timers
     occupied: dict[int, int] = field(default_factory=dict)      # gpu.occupied at the query's start
     still: bool = False                 # at the query's start no order to a client was unanswered
 

@@ -110,7 +110,7 @@ class Tenancy:
         self._send_all(changed)
 
     def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
-        """Sets terms of a tenant by their names; 0 removes one. "source": one of TERM_SOURCES.
+        """Sets a tenant's terms, by name; 0 removes a term. "source": a name of TERM_SOURCES.
 
         Raises InvalidArgs. The future is done when the terms are on the disk; it raises NotKept.
         """
@@ -245,7 +245,7 @@ class Tenancy:
                     gpu.tell(TenantChanged(name, self.terms(name)))
 
     def _note_sent(self, gpu: GPU, name: str) -> bool:
-        """Records that a GPU's scheduler gets a tenant's terms. False: it has them already."""
+        """Records that a GPU's scheduler gets a tenant's terms. False: sent already."""
         sent, terms = self._sent[gpu], self.terms(name)
         if sent.get(name, TenantTerms()) == terms:
             return False

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    samples: float = 0                  # since the last attempt; -inf: one runs, or none follows
+    samples: float = 0                  # number after the last attempt; -inf: no attempt is due
     peer: Peer | None = None            # None: not identified yet
 
 
@@ -173,7 +173,7 @@ class Unshared:
                 continue                # a daemon with other cards suspended it
             identity = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
-            if state == "running":      # for the driver, but the freezer still stops its threads
+            if state == "running":      # for the driver; but the freezer still stops its threads
                 await self.ask(f"process {pid}", pid, "wake")
             elif state in ("locked", "checkpointed") and identity is not None:
                 await self._join(
