@@ -18,17 +18,17 @@ from hypothesis.internal.conjecture import providers
 
 from tests.kubernetes import programs
 
-# The same examples in every run, so that it fails for everybody or for nobody, and no deadline,
-# for a busy machine takes its time. HYPOTHESIS_PROFILE=explore looks for more.
+# Hypothesis tries the same examples in every run, so that a test fails on all machines or on none.
+# No deadline, as a busy machine is slow. HYPOTHESIS_PROFILE=explore tries other examples.
 slow = [HealthCheck.too_slow]           # a busy machine is no fault of a test
 settings.register_profile("repeat", derandomize=True, deadline=None, suppress_health_check=slow)
 settings.register_profile("explore", deadline=None, suppress_health_check=slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
-# Nor does it look for numbers to try in the sources that happen to be imported in a process.
+# Hypothesis would try numbers found in imported sources, which differ between test processes.
 vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 
-# Those of a card, which run one after the other, and those that something is compiled for.
+# Tests that share a card or compiled programs: one process runs all tests of each entry.
 TOGETHER = (
     "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/",
     "libhook/tests/activity/", "libhook/tests/commit/", "libhook/tests/hook/",
@@ -36,7 +36,7 @@ TOGETHER = (
     "libhook/tests/simulator/test_simulator_conformance.py",
 )
 
-# Those that take longest: the others fill the time beside them, not they the end of the run.
+# The longest tests start first: at the end of a run they would keep one processor busy alone.
 FIRST = (
     "libhook/tests/simulator/test_simulator_conformance.py",
     "tests/unit/test_style.py::test_mypy_finds_no_type_errors",
@@ -105,7 +105,7 @@ LONG = pytest.StashKey[int]()           # how many tests were left out because t
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Gives all tests of a place of TOGETHER to one process, and does so first."""
+    """Gives all tests of an entry of TOGETHER to one process, and does so first."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler = LoadScopeScheduling(config, log)
@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Counts the long ones. Where several processes run the tests, each finds the same."""
+    """Counts the long tests left out. Each test process of pytest-xdist finds the same number."""
     if items:
         config = items[0].config
         config.stash[LONG] = sum(item.get_closest_marker("long") is not None for item in items)
@@ -133,13 +133,13 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A process that ran tests tells the first one what it has left out."""
+    """Takes the number of long tests that a test process of pytest-xdist has left out."""
     node.config.stash[LONG] = getattr(node, "workeroutput", {}).get("long", 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter,
                             config: pytest.Config) -> None:
-    """Says what was left out, whether or not there was a test in it."""
+    """Prints which levels and how many long tests were left out, also for a level without tests."""
     cannot_run = config.stash[LEFT_OUT]
     left_out = {} if config.getoption("--require") else {**cannot_run}
     if number := config.stash.get(LONG, 0):

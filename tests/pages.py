@@ -43,8 +43,8 @@ class Block:
     """One indented or fenced block of a page."""
 
     page: str
-    line: int                           # of its first line, from 1
-    text: str                           # without the indentation
+    line: int                           # number of the block's first line in the page, from 1
+    text: str                           # the block's lines without the indentation
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.text.splitlines()[0]}"
@@ -62,7 +62,7 @@ def blocks(page: str) -> tuple[Block, ...]:
 
 
 def block(page: str, beginning: str) -> str:
-    """The text of the block that begins so. Tests pass both as literals, which requests() finds.
+    """The text of the block with this beginning. requests() finds the literal arguments in tests.
 
     Raises LookupError unless exactly one block of the page does.
     """

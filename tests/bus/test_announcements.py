@@ -50,7 +50,7 @@ async def test_dbus_signals_report_a_client_that_connects_and_disconnects(
     await other.settled()
     assert named(other, "ClientNew") == [(MANAGER_PATH, [client.id, path])]
     ((where, (added, interfaces)),) = named(other, "InterfacesAdded")
-    assert (where, added) == (MANAGER_PATH, path)   # and not the path of the client
+    assert (where, added) == (MANAGER_PATH, path)   # sent by the manager, not by the client
     assert interfaces[CLIENT_INTERFACE]["PID"].value == client.peer.pid
 
     gpu.leave(client)
@@ -182,7 +182,7 @@ async def test_dbus_signal_reports_that_a_client_no_longer_waits_for_its_compute
     await announced(publication, other)
     other.signals.clear()
     becomes(ClientState.WAITING)
-    assert manager.gpus[0].decides()      # a tick, as at the end of a window
+    assert manager.gpus[0].decides()      # the scheduler handles a Tick
     assert await announced(publication, other) == [
         (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})]
     other.signals.clear()

@@ -78,7 +78,7 @@ async def all_that_can() -> None:
         await asyncio.sleep(0)
 
 
-async def test_bus_sends_replies_in_sequence_and_limits_unsent_ones() -> None:
+async def test_bus_sends_replies_in_sequence_and_limits_unsent_replies_of_each_caller() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(CALLS_EACH):
@@ -86,7 +86,7 @@ async def test_bus_sends_replies_in_sequence_and_limits_unsent_ones() -> None:
     bus.take(a_call(":1.2"))
     await all_that_can()
     assert len(bus.waiting) == 1
-    bus.take(a_call(":1.1"))            # no reply has been sent yet
+    bus.take(a_call(":1.1"))  # over the limit: CALLS_EACH replies to this caller are unsent
     assert len(bus.refused) == 1
     gone = 0
     while bus.waiting:
@@ -107,7 +107,7 @@ async def test_dbus_calls_with_queued_replies_are_refused_when_the_daemon_stops(
     for _ in range(3):
         bus.take(a_call(":1.1"))
     await library.close()
-    assert len(bus.refused) == 2        # the first reply is being sent
+    assert len(bus.refused) == 2        # all but the first, whose reply is already being sent
     assert {message.error_name for message in bus.refused} == {NotRunning.bus_name}
 
 

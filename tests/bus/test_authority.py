@@ -46,8 +46,8 @@ class Polkit(Peeper):
         self.silent = self.hangs = False
         self.agent: Path | None = None  # an agent asks for passwords while this file exists
         self.was_asked, self.was_cancelled = asyncio.Event(), asyncio.Event()
-        self.pending: dict[str, Message] = {}       # by their cancellation ids
-        self.asked: list[tuple[str | None, str, int]] = []      # caller, action, flags
+        self.pending: dict[str, Message] = {}       # unanswered checks, by cancellation id
+        self.asked: list[tuple[str | None, str, int]] = []  # caller, action and flags of each check
         bus.add_message_handler(self._answer)
 
     def _answer(self, message: Message) -> Message | bool:
@@ -264,7 +264,7 @@ async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
     monkeypatch.setattr("nvshared.bus.dispatch.PRESENCE_INTERVAL", 0.01)
     async with polkit_on(private.address) as polkit:
         polkit.silent = True
-        for _ in range(3):              # more in all than one user may have
+        for _ in range(3):              # three times as many checks as a user may have pending
             polkit.was_cancelled.clear()
             async with peeper(private.address) as leaver:
                 calls = change(leaver, dispatch.CHECKS_EACH_USER)
@@ -293,7 +293,7 @@ async def test_cancelled_polkit_check_counts_as_pending_until_polkit_answers(
         for message in polkit.pending.values():
             await polkit.bus.send(Message.new_method_return(
                 message, "(bba{ss})", [[False, False, {}]]))
-        await caller.result("ListGPUs")     # answered after the earlier replies
+        await caller.result("ListGPUs")     # after this reply the daemon has read polkit's replies
         assert (await caller.call("SetTQ", "u", [5])).message_type is MessageType.METHOD_RETURN
 
 
@@ -304,7 +304,7 @@ async def test_dbus_call_of_another_user_on_a_private_bus_is_refused_without_ask
         published(manager, private.address),
         peeper(private.address) as caller,
     ):
-        polkit.granted = True           # any process can be polkit there
+        polkit.granted = True           # on a private bus any process can own polkit's name
         name, _ = refusal(await caller.call("SetTQ", "u", [5]))
         assert name == STANDARD + "AccessDenied"
         assert not polkit.asked

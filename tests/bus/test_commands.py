@@ -53,7 +53,7 @@ def in_process(capsys: pytest.CaptureFixture[str]) -> Run:
     def call(arguments: Sequence[str]) -> int:
         try:
             return main(arguments)
-        except SystemExit as end:       # after --help
+        except SystemExit as end:       # argparse raises SystemExit after --help
             return int(end.code or 0)
 
     async def start(*arguments: str) -> Ended:
@@ -142,7 +142,7 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
     assert ended.err == (
         "nvsharectl: 1 program would stand still without nvshared; "
         "end these programs or the holders of their GPU, or wait: nvsharectl drain\n")
-    await over.wait()                   # as the caller has left the bus
+    await over.wait()                   # the daemon ends the drain, as nvsharectl has left the bus
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
 
@@ -426,7 +426,7 @@ async def test_command_with_unwritable_stderr_keeps_its_exit_code(
         ctl: Run, private: PrivateBus, command: str) -> None:
     ended = await run(
         "bash", "-c", f"{QUOTED} {command}", NVSHARE_BUS=private.address,
-        PYTHONUNBUFFERED="",            # Python's default: it buffers output that it cannot write
+        PYTHONUNBUFFERED="",            # unset: Python then buffers output that cannot be written
     )
     assert (ended.code, ended.out, ended.err) == (ExitCode.NO_SUCH_THING, "", "")
 

@@ -32,12 +32,12 @@ OPEN = {
 
 
 def plain(element: ElementTree.Element) -> object:
-    """An element without comments, blanks and the order of its children."""
+    """A form of an XML element that does not depend on comments, blanks or the children's order."""
     return (
         element.tag,
         tuple(sorted(element.attrib.items())),
         sorted((plain(child) for child in element if isinstance(child.tag, str)), key=repr)
-        # The order of arguments means something.
+        # The order of a method's or signal's arguments matters.
         if element.tag not in ("method", "signal")
         else [plain(child) for child in element])
 

@@ -55,7 +55,7 @@ async def test_man_page_com_nvshare_has_an_example_client_that_runs(
     assert line.decode() == f"{client_path(first.id)} {first.peer.pid} idle\n"
     said = asyncio.ensure_future(process.stdout.readline())
     arrived: list[str] = []
-    while not said.done():              # the example listens for signals only after its first line
+    while not said.done():              # the example prints a line before it listens for signals
         arrived.append(client_path(a_client(manager, manager.gpus[1]).id))
         await asyncio.wait([said], timeout=0.2)
     assert said.result().decode().removesuffix(" came\n") in arrived

@@ -16,7 +16,7 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_commands import NVSHARECTL, ROOT, Run, ctl
 
-PATIENCE = 600.0                        # seconds
+PATIENCE = 600.0                        # seconds until a waiting test fails
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 __all__ = ["ctl"]                       # a fixture
 
@@ -38,7 +38,7 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
     process = await asyncio.create_subprocess_exec(
         *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
-        process_group=0,                # one that can be stopped, since its parent is in another
+        process_group=0,  # a process group that ^Z can stop: the parent is in another group
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL))
     os.close(its)
     loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ async def test_top_that_ends_restores_screen_and_cursor(
     shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "5", keys=keys, until=b"q quit",
                                 expected=code, NVSHARE_BUS=private.address)
     assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")
-    assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")       # and the cursor
+    assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")   # the cursor is shown
     assert "Traceback" not in shown
 
 

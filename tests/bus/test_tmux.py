@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux on this machine"),
 ]
-PATIENCE = 600.0                        # seconds
+PATIENCE = 600.0                        # seconds until a test that waits for the screen fails
 LOOK = 0.1
 
 
@@ -91,7 +91,7 @@ async def start(private: PrivateBus, tmp_path: Path) -> AsyncIterator[Start]:
 
 
 def share(manager: Manager) -> None:
-    """One holds the first GPU, one waits for it, another process does not share it."""
+    """On the first GPU one client has a turn, one waits, and a process runs without the library."""
     gpu = manager.gpus[0]
     holder, waiter = a_client(manager, gpu, pid=4_000_001), a_client(manager, gpu, pid=4_000_002)
     gpu.sample = replace(gpu.sample, processes=(Process(os.getpid(), 3 * GIB),))

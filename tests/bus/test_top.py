@@ -63,7 +63,7 @@ async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: P
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"python", b"\r"), (b"No terms are set", b"?"), (b"asks for confirmation", b"\x1b"),
-        (b"No terms are set", b"\x1b[<0;1;24M"),                  # a click on the last line
+        (b"No terms are set", b"\x1b[<0;1;24M"),  # a mouse click on the last line of the screen
         (b"asks for confirmation", b"q")])
     assert str(client.peer.tenant) in shown
     assert GIVEN_BACK in shown

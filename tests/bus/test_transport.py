@@ -197,5 +197,5 @@ async def test_pending_sends_of_dbus_messages_return_when_the_bus_closes_the_con
     await asyncio.gather(*waiting)
     with pytest.raises(OSError, match="reset"):
         await bus.connection.reading
-    bus.connection.post(a_signal(0))        # the connection is closed
+    bus.connection.post(a_signal(0))        # post() on a closed connection raises no error
     await bus.connection.deliver(a_signal(0))

@@ -57,7 +57,7 @@ async def test_listturns_returns_the_last_turns_of_a_client(manager: Manager,
     assert len(turns) == 16
     ago, held, _, _, reason, more = turns[0]
     assert (reason, more) == ("", {})
-    assert ago == held                  # the turn goes on
+    assert ago == held  # the turn has not ended: its length is the time since its start
     assert [(held, reason) for _, held, _, _, reason, _ in turns[1:4]] == [
         (19, "quantum"), (18, "quantum"), (17, "quantum")]
 

@@ -14,15 +14,15 @@ from tests.system import card
 
 RESOURCE = "nvshare.com/gpu"
 DRIVER = "gpu.nvshare.com"
-TOLD = "/run/told"                      # a file of a pod's name here has its program end
+TOLD = "/run/told"  # a file named after a pod in this folder ends the pod's program
 
-# As NVIDIA's container runtime would add the driver of a real card.
+# Host folders for pods, in place of the driver that NVIDIA's container runtime would mount.
 FOLDERS = {"driver": "/usr/lib/nvshared/nvshared/lib/simulator", "card": card.FOLDER, "told": TOLD}
 ENVIRONMENT = {
     "LD_LIBRARY_PATH": FOLDERS["driver"], "NVSHARE_SIM_DIR": card.FOLDER,
     "NVSHARE_SIM_MEMORY": f"{card.MEMORY}M",
 }
-# Pod security "restricted", and a root that nobody writes to.
+# Pod security level "restricted", with a read-only root file system.
 RESTRICTED = {
     "runAsNonRoot": True, "runAsUser": 65534, "readOnlyRootFilesystem": True,
     "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
@@ -34,11 +34,11 @@ def pod(
     name: str, memory: int = 16, *, annotations: Mapping[str, str] | None = None,
     security: Mapping[str, Any] | None = None, seed: int = 1, claimed: str = "",
 ) -> dict[str, Any]:
-    """One that computes on so many MiB of the GPU until it is told to end; then it checks.
+    """A pod that computes on `memory` MiB of the GPU until told to end, and checks the results.
 
-    `claimed`: the name of a claim, where it does not ask for a share.
+    `claimed`: the name of the claim of a pod that does not request a share.
     """
-    # What it writes is for nobody: it finds that the program is gone.
+    # `echo` writes to a pipe, so that the loop ends with SIGPIPE when the program has ended.
     program = (
         f"while [ ! -e {TOLD}/{name} ]; do sleep 0.1; echo; done | exec nvshare-workload --json "
         f"--until-told --rounds 1 --memory {memory}MiB --chunk 8MiB --cpu-ms 5 --seed {seed}"
@@ -83,8 +83,8 @@ def claim(
 
 
 def deployment(name: str) -> dict[str, Any]:
-    """One that wants there to be such a pod, whatever becomes of it: where one is refused, or lost
-    with its node, it makes another."""
+    """A deployment of one pod() without annotations; Kubernetes replaces a pod that is refused, or
+    lost with its node."""
     labels = {"app": name}
     spec = pod(name)["spec"] | {"restartPolicy": "Always"}
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -100,10 +100,10 @@ class Cluster(Node):
 
     @contextmanager
     def stopped(self, *units: str) -> Iterator[None]:
-        """These units of the device plugin do not run meanwhile.
+        """Stops these units of the device plugin while the `with` block runs.
 
-        Kubelet counts no share within the block, and all after it: a pod that kubelet admitted
-        while a unit restarts would fail for good.
+        Waits until kubelet counts no share, and at the end ten shares again: a pod that kubelet
+        admitted while a unit restarts would fail for good.
         """
         self.run("systemctl", "stop", *units)
         self.until(lambda: self.allocatable() == 0, "no share is offered")

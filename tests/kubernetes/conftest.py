@@ -33,7 +33,7 @@ MAKE_IMAGE = MANIFESTS / "image.py"
 VERSIONS = pytest.StashKey[dict[str, str]]()
 TESTS = pytest.StashKey[dict[str, dict[str, object]]]()
 
-# What is in the image of all pods, and of the sandboxes, which sleep.
+# Files of the image of all pods and of the pods' sandboxes, which run `sleep`.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 LIBRARIES = "lib/x86_64-linux-gnu"
 FILES = {
@@ -103,7 +103,7 @@ def copy_manifests(cluster: Cluster, there: str) -> str:
     """Copies packaging/kubernetes to the folder `there` of the node."""
     for path in sorted(MANIFESTS.rglob("*")):
         place = f"{there}/{path.relative_to(MANIFESTS)}"
-        if path.is_symlink():           # of the chart, to kustomize's files
+        if path.is_symlink():           # links in the chart's folder to kustomize's files
             cluster.run("mkdir", "-p", str(Path(place).parent))
             cluster.run("ln", "-sfn", str(path.readlink()), place)
         elif path.is_file():

@@ -3,9 +3,9 @@
 
     etcd ◄─ API server ◄─ scheduler, controllers, kubelet ─► containerd ─► pods
 
-What the machine that runs the tests does not allow is done without: kubelet leaves the settings
-of the whole machine alone, and where that machine's systemd has bound the controllers to control
-groups v1, the node is one of these.
+The node does without what the machine that runs the tests does not allow: kubelet changes no
+setting of the whole machine, and where systemd on that machine has the controllers in control
+groups v1, the node uses v1 too.
 """
 
 import base64
@@ -17,23 +17,23 @@ from typing import Any
 from tests.system.container import GROUPS, Container
 from tests.system.tree import prepared
 
-NAME = "gpuhost"                        # as the tree has it, and so kubelet
+NAME = "gpuhost"  # the host name in the container's tree, and so the node's name
 ADDRESS = "10.99.0.1"
-MANIFESTS = "/etc/kubernetes/manifests" # of static pods
-HERE = "/opt/kubernetes"                # the programs, in the container
+MANIFESTS = "/etc/kubernetes/manifests" # folder of the manifests of static pods
+HERE = "/opt/kubernetes"                # the folder of Kubernetes' programs in the container
 IMAGE = "localhost/nvshare:1"
 
 INSTALLED = ("containerd", "runc", "containernetworking-plugins", "iproute2", "openssl")
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
 
-# Where the controllers are in control groups v2, which pods need all of.
+# On hosts with control groups v2: pods need all controllers.
 UNIFIED = GROUPS + """
 for name in $(cat /sys/fs/cgroup/cgroup.controllers); do
     echo "+$name" >/sys/fs/cgroup/cgroup.subtree_control
 done
 """
-# A group of our own in each hierarchy. Its systemd is told to take them all; nspawn shows them
-# to it read-only, until `ground` below.
+# On hosts with control groups v1: a group for the container in each hierarchy. The container's
+# systemd uses all hierarchies, which nspawn mounts read-only and GROUND below makes writable.
 LEGACY = """
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=0
 for name in CONTROLLERS systemd; do
@@ -46,8 +46,8 @@ for name in CONTROLLERS systemd; do
 done
 """.replace("CONTROLLERS", " ".join(CONTROLLERS))
 
-# After each boot, before all else. Kubelet wants shared mounts, a log of the kernel and a way out.
-# What it would set for the whole machine, which is not ours to change, is shown to it as set.
+# Runs first after each boot. Kubelet needs shared mounts, /dev/kmsg and a default route. Files with
+# the values that kubelet would set for the whole machine are mounted over the kernel's settings.
 GROUND = """
 for pair in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \\
         kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
@@ -63,7 +63,7 @@ ip link set node0 up
 ip route replace default dev node0
 """
 
-CDI = "enable_cdi = "                   # of containerd's configuration
+CDI = "enable_cdi = "                   # the setting for CDI in containerd's configuration
 CONTAINERD = f"""
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -98,7 +98,7 @@ KUBELET = {
     "resolvConf": "", "staticPodPath": MANIFESTS,
 }
 
-# By their names as programs, in the order in which they are started.
+# Options of Kubernetes' programs by program name, in the order in which the programs start.
 PKI = "/etc/kubernetes/pki"
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "etcd": (

@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 
 FOLDER_VARIABLE = "NVSHARE_KUBERNETES"
-# In place of the distribution's, where the folder has them: Debian 12's knows no CDI devices.
+# Programs that replace Debian's where the folder has them: Debian 12's know no CDI devices.
 RUNTIME = ("containerd", "containerd-shim-runc-v2")
 NAMES = (
     "kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "etcd", "kubectl",
 )
 
-BESIDES = ("helm",)                     # tests of it are left out where there is none
+BESIDES = ("helm",)                     # tests of helm are skipped where helm is not installed
 
 
 def find() -> dict[str, Path]:

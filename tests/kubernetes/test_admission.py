@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API server's own policies refuse of annotations, and make of nvidia.com/gpu.
+"""Annotations that the admission policies refuse, and what the policies make of nvidia.com/gpu.
 
-They are taken by a server that evaluates them, and no webhook is there.
+The API server evaluates the policies itself, without a webhook.
 """
 
 import json

@@ -56,7 +56,7 @@ def devices(cluster: Cluster) -> list[dict[str, Any]]:
 def created(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[str]:
     """Numbers of the parameters that the API server accepts in a claim, a template or a class."""
     claims = [claim(f"c{number}", **one) for number, one in enumerate(said)]
-    for number, one in enumerate(said):     # also where there are none
+    for number, one in enumerate(said):     # claim() adds no config for empty parameters
         config = [{"opaque": {"driver": DRIVER, "parameters": one}}]
         claims[number]["spec"]["devices"]["config"] = config
         claims += [
@@ -72,7 +72,7 @@ def created(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def taken(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parameters that the API server accepts in all three. Fails if it accepts one in fewer."""
+    """The parameters accepted in claim, template and class. Fails if not accepted in all three."""
     names = created(cluster, said)
     assert all(names.count(name) == 3 for name in names)
     return [said[number] for number in sorted(map(int, set(names)))]
@@ -98,7 +98,7 @@ def test_pod_gets_a_share_by_a_cdi_device_when_the_runtime_supports_cdi(cluster:
     assert "/usr/lib/nvshare/libnvshare.so" in cluster.output("cat", f"{process}/maps")
     mounts = cluster.output("cat", f"{process}/mounts").splitlines()
     (options,) = [line.split()[3] for line in mounts if line.split()[1] == "/usr/lib/nvshare"]
-    assert {"ro", "nodev"} <= set(options.split(","))   # the latter in our CDI file alone
+    assert {"ro", "nodev"} <= set(options.split(","))   # only nvshare-kubelet's CDI file sets nodev
     cluster.finish("one")
 
 

@@ -16,8 +16,8 @@ from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.node import ADDRESS, IMAGE, NAME, PKI
 from tests.system import card
 
-# But Kubeflow's and Kueue's, of which the API server knows nothing, and one whose namespace would
-# have to be there before: test_claims.py applies it.
+# All examples except Kubeflow's and Kueue's, for which the API server has no resource types, and
+# quota.yaml, which needs an existing namespace: test_claims.py applies quota.yaml.
 EXAMPLES = sorted({path.name for path in MANIFESTS.glob("examples/*")} - {
     "kubeflow-notebook.yaml", "kueue.yaml", "quota.yaml"})
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
@@ -25,7 +25,7 @@ KINDS = ",".join((
     "namespaces", "daemonsets", "configmaps", "serviceaccounts", "clusterroles",
     "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings"))
 EVENTS = "/api/v1/namespaces/default/events"
-# No kube-proxy is there, so pods find the API server where it is.
+# Without a kube-proxy, pods connect to the API server's own address.
 SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
 # kubectl would read the pod before.
 SEND = """
@@ -39,7 +39,7 @@ try:
 except urllib.error.HTTPError as error:
     print(error.read().decode())
 """
-# What makes no sense is refused by nvshare-kubelet, not by the API server.
+# Without the policy nvshare-kubelet, not the API server, refuses wrong annotations.
 WITHOUT_POLICY = {
     "$patch": "delete", "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "nvshare-annotations"},
@@ -284,7 +284,7 @@ def test_init_container_installs_the_library_without_a_device_plugin(
 ) -> None:
     one = pod("it")
     (main,) = one["spec"]["containers"]
-    del main["resources"]               # by hand, without a device plugin
+    del main["resources"]               # without a device plugin no node offers the shares
     folder = {"name": "library", "mountPath": "/nvshare"}
     sockets = {"name": "sockets", "mountPath": "/run/nvshare", "readOnly": True}
     main["volumeMounts"] += [folder, sockets]

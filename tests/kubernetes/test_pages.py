@@ -18,7 +18,7 @@ from tests.system.packages import Packages
 
 WORK = "/root/nvshared"                 # where the administrator has the sources
 PAGES = ("kubernetes.md", "strategies.md")
-RAN: set[tuple[str, str]] = set()       # commands of a page
+RAN: set[tuple[str, str]] = set()       # page and command of each command that a test has run
 
 
 def sections(page: str) -> dict[str, list[str]]:

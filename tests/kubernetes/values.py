@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What annotations and the parameters of claims may be, and what not: for nvshare-kubelet and for
+"""Accepted and refused values of annotations and of claim parameters, for nvshare-kubelet and for
 the API server's policies."""
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NO_SIZE = (
     "999999999999999Ti", "0000000000000004Gi", "1.0000000000000001Gi", "४Gi", "4 G i", "-4Gi", "4B",
 )
 
-# By annotation: good ones, bad ones.
+# By annotation: accepted values, refused values.
 VALUES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nvshare.com/gpu-core-limit": (WHOLE, (*NO_NUMBER, "101", "1000")),
     "nvshare.com/gpu-core-request": (WHOLE, (*NO_NUMBER, "101", "1000")),
@@ -30,7 +30,7 @@ VALUES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nvshare.com/weight": ((*WHOLE, "101", "1000"), (*NO_NUMBER, "1001")),
 }
 
-# Of claims: good ones, bad ones.
+# Accepted and refused parameters of claims.
 PARAMETERS: tuple[tuple[dict[str, object], ...], tuple[dict[str, object], ...]] = (
     (
         {}, {"weight": 1}, {"weight": 1000}, {"weight": "200"}, {"priority": "background"},

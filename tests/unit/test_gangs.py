@@ -176,7 +176,7 @@ def test_gang_with_an_unresponsive_member_frees_the_cards_of_its_other_members(
     assert not alone[0].work
 
 
-def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
+def test_gang_waits_for_missing_ranks(machine: Machine) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)

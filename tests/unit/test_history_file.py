@@ -385,7 +385,7 @@ def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
     assert not list(path.parent.glob("*.aside*"))
 
 
-async def test_history_refuses_queries_of_a_user_beyond_a_maximum_of_pending_ones(
+async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pending_queries(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks: list[tuple[Future[QueryResult], Callable[[], QueryResult]]] = []
 

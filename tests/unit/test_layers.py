@@ -130,7 +130,7 @@ def test_python_modules_have_no_import_cycle() -> None:
         edges = {name: targets for name, targets in edges.items() if name not in ends}
 
 
-def test_third_party_libraries_are_imported_only_in_their_packages() -> None:
+def test_third_party_library_is_imported_only_by_the_modules_listed_for_that_library() -> None:
     for module, name in ((name_of(path), name) for path in MODULES for name in imported(path)):
         here = {module, module.split(".")[0]}
         library = name.split(".")[0]

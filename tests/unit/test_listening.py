@@ -79,7 +79,7 @@ def test_close_of_the_listening_socket_keeps_a_file_that_replaced_the_socket(pat
     listening.close()
 
 
-def test_listening_at_an_impossible_path_or_a_file_is_refused_with_the_reason(
+def test_listening_at_a_path_too_long_or_at_or_below_a_regular_file_is_refused_with_the_reason(
         tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
         Listening(tmp_path / ("x" * 120))

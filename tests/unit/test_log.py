@@ -27,7 +27,7 @@ def root() -> Iterator[logging.Logger]:
     logger.setLevel(level)
 
 
-def test_log_lines_of_a_record_each_have_its_priority() -> None:
+def test_each_log_line_of_a_record_has_the_priority_of_the_record() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError:

@@ -427,7 +427,7 @@ def test_prefetch_skips_clients_that_wanted_a_single_turn() -> None:
 
 
 @pytest.mark.parametrize("cause", ["another client", "its victim", "the setting"])
-def test_prefetch_is_cancelled_when_another_client_or_its_victim_wants_a_turn_or_when_turned_off(
+def test_prefetch_is_cancelled_when_turned_off_or_when_a_victim_or_third_client_wants_a_turn(
         cause: str) -> None:
     talk = regular(step=2)
     coming = on_its_way(talk)

@@ -197,7 +197,7 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
     return answer.beyond >= int(size * GIB)
 
 
-def test_allocations_too_large_for_the_card_and_commits_share_unpromised_host_memory() -> None:
+def test_host_memory_is_promised_once_to_either_a_commit_or_an_allocation_beyond_the_card() -> None:
     talk = Talk(capacity=100, host=64)          # of which 4 are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)

@@ -225,7 +225,7 @@ def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
     assert len(plain.turns) > 5
 
 
-def test_time_in_which_programs_of_a_tenant_run_together_is_charged_to_it_once() -> None:
+def test_time_in_which_several_programs_of_a_tenant_run_is_charged_to_the_tenant_once() -> None:
     world = Tenancy()
     hooks = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
     hooks.append(world.program("user:bob", size=3600 * MIB))
@@ -679,7 +679,7 @@ def test_tenant_compute_limit_holds_for_new_programs_until_it_is_removed() -> No
     assert world.computed(hook, time=4 * SECOND) > [0.9]
 
 
-def test_tenant_with_two_running_programs_is_charged_despite_a_false_report_of_one() -> None:
+def test_tenant_is_charged_in_full_if_one_of_two_running_programs_reports_too_little_time() -> None:
     talk = Talk()
     talk.tell(TenantChanged("user:alice", TenantTerms(compute_limit=50)))
     for client in (1, 2):

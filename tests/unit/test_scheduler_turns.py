@@ -120,7 +120,7 @@ def test_holders_are_stopped_only_once_together_they_free_enough_for_the_queue_h
 
 
 @pytest.mark.parametrize(("waited", "overtakes"), [(10, True), (TQ - 1, False)])
-def test_client_behind_a_blocked_queue_head_runs_until_the_holders_turns_end_but_not_near_the_end(
+def test_client_behind_a_blocked_queue_head_runs_unless_the_holders_turns_end_soon(
         waited: int, overtakes: bool) -> None:
     talk = Talk()
     talk.run(1, 50)

@@ -61,7 +61,7 @@ def test_subuid_line_without_a_possible_user_or_range_is_ignored(lent: Path, lin
     assert subordinate.owner(99) == lender(99) == 99
 
 
-def test_owner_of_a_subuid_changes_with_the_subuid_file_and_is_itself_if_that_is_invalid(
+def test_owner_of_a_subuid_follows_the_subuid_file_and_is_the_subuid_if_the_file_is_invalid(
         lent: Path) -> None:
     lent.write_text("# of this machine\n\n1001:x:3\n1001:5\n1000:100000:65536\n")
     assert subordinate.owner(100001) == ALICE

@@ -12,7 +12,7 @@ from nvshared.sharing.gpu import ClientTerms
 from nvshared.units import GIB
 
 
-def test_terms_set_by_the_administrator_override_those_of_the_clients_owner() -> None:
+def test_terms_set_by_the_administrator_override_terms_set_by_the_clients_owner() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
     made = made.having("suspended", True, by_owner=True)

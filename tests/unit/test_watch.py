@@ -113,7 +113,7 @@ async def test_config_watch_reports_a_change_made_before_it_runs(
     await watched.noticed()
 
 
-async def test_config_watch_waits_until_a_file_stays_as_it_is(
+async def test_config_watch_reports_a_file_only_once_the_file_no_longer_changes(
         changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
     watched = changes(file)
