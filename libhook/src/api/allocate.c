@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wraps cuMemAlloc and cuMemFree. Where the current context's GPU has a client, memory is swappable
- * (allocation.h), but for that of CUDA 2's 32-bit functions, which counts as pinned. */
+ * (allocation.h), except memory of CUDA 2's 32-bit functions, which counts as pinned. */
 #include "api/wrapper.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts the memory of arrays as pinned: the driver lays arrays out for textures, so they cannot be
- * swapped. Their sizes are computed, as an H200 confirms: rows of a multiple of 64 bytes, in groups
+ * swapped. Sizes are computed (confirmed on an H200): each row is a multiple of 64 bytes, in groups
  * of 8 rows (16 to 128 for higher arrays); small arrays share units of 64 KiB (assumed). */
 #include "api/wrapper.h"
 

@@ -30,7 +30,7 @@ static struct primary {
     bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES + 1];                            /* protected by contexts_lock */
 
-/* The holder of contexts_lock takes no other lock and calls no driver function. */
+/* With contexts_lock held, no other lock is taken, and no driver function is called. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
@@ -179,7 +179,7 @@ EXPORT CUresult cuCtxDetach(CUcontext context)
     return REAL(cuCtxDetach)(context);
 }
 
-/* Opens or closes the current context's device's access to the memory of `other`'s device. */
+/* Lets the current context's device access the memory of `other`'s device, or ends that access. */
 static CUresult peer_access(CUcontext other, bool open)
 {
     CUcontext owner;
@@ -220,7 +220,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 RELEASE(cuDevicePrimaryCtxRelease, false, false)
 RELEASE(cuDevicePrimaryCtxRelease_v2, false, false)
-/* The reset's first version drops all references. The second keeps them and the empty context. */
+/* The reset's first version drops all references. Version 2 keeps them and the empty context. */
 RELEASE(cuDevicePrimaryCtxReset, true, false)
 RELEASE(cuDevicePrimaryCtxReset_v2, true, true)
 

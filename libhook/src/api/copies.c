@@ -20,14 +20,14 @@ static bool is_on_device(CUmemorytype type)
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Whether `copy` is between such cards; *peer then describes the copy for cuMemcpy3DPeer. */
+/* Whether `copy` is between cards without access; *peer then describes it for cuMemcpy3DPeer. */
 static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
 {
     CUcontext to_context, from_context;
     if (copy == NULL || !is_on_device(copy->srcMemoryType) || !is_on_device(copy->dstMemoryType)
         || !memory_apart(copy->dstDevice, copy->srcDevice, &to_context, &from_context))
         return false;
-    /* The two structures differ by the contexts, which are reserved in the first. */
+    /* CUDA_MEMCPY3D has reserved fields in place of the contexts of CUDA_MEMCPY3D_PEER. */
     memcpy(peer, copy, sizeof *peer);
     peer->srcMemoryType = peer->dstMemoryType = CU_MEMORYTYPE_DEVICE;
     peer->srcContext = from_context;
@@ -219,9 +219,9 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
 }
 
 /* The kinds of wrappers of copies in hooks.def. Each passes the gate and records the bytes and the
- * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. Where
- * `apart` is true, `instead` makes the copy. Both may use the variables below; `stream` is the
- * stream of the call. COPYING_LINE: bytes in a row; COPYING_SHAPE: described by a structure. */
+ * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. If `apart`
+ * is true, `instead` makes the copy; both expressions may use the variables below, `stream` is
+ * the call's. COPYING_LINE copies contiguous bytes, COPYING_SHAPE a shape given by a structure. */
 #undef COPYING
 #define COPYING(name, stream_, direction, bytes, waits, apart, instead, parameters)        \
     SIGNATURE(name, parameters)                                                            \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call of a newer driver's function with unknown arguments passes the gate, and sixteen words of
- * arguments, perhaps more than it has, are forwarded. Floating-point arguments would be lost; no
- * function that submits work takes one. A drain waits for the submitted work, but its bus load is
- * not seen, and a captured call waits at a closed gate. A function after which the library would
- * have to keep track of work or memory pins all memory of the program at its first call. */
+/* A call of a newer driver's function with unknown arguments passes the gate and is forwarded with
+ * sixteen 64-bit arguments, perhaps more than the function has. Floating-point arguments would be
+ * lost; no function that submits work takes one. A drain waits for the submitted work, but its bus
+ * load is not seen, and a captured call waits at a closed gate. A function after which the library
+ * would have to keep track of work or memory pins all memory of the program at its first call. */
 #include "api/newer_calls.h"
 
 #include "api/wrapper.h"

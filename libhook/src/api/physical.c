@@ -108,7 +108,7 @@ static CUresult pin_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* Pin memory to which an NVLink switch, or other cards over a fabric, may write afterwards. */
+/* These wrappers pin memory to which an NVLink switch or other cards may write afterwards. */
 SERVED(cuMulticastBindAddr, FAILED(pin_range(p3, p4)),
     (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long))
 SERVED(cuMulticastBindMem, FAILED(vmm_pin_in_place(&p3)),

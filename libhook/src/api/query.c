@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers queries about the library's memory, resident or not, as the driver does for memory of
- * cuMemAlloc (an H200 with driver 580). Exported memory is pinned. */
+ * cuMemAlloc (an H200 with driver 580). Functions that export memory pin it. */
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
@@ -9,7 +9,7 @@
 #include "memory/vmm.h"
 #include "pool/pool.h"
 
-/* Set in the library's buffer and block ids, which thus differ from the driver's. */
+/* Set in the library's ids of buffers and memory blocks, which thus differ from the driver's. */
 #define OUR_ID (1ull << 62)
 
 /* Describes an address outside all allocations. */
@@ -139,7 +139,7 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
     return CUDA_SUCCESS;
 }
 
-/* Functions for host memory. The driver refuses them for memory of cuMemAlloc, but answers as for
+/* Functions for host memory. The driver refuses memory of cuMemAlloc here, but answers as for
  * portable host memory where the program has mapped memory itself (an H200 with driver 580). */
 
 static bool is_mapped_by_program(const void *memory)
@@ -167,7 +167,7 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
     return CUDA_SUCCESS;
 }
 
-/* As from the driver, which reports HOST_MEMORY_NOT_REGISTERED only for unknown memory. */
+/* As the driver: HOST_MEMORY_NOT_REGISTERED is its answer only for unknown memory. */
 SERVED(cuMemHostUnregister, INVALID_IF(memory_is_ours((uintptr_t)p1) || is_mapped_by_program(p1)),
     (void *))
 

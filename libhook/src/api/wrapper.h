@@ -54,7 +54,7 @@
         return result;                                                     \
     }
 
-/* In variants for per-thread default streams (_ptsz) NULL means the thread's default stream. */
+/* In functions for per-thread default streams (_ptsz) NULL means the thread's default stream. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
 /* Repeats a call that failed, without effect, for want of memory, while more room is granted. */
@@ -99,8 +99,8 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
 #define COUNTED_DESTROY(name, kind, type)                                  \
     NOTED(name, pinned_forget(counted_key(kind, (uint64_t)p1)), (type))
 
-/* Memory at the location counts for the client of this device; CU_DEVICE_CPU: host memory, or
- * invalid. For a locality domain (CUDA 13.4) or an unknown type, so that no memory goes uncounted,
+/* The device to which memory at `location` counts; CU_DEVICE_CPU: host memory, or an invalid
+ * location. For a locality domain (CUDA 13.4) or an unknown type, so that no memory goes uncounted,
  * the device in the lowest byte of `id`, or else the current device. */
 static inline CUdevice counted_device(CUmemLocation location)
 {

@@ -49,10 +49,10 @@ static reclaimer *const RECLAIMERS[] = {
     spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
 };
 
-/* Held by the thread that attaches a client, which may take memory_lock while it holds this. */
+/* Locked by a thread that attaches a client and may lock memory_lock meanwhile. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A message says that the program waits for the daemon. Protected by attach_lock. */
+/* A message has said that the program waits for the daemon. Protected by attach_lock. */
 static bool waits_for_daemon;
 
 static void print_wait(const char *problem, const char *consequence)
@@ -102,7 +102,7 @@ static const char *refusal_text(unsigned reason)
         : "refuses this program for a reason this library does not know";
 }
 
-/* Sends HELLO and reads the answer. Returns NULL, or a message why the client is not admitted. */
+/* Sends HELLO and reads the answer. NULL, or the reason why the client is not admitted. */
 static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
@@ -213,7 +213,7 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* False: prints why the program must use this GPU unshared; once, if that holds for all GPUs. */
+/* False: this GPU must be used unshared. Prints why, only once if that holds for all GPUs. */
 static bool may_share(CUdevice device)
 {
     static bool reported;

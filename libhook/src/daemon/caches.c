@@ -17,12 +17,12 @@
 
 _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each");
 
-static _Atomic uint64_t asked;       /* bits: values of nvshare_trim_wait() */
+static _Atomic uint64_t asked;       /* a bit for each value of nvshare_trim_wait() */
 /* Futex word (bell.h) on which nvshare_trim_wait() sleeps, rung after a bit of `asked` is set. */
 static _Atomic uint32_t asked_anew;
 static _Atomic bool has_thread;
 
-/* One for each client, by index. Protected by memory_lock. */
+/* One for each client, indexed by client->index. Protected by memory_lock. */
 static struct caches {
     /* No other client has needed memory since the program's last turn ended. */
     bool needless;

@@ -18,10 +18,10 @@ enum caches_occasion {
  * afterwards. */
 __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 
-/* The rest is for service threads. */
+/* The functions below are for service threads. */
 
-/* Asks the program, unless it was asked for this reason since caches_rest(). Called repeatedly
- * while other clients wait for the card. */
+/* Asks the program, unless it was asked for this reason since the last caches_rest(). Called
+ * repeatedly while other clients wait for the card. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
 /* Called while no other client waits: caches_ask() may then ask again. */
 void caches_rest(struct client *client);

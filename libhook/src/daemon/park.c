@@ -75,7 +75,7 @@ struct entry {                       /* of getdents64(2); readdir() allocates me
     char name[];
 };
 
-/* The state of the first other thread that does not sleep; RESTS and a hash: all sleep. */
+/* The state of the first other thread that does not sleep; RESTS, and a hash: all threads sleep. */
 static enum thread_state read_thread_states(uint64_t *hash)
 {
     _Alignas(struct entry) char entries[4096];
@@ -104,7 +104,7 @@ static bool wanted(void)
     return stubs_called() || gate_has_waiters();
 }
 
-/* Waits, with the stubs closed, until all other threads sleep. PARK_DONE, or the reason why not. */
+/* Waits, with the stubs closed, until all other threads sleep. PARK_DONE, or why they do not. */
 static enum nvshare_park await_threads_asleep(bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;
@@ -157,7 +157,7 @@ static bool introduce(const struct client *client, const struct nvshare_report *
            && (report.flags & NVSHARE_WANTS) != 0;
 }
 
-/* Gives the handle a new connection. Returns what introduce() returns. */
+/* Connects anew under the same handle. Returns the result of introduce(). */
 static bool reconnect(const struct client *client, const struct nvshare_report *hello)
 {
     int next = connection_open();
@@ -172,7 +172,7 @@ static bool reconnect(const struct client *client, const struct nvshare_report *
     return introduce(client, hello, 0);
 }
 
-/* Returns with UNPARK in `order`. `hello`, `wake`: reports from the time of parking. */
+/* Returns when UNPARK is in *order. `hello`, `wake`: reports made when the program was parked. */
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *wake, struct nvshare_order *order)
 {

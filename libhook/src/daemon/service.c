@@ -43,7 +43,7 @@
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
 
-/* One for each client, by index; used by the client's service thread only. */
+/* Indexed by client->index; used by the client's service thread only. */
 static struct service {
     struct activity activity;
     bool connected;                  /* a daemon was connected at the last keep_connection() */
@@ -161,7 +161,7 @@ static void await_order(struct client *client, int64_t timeout_us, bool drains)
     own_file_close(descriptor);
 }
 
-/* `rest` of drain_terms. */
+/* The function `rest` of drain_terms: carries out orders between two polls of a drain. */
 static void await_order_in_drain(void *client, uint64_t us)
 {
     pthread_mutex_unlock(&service_lock);
@@ -169,7 +169,7 @@ static void await_order_in_drain(void *client, uint64_t us)
     pthread_mutex_lock(&service_lock);
 }
 
-/* The program may write to its memory from now on. */
+/* Called before the gate opens: from then on the program may write to its memory. */
 static void begin_turn(struct client *client)
 {
     client->running = true;
@@ -312,8 +312,8 @@ static void evict(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* Carries out an order. service_lock is held; a drain releases it. `descriptor`: came with the
- * order, or -1; the caller closes it. */
+/* Carries out an order. service_lock is held; a drain releases it. `descriptor`: the file
+ * descriptor that came with the order, or -1; the caller closes it. */
 static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
@@ -381,9 +381,9 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
     }
 }
 
-/* Reconnects. A program that waits for a daemon looks as if it hung, so a message is printed
- * once. A service manager may accept connections for a daemon that cannot start: only an order
- * proves that it is alive. */
+/* Reconnects. A program that waits for a daemon looks as if it hung, so a message is printed once.
+ * A service manager may accept connections for a daemon that cannot start: only an order proves
+ * that the daemon is alive. */
 static int64_t keep_connection(struct client *client)
 {
     struct service *service = &services[client->index];
@@ -497,9 +497,9 @@ static int64_t store(struct client *client)
     return store_step(client);
 }
 
-/* Bounds the work in flight while the client runs and others wait or are watched by it
- * (inflight.c). A client that could not be drained is paced only after RUN with STEP: its work may
- * wait for work that it is about to submit. */
+/* Bounds the work in flight while the client runs and other clients wait, or while it watches
+ * urgent clients (inflight.c). A client that could not be drained is paced only after RUN with
+ * STEP: its work may wait for work that it is about to submit. */
 static int64_t pace(struct client *client)
 {
     bool held_back = client->socket >= 0 && client->running

@@ -3,8 +3,8 @@
 
 struct client;
 
-/* For programs: ends the process's turns on all GPUs once the work submitted so far is done,
- * unless it submits more. Does not wait. Returns the number of clients; 0 in a forked child. */
+/* For programs: ends the process's turns on all GPUs once the work submitted so far is done, unless
+ * more work is submitted. Does not wait. Returns the number of clients; 0 in a forked child. */
 __attribute__((visibility("protected"))) int nvshare_release(void);
 
 void *service_run(void *client);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message says after two
- * seconds that and why it waits, and when it goes on. The daemon knows the reason of a wait at
- * the gate, which the library requests once (NVSHARE_WAITING). */
+/* A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message says after two seconds
+ * that the program waits and why, and a second message that it goes on. The daemon knows the reason
+ * of a wait at the gate, which the library requests once (NVSHARE_WAITING). */
 #include "daemon/waiting.h"
 
 #include "driver/log.h"
@@ -10,7 +10,7 @@
 
 #define PRINT_AFTER_US 2000000
 
-/* One for each client, by index; used by the client's service thread only. */
+/* Indexed by client->index; used by the client's service thread only. */
 static struct {
     uint64_t since;                  /* us: begin of the wait; 0: no thread waits */
     bool requested, printed;         /* the reason of this wait was requested, was printed */

@@ -8,7 +8,7 @@
 struct client;
 struct nvshare_order;
 
-/* Service thread. Returns the us until the next call. */
+/* Called by the service thread. Returns the us until the next call. */
 int64_t waiting_step(struct client *client);
 /* Prints the reason for the wait, from the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);

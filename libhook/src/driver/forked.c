@@ -7,7 +7,7 @@
 
 #include "driver/own_file.h"
 
-/* fork() waits at most 1 s for UNFORKED blocks: a driver call in one may never return. */
+/* fork() waits at most 1 s for code under UNFORKED, where a driver call may never return. */
 #define TRIES_MOST 10000
 #define TRY_NS 100000
 
@@ -17,7 +17,7 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* Bounds of the variables that a child resets: .bss, so neither KEPT_IN_CHILD nor initialised. */
+/* Bounds of .bss, which a child resets: variables that are not KEPT_IN_CHILD or initialised. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
@@ -56,7 +56,7 @@ static void in_parent(void)
 __attribute__((no_sanitize("address", "thread"))) static void reset_variables(void)
 {
     for (volatile char *byte = __bss_start; byte < _end; byte++)
-        if (*byte != 0)              /* else the write would copy a page of the parent's */
+        if (*byte != 0)              /* else the write would copy a page of the parent */
             *byte = 0;
 }
 

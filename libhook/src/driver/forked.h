@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In a forked child the driver refuses each call, and another thread of the parent may have held
- * any lock. The child resets the library's variables; its wrappers only call the driver. */
+/* In a forked child the driver refuses each call, and locks that other threads of the parent held
+ * stay locked. The child resets the library's variables; its wrappers only call the driver. */
 #pragma once
 
 #include <pthread.h>
@@ -17,8 +17,8 @@ void forks_watch(void (*release)(void), void (*wake)(void));
 
 bool is_forked_child(void);
 
-/* UNFORKED: until the end of the block fork() waits: a child would keep a descriptor that the block
- * has opened and not yet registered (own_file.h). Such blocks are short and not nested. */
+/* UNFORKED: until the end of the scope fork() waits. Otherwise a child would keep a descriptor that
+ * is open and not yet registered (own_file.h). Such scopes are short and not nested. */
 sigset_t unforked_begin(void);
 void unforked_end(const sigset_t *before);
 #define UNFORKED AT_END(unforked_end) const sigset_t signals_before = unforked_begin()

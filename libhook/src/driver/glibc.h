@@ -34,7 +34,7 @@ OLDEST(pthread_once, "GLIBC_2.2.5") OLDEST(pthread_setname_np, "GLIBC_2.12")
 OLDEST(pthread_setspecific, "GLIBC_2.2.5") OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
-/* What pthread_atfork() calls; its NULL: this library is never unloaded. Missing in musl. */
+/* pthread_atfork() calls it; last argument NULL: this library is never unloaded. musl lacks it. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 #define pthread_atfork(before, parent, child) \

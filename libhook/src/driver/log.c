@@ -23,13 +23,13 @@
 
 #define DESCRIPTORS_SEARCHED 256
 
-/* The file that is stderr at the start. The program may later put a data file at number 2. */
+/* The file at descriptor 2 at the start. Later the program may open a data file at this number. */
 static KEPT_IN_CHILD struct {
     bool exists;
     struct file_identity file;
 } first_stderr = { .exists = false };
 
-/* The only constructor: main() may redirect stderr and restrict the processors. */
+/* The only constructor: main() may then redirect stderr and restrict the processors. */
 __attribute__((constructor)) static void note_start(void)
 {
     int error = errno;
@@ -38,7 +38,7 @@ __attribute__((constructor)) static void note_start(void)
     errno = error;
 }
 
-/* Whether the program has put the pipe `now` at number 2 on purpose, as Jupyter's kernels do to
+/* Whether the program has put the pipe `now` at descriptor 2 on purpose, as Jupyter's kernels do to
  * show output beneath the cell: dup2() leaves the source open. A pipe that merely got the free
  * number 2 has no second descriptor of its writing end. */
 static bool is_redirected(const struct file_identity *now)
@@ -52,7 +52,7 @@ static bool is_redirected(const struct file_identity *now)
     return found;
 }
 
-/* Whether descriptor 2 is the original stderr or was redirected to a pipe; *mode: that file's. */
+/* Whether descriptor 2 is the original stderr or a pipe by redirection; *mode: its st_mode. */
 static bool has_stderr(mode_t *mode)
 {
     struct file_identity now;
@@ -84,8 +84,8 @@ static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
         written = write(again, text, length);
         close(again);
     } else if (poll(&ready, 1, 0) == 1 && ready.revents == POLLOUT) {
-        /* stderr of another user, as after su. It has just reported space, so write() waits only if
-         * another process has filled it since. */
+        /* stderr of another user, as after su. poll() has just reported space, so write() waits
+         * only if another process has filled that space since. */
         written = write(STDERR_FILENO, text, length);
     }
     return written;

@@ -31,9 +31,9 @@ typedef void *version_function(void *, const char *, const char *);
 
 static const struct lookup_answer not_ours;
 
-/* The next definition after this library's, as RTLD_NEXT would find, or else the first. Sanitizers
- * intercept every function that takes the lock of the linker's list, so the list is read without
- * it: this runs at the process's first dlsym(), long before threads unload libraries. */
+/* The next definition after this library's, as RTLD_NEXT would find, or else the first definition.
+ * Sanitizers intercept every function that locks the linker's list, so the list is read without the
+ * lock: this runs at the process's first dlsym(), long before threads unload libraries. */
 EARLY static void *find_real(const char *name)
 {
     bool behind = false;
@@ -67,7 +67,7 @@ EARLY static void find_both(void)
 struct order {
     uintptr_t caller;
     uintptr_t ours;
-    int answer;                      /* 1: the caller's object was first, or is ours; -1: ours */
+    int answer; /* 1: the caller's, or the caller is this library; -1: the library's */
 };
 
 static int compare_order(struct dl_phdr_info *object, size_t size, void *data)
@@ -164,7 +164,7 @@ EARLY static struct lookup_answer lookup(void *handle, const char *name, const c
     if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
         return not_ours;
     void *there = find(handle, name, version);
-    /* NULL: the real dlsym(), jumped to from dlsym.S, also searches the caller's own libraries. */
+    /* NULL: dlsym.S jumps to the real dlsym(), which also searches the caller's own libraries. */
     return there == NULL ? not_ours : answer(stub_of(there));
 }
 

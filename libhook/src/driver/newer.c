@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new driver's function usually is an old one with more arguments, and the families that only
+/* A new driver's function usually is an old function with more arguments, and families that only
  * query or wait are known. Other functions that take a stream count as submitting work: a wrong
  * guess only makes the call pass the gate. A test classifies all functions of known drivers. */
 #include "driver/newer.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's descriptors. A program may close one or put another file at its number, so each
- * use first checks that the file is still the library's. None has the number of a standard stream.
- * A forked child closes all. Descriptors must be created within UNFORKED (forked.h). */
+/* The library's file descriptors. A program may close a descriptor or put another file at its
+ * number, so each use first checks that the file is still the library's. No descriptor is 0, 1 or
+ * 2. A forked child closes all. Descriptors must be created within UNFORKED (forked.h). */
 #pragma once
 
 #include <errno.h>
@@ -37,13 +37,13 @@ static inline bool file_identity_equal(const struct file_identity *one,
            && (one->mode & S_IFMT) == (other->mode & S_IFMT);
 }
 
-/* Takes a descriptor or -1. Returns a handle; else closes the descriptor, and returns -1, errno. */
+/* Returns a handle of `descriptor`. On failure closes `descriptor`, returns -1. -1 yields -1. */
 int own_file_add(int descriptor);
-/* Replaces the descriptor. Does not close the old number, which the program may be using. */
+/* Gives a handle another descriptor. Leaves the old number open: the program may be using it. */
 void own_file_replace(int handle, int descriptor);
-/* Returns -1 with EBADF if the program has closed it or put another file at its number. */
+/* The descriptor; or -1 with EBADF if the program has closed it or put another file there. */
 int own_file_descriptor(int handle);
-/* A SOCK_SEQPACKET socket; `flags` as for socket(). Returns as own_file_add(). */
+/* Creates a SOCK_SEQPACKET socket; `flags` as for socket(). A handle; or -1 and errno. */
 int own_file_socket(int flags);
 /* As recv() with MSG_DONTWAIT | MSG_TRUNC. *file: a handle of the descriptor received; or -1. */
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file);

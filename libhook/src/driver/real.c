@@ -112,7 +112,7 @@ static bool takes_stream(const char *name)
     return false;
 }
 
-/* Two threads may harmlessly take an entry each for the same function. */
+/* Two threads may use two entries for the same function at once, which does no harm. */
 static enum real_index claim_entry(const char *name, void *entry)
 {
     const char *kept = strdup(name);

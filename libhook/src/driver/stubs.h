@@ -3,7 +3,7 @@
  * process is parked (daemon/park.c) threads that call the driver wait in the stubs: during a
  * checkpoint calls may fail or crash (driver 580 on an H100). Therefore the program gets only
  * addresses of wrappers and stubs, and real_functions[] holds stubs while the process is parked.
- * Functions of private tables (cuGetExportTable) have none, as the CUDA runtime verifies their
+ * Functions of private tables (cuGetExportTable) have no stubs, as the CUDA runtime verifies their
  * addresses; the runtime calls them only before public functions, which have stubs. */
 #pragma once
 
@@ -26,8 +26,8 @@ void stubs_open(void);
 bool stubs_called(void);             /* the driver was called since stubs_close() */
 void stubs_await(void);              /* returns when the stubs are open */
 
-/* For stub_code.S: where each stub jumps to. stub_wait() returns the function to call; NULL: the
- * call fails, in a forked child. */
+/* For stub_code.S: the address to which each stub jumps. stub_wait() returns the function to call;
+ * NULL, in a forked child: the call fails. */
 extern _Atomic(void *) stub_targets[STUBS];
 void *stub_wait(unsigned index);
 #endif

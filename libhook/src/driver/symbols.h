@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds symbols by an object's own tables: the dynamic linker's dlsym() is itself looked up so, and
- * a failing dlsym() would change what the program's next dlerror() returns. */
+/* Finds symbols by an object's own tables: the C library's dlsym() is found in this way, too, and a
+ * failing dlsym() would change what the program's next dlerror() returns. */
 #pragma once
 
 #include <link.h>
@@ -17,7 +17,7 @@ bool symbols_same(const char *a, const char *b);
 
 /* EARLY code must not call the functions below. */
 
-/* Fills in `tables`. False: the object has none, or is this library. */
+/* Fills in `tables`. False: the object has no dynamic section, or is this library. */
 bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables);
 
 bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin, const ElfW(Sym) **end);

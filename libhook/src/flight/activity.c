@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A marker is an event recorded after all work submitted so far: while it is pending, work is in
- * flight. Once it is done and no thread has passed the gate since, nothing is in flight. */
+ * flight. When it is done, and no thread has passed since the recording, nothing is in flight. */
 #include "flight/activity.h"
 
 #include <string.h>
@@ -11,12 +11,12 @@
 #include "gate/inflight.h"
 
 /*
- * Gaps, to decide whether programs that fit the card together take turns (scheduler/turns.py). Each
- * sample that finds the previous marker done records another: if that is done within SOON_US,
- * nothing was in flight, so gaps are found in proportion to their length. A gap counts as the time
- * since the last sample, at most GAPS_SAMPLED_MOST_US: this thread may have been late. A program is
- * busy if gaps are at most 1/GAPS_PART of a window; more are reported at once, then no sample is
- * taken for REST_US.
+ * Finds gaps, in which no work is in flight: from gaps the daemon decides whether programs
+ * that fit the card together take turns (scheduler/turns.py). A sample that finds the previous
+ * marker done records a new marker. If the new marker is done within SOON_US, nothing was in
+ * flight, and the time since the last sample counts as a gap, at most GAPS_SAMPLED_MOST_US as this
+ * thread may have been late. A program is busy if gaps are at most 1/GAPS_PART of WINDOW_US; a
+ * larger part is reported at once, then no sample is taken for REST_US.
  */
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000
@@ -103,7 +103,7 @@ bool activity_released(const struct activity *activity)
     return activity->passes == released_passes;
 }
 
-/* With several clients the gate closes for all GPUs at once, which would look like a gap. */
+/* With several clients the gate also closes for another GPU, which would look like a gap. */
 static bool gaps_are_known(const struct client *client)
 {
     return clients_count() == 1 && !capture_going_on() && client->undrained == 0

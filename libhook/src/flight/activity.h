@@ -28,7 +28,7 @@ struct activity {
         uint64_t turn;               /* the figures below are of this turn: client->turns */
         enum { BUSY_UNKNOWN, BUSY_ALWAYS, BUSY_GAPS } reported;
         bool active;
-        uint64_t sampled, rests_until;       /* us: last sample; earliest next */
+        uint64_t sampled, rests_until;       /* us: time of the last sample; earliest next */
         uint64_t open_us, gaps_us;   /* us of the current window; of these, in gaps */
     } gaps;
     struct {
@@ -38,13 +38,13 @@ struct activity {
     } burst;
 };
 
-/* Takes a sample for a set of activity_purpose. Returns the us until the next is due. */
+/* Takes a sample for a set of activity_purpose. Returns the us until the next sample is due. */
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned purposes);
 /* us for which surely no work has been in flight; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);
-/* Whether the program had released its turn at the last sample, and not passed the gate since. */
+/* Whether the program had released its turn at the last sample and not passed the gate since. */
 bool activity_released(const struct activity *activity);
-/* Lets the program's turn end when the work in flight is done. Any thread. */
+/* Lets the program's turn end when the work in flight is done. For any thread. */
 void activity_release(void);
 /* Voids an earlier release: called when a turn of one of the process's clients begins. */
 void activity_begin_turn(void);

@@ -35,7 +35,7 @@ struct flow {
     uint64_t reported_at;            /* us: last report that load has begun */
 };
 
-/* Protects the following variables; its holder takes no other lock. */
+/* Protects the following variables. While locked, no other lock is taken. */
 static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flow flows[CLIENTS_MAX][BUS_DIRECTIONS];
 static uint64_t speeds[BUS_DIRECTIONS] = { SPEED_FIRST, SPEED_FIRST };
@@ -100,7 +100,7 @@ void bus_sharing_watch(const struct client *client, bool watched)
         atomic_fetch_and(&bus_sharing_watched, ~((uint32_t)1 << client->index));
 }
 
-/* True: the load has changed and is to be reported. */
+/* True: the load has changed and must be reported. */
 static bool update_flow(struct flow *flow, uint64_t now)
 {
     bool reported = flow->reported;

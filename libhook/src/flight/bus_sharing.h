@@ -14,7 +14,7 @@ enum bus_direction { BUS_NONE = -1, BUS_IN, BUS_OUT, BUS_DIRECTIONS };
 struct client;
 struct flow;
 
-/* By client index: a bit for each client that must report copies. */
+/* Bit client->index is set while that client must report its copies. */
 extern _Atomic uint32_t bus_sharing_watched;
 
 static inline bool bus_sharing_is_watched(void)
@@ -23,12 +23,12 @@ static inline bool bus_sharing_is_watched(void)
 }
 
 /* bus_copy_begins() and bus_copy_ends() enclose the driver's call, inside the gate. `waits`: the
- * call returns when the bytes have been copied. NULL: the copy does not count. Any thread, no lock
- * held. */
+ * call returns when the bytes have been copied. NULL: the copy does not count. For any thread,
+ * without locks. */
 struct flow *bus_copy_begins(enum bus_direction direction, uint64_t bytes, bool waits);
 void bus_copy_ends(struct flow *flow);
 
-/* The same for wrappers. `bytes` and `direction` are evaluated only while COPIES is requested. */
+/* For wrappers. `bytes` and `direction` are evaluated only while the daemon requests COPIES. */
 #define BUS_COPY_BEGINS(copy, direction, bytes, waits)                             \
     struct flow *copy = NULL;                                                      \
     uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                \
@@ -38,7 +38,7 @@ void bus_copy_ends(struct flow *flow);
     if (__builtin_expect((copy) != NULL, 0))                                       \
         bus_copy_ends(copy)
 
-/* At most so many copies of a batch are summed: the driver has not validated `count` yet. */
+/* Only this many copies of a batch are summed: the driver has not validated `count` yet. */
 #define BUS_SUMMED_MOST 256
 static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 {

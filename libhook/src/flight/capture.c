@@ -24,9 +24,9 @@
 #include "gate/gate.h"
 
 /*
- * Whether nothing is in flight during a capture. No context may be queried then, so before the
- * capture begins each context's work is recorded in an event, while no thread is inside the gate.
- * The gate then counts uncaptured passes (GATE_CAPTURING): without any, the events cover all work.
+ * Finds whether work is in flight during a capture, when no context may be queried. Before the
+ * capture begins, each context's work is recorded in an event, while no thread is inside the gate.
+ * Then the gate counts uncaptured passes (GATE_CAPTURING): without any, the events cover all work.
  */
 
 #define EMPTY_POLLS 100
@@ -87,8 +87,8 @@ static void destroy(struct recorded *one)
     free(one);
 }
 
-/* Protects the variables above and writes of `going_on`. Its holder takes no other locks than the
- * locks of the lists of streams and contexts. */
+/* Protects the variables above and writes of `going_on`. While locked, only the locks of the lists
+ * of streams and contexts are taken. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* number of captures in progress */
 
@@ -175,9 +175,9 @@ bool capture_refuses(CUresult *result)
  * error 903 it is not (measured on driver 580). It is also over when its stream or context is
  * destroyed.
  *
- * Only the thread that began a capture can end it, unless it is relaxed. When that thread has
- * ended, no drain could end any more, so the library ends the capture; not in CU_STREAM_PER_THREAD,
- * where it cannot do so, nor into an existing graph, which the driver would destroy.
+ * Only the thread that began a capture can end it, unless the capture is relaxed. When that thread
+ * has ended, no drain could end any more, so the library ends the capture; not in
+ * CU_STREAM_PER_THREAD, where it cannot, nor into an existing graph, which would be destroyed.
  */
 
 struct capture {
@@ -189,8 +189,8 @@ struct capture {
     struct capture *next;
 };
 
-/* Protects the list, and keeps a stream from destruction while the library ends its capture. The
- * lock's holder takes only the lock of the list of contexts, and delays fork() (UNFORKED). */
+/* Protects the list, and keeps a stream from destruction while the library ends its capture. A
+ * thread that locks it delays fork() (UNFORKED), and takes only the lock of the context list. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 
@@ -278,7 +278,7 @@ static struct capture *end_abandoned(void)
     LOCKED(captures_lock);
     EACH_LISTED(struct capture, capture, captures) {
         CUgraph none;
-        CUcontext same, owner = capture->context; /* owner: of a green context, its primary one */
+        CUcontext same, owner = capture->context; /* owner: if green, the primary context */
         CUdevice device;
         if (!capture->endable || !has_ended(capture->thread))
             continue;

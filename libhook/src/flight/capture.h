@@ -18,8 +18,8 @@ void capture_leave_context(CUcontext context);
 /* Whether a capture is in progress and it is known that no work is in flight; see capture.c. */
 bool capture_without_work(void);
 
-/* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no
- * call because of a capture; capture_relax(): so until capture_exchange() of the returned mode. */
+/* RELAXED: until the end of the scope this thread disturbs no capture, and the driver refuses it no
+ * call because of a capture. capture_relax(): the same, until capture_exchange() of its result. */
 #define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
 static inline void capture_exchange(CUstreamCaptureMode *mode)
 {
@@ -32,8 +32,8 @@ static inline CUstreamCaptureMode capture_relax(void)
     return mode;
 }
 
-/* Whether the driver would now refuse this thread's allocations and frees, with *result. No lock
- * is held. */
+/* Whether the driver would now refuse this thread's allocations and frees, with the error *result.
+ * The caller holds no lock. */
 bool capture_refuses(CUresult *result);
 
 /* The functions below list captures in progress; for any thread. */
@@ -44,7 +44,7 @@ struct capture;
 struct capture *capture_new(CUstream stream, bool ends_with_thread);
 /* Lists a capture that has begun, or lists it again because it has not ended. */
 void capture_add(struct capture *capture);
-/* Removes the captures in `stream` or, if that is NULL, in `context`. NULL: there are none. */
+/* Unlists and returns the captures in `stream` or, if NULL, in `context`. NULL: there are none. */
 struct capture *capture_take(CUstream stream, CUcontext context);
 /* Stops counting these captures, which have ended. */
 void capture_over(struct capture *captures);
@@ -53,5 +53,5 @@ void capture_over(struct capture *captures);
 bool capture_is_own(void);
 /* us for which the oldest capture has been in progress; 0: there is none. */
 uint64_t capture_oldest(void);
-/* Ends captures whose thread has ended. The calling thread must be in relaxed capture mode. */
+/* Ends captures begun by ended threads. The calling thread must be in relaxed capture mode. */
 void captures_end_abandoned(void);

@@ -2,12 +2,12 @@
 /*
  * Waits until nothing is in flight. Recording a context's work in an event (cuCtxRecordEvent; with
  * drivers before 12.5 streams.c queries instead) invalidates captures in the context, so it happens
- * only while none may begin (capture_forbid()); then the event is polled.
+ * only while no capture may begin (capture_forbid()); then the event is polled.
  *
- * During a capture, a drain is over when the work before the capture is done and none has been
- * submitted since (capture.c). Else the drain waits for the capture's end, but not for long, as a
- * captured copy waits at the closed gate for its memory. A failed call says nothing about the work:
- * only a context that has failed for good counts as drained.
+ * During a capture, a drain is over when the work before the capture is done and no work has been
+ * submitted since (capture.c). Otherwise the drain waits for the capture's end, but not for long,
+ * as a captured copy waits at the closed gate for its memory. A failed call says nothing about the
+ * work: only a context that has failed for good counts as drained.
  */
 #include "flight/drain.h"
 
@@ -25,8 +25,8 @@
 #define CAPTURE_LONGEST_US 30000000    /* a capture that lasts longer counts as endless */
 #define STREAMS_PATIENCE_US 30000000   /* limit of a wait for streams that threads keep busy */
 
-/* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
- * capture forbids recording (not if `despite_captures`), or streams are busy. `moment`: as in
+/* Records the context's work in *event, or finds the work done and leaves *event NULL. NOT_READY: a
+ * capture forbids the recording (unless `despite_captures`), or streams are busy. `moment`: as in
  * streams_query(). */
 static CUresult record(CUcontext context, bool despite_captures, unsigned flags, uint64_t moment,
                        CUevent *event)
@@ -175,7 +175,7 @@ static void forget_all(struct drain *drain)
     drain->count = 0;
 }
 
-/* Covers all devices, shared or not: work on another device may access this one's memory. */
+/* Covers all devices: work on another device, shared or not, may access this device's memory. */
 void drain_begin(struct drain *drain)
 {
     CUcontext context;
@@ -232,7 +232,7 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* us for which threads have been blocked without a break. *none: us; when last no thread was. */
+/* us for which threads have been blocked without a break. *none: us, when last no thread was. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();

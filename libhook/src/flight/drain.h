@@ -24,7 +24,7 @@ struct drain_terms {
 
 /* With the gate closed, waits until nothing is in flight in any context. Gives up when threads have
  * been blocked (gate_has_blocked()), calls have failed or a capture has not ended for `patience`;
- * and soon, if during a capture threads are blocked or the terms do not `outlast` captures. */
+ * during a capture much sooner, if threads are blocked, calls fail or `outlasts` is false. */
 enum drained drain_all(const struct drain_terms *terms);
 
 /* A drain in steps, to find out whether work is done. */

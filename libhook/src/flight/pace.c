@@ -58,15 +58,15 @@ struct marker {
 /* Protected by service_lock. */
 static uint64_t usual_target;        /* us; 0: no pass is held back */
 static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_US */
-static struct client *owner;         /* the client with the service thread that paces, if any */
+static struct client *owner;         /* the client that is paced; NULL: none */
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes done; most passes in flight, also in the next turn */
 static uint64_t extra;               /* passes allowed beyond `limit` since a marker completed */
 static uint64_t latency;             /* us from recording to completion of the last marker */
 static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */
-/* In the background. ns: the highest cost of a pass in this window, and in the previous one. us:
- * the begin of this window, and the last time at which the urgent client had work. */
+/* For a background client. ns: the highest cost of a pass in this window, and in the previous
+ * window. us: begin of this window, and last time at which the urgent client had work. */
 static uint64_t highest_cost, highest_cost_before, highest_cost_since, contested;
 
 /* The number of the pass whose thread records the next marker. */
@@ -173,7 +173,7 @@ static void set_goal(uint64_t now)
     gate_allow(capture_going_on() ? UINT64_MAX : goal);
 }
 
-/* Records the marker that is due before pass `number`; 0: the thread waits. */
+/* Records the marker due before pass `number`; 0: the calling thread waits for a pass. */
 static void mark(uint64_t number, uint64_t now)
 {
     bool rested = count == 0;
@@ -187,8 +187,8 @@ static void mark(uint64_t number, uint64_t now)
         client_wake(owner);          /* the owner's service thread polls rarely while idle */
 }
 
-/* As mark(), under service_lock; does nothing if the lock is taken. Called by a thread of the
- * program, which may hold other locks. */
+/* As mark(), under service_lock; does nothing if another thread has locked it. Called by a thread
+ * of the program, which may hold other locks. */
 static void mark_locked(uint64_t number)
 {
     /* A thread that is cancelled, or leaves by siglongjmp(), would keep the lock. */
@@ -214,7 +214,7 @@ static void pass_taken(uint64_t number)
         mark_locked(number);
 }
 
-/* gate_on_paced: called outside the gate. Between polls the service thread can take the lock. */
+/* gate_on_paced: called outside the gate. Between polls the service thread can get service_lock. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -236,7 +236,7 @@ static void prepare(void)
     unsigned long milliseconds = setting_milliseconds("NVSHARE_DRAIN_TARGET_MS", DEFAULT_TARGET_MS,
                                                       TARGET_MOST_MS);
     usual_target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
-    /* Set before the gate is first closed by GATE_PACED: threads read these without a lock. */
+    /* Set before the gate is first closed by GATE_PACED: threads read both without a lock. */
     gate_on_taken = pass_taken;
     gate_on_paced = pass_waits;
 }

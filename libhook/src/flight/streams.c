@@ -26,8 +26,8 @@ struct listed_stream {
     struct listed_stream *next;
 };
 
-/* Protects the list. Its holder queries streams and events or destroys an event, and takes no
- * lock. */
+/* Protects the list. While locked, streams and events are queried and events destroyed; no other
+ * lock is taken. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct listed_stream *streams;
 static uint64_t moments;

@@ -16,7 +16,7 @@ void streams_destroy(CUstream stream);             /* called before a stream is 
 void streams_end_with(CUcontext context);
 
 uint64_t streams_moment(void);
-/* Success: work before `moment` in the current context, which has no capture, is done. */
+/* Success: `context`, which is current and has no capture, has done all work before `moment`. */
 CUresult streams_query(CUcontext context, uint64_t moment);
 
 /* A number that no other stream of the context ever has; 0: unknown, as before CUDA 12. */

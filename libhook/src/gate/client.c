@@ -57,8 +57,8 @@ void client_enter(struct client *client)
     client_count++;
 }
 
-/* In a forked child: its only thread may sleep on commit_bell if a signal handler called
- * fork(). */
+/* Called in a forked child. The child's only thread may sleep on commit_bell, if a signal handler
+ * called fork() in that thread. */
 static void abandon(void)
 {
     EACH_CLIENT(client) {
@@ -123,7 +123,7 @@ void client_wake(struct client *client)
 {
     UNCANCELLED;
     int saved_errno = errno;         /* a program's call must not change errno */
-    /* Fails only if the socket is full of wake-ups, or was closed by the program (service.c). */
+    /* Fails only if unread wake-ups fill the socket, or the program closed it (client_wait()). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     errno = saved_errno;
 }
@@ -150,8 +150,8 @@ int client_wait(struct client *client, int64_t timeout_us)
         { .fd = own_file_descriptor(client->wake), .events = POLLIN },
         { .fd = own_file_descriptor(client->socket), .events = POLLIN },
     };
-    /* The program may have closed these sockets. The caller then runs all steps before it waits
-     * again, because a wake-up may be lost with the old pair. */
+    /* The program may have closed these sockets, and a wake-up may be lost with the old pair: the
+     * caller therefore runs all steps (service.c) before it waits again. */
     if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && client_make_wake(client))
         return -1;
     if (client->socket >= 0 && fds[1].fd < 0)
@@ -195,7 +195,7 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
 
 /* A connection to the daemon is a handle of own_file.h. */
 
-static const struct timeval SEND_PATIENCE = { .tv_sec = 2 }; /* for a full socket to get room */
+static const struct timeval SEND_PATIENCE = { .tv_sec = 2 }; /* limit of a wait in send() */
 
 int connection_open(void)
 {
@@ -326,7 +326,7 @@ static bool send_figures(const struct client *client, struct nvshare_report repo
     return connection_send(client->socket, &report);
 }
 
-/* Reports the client's bytes on another GPU and in its file, if they have changed. */
+/* Sends BORROWED if the bytes on another GPU, and STORED if those in the file have changed. */
 static bool send_tiers(struct client *client)
 {
     bool sent = true;
@@ -441,8 +441,8 @@ void clients_want(void)
  * GRANT_UNUSED_MOST_US is given up. */
 
 #define GRANT_UNUSED_MOST_US 60000000
-#define ANSWER_EXPECTED_US 100000    /* an answer that needs no other client takes no longer */
-/* Limit of an allocation's waits for work that uses freed memory and may wait for this thread. */
+#define ANSWER_EXPECTED_US 100000    /* longer only if other clients must act first */
+/* us that an allocation waits for work that uses freed memory: that work may need this thread. */
 #define RECLAIM_US 2000000
 
 /* This thread's last COMMIT for memory to be pinned. */
@@ -452,7 +452,7 @@ static __thread struct latest {
     uint64_t number;
 } latest;
 
-/* This thread's entry, if its COMMIT is still open: else the entry is free or reused. */
+/* The entry of this thread's last COMMIT; NULL: that COMMIT is closed, the entry free or reused. */
 static struct open_commit *own_entry(void)
 {
     return latest.entry != NULL && latest.entry->number == latest.number ? latest.entry : NULL;
@@ -500,7 +500,7 @@ void client_set_limits(struct client *client, const struct nvshare_order *order)
     client->limits = order->limits;
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, 0);
-    /* LIMITS that answers no open COMMIT must not count as the answer to a later one. */
+    /* LIMITS that answers no open COMMIT must not count as the answer to a later COMMIT. */
     if (order->number > client->answered_commit && order->number <= client->last_commit)
         client_commit_answered(client, order->number, &order->limits);
     bell_ring(&client->commit_bell);
@@ -515,7 +515,7 @@ void client_append_refusal(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* Prints the reason of OUT_OF_MEMORY once. Releases memory_lock: stderr may be slow. */
+/* Prints client->reason, unless printed last. Releases memory_lock: stderr may be slow. */
 static void print_refusal(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
@@ -564,8 +564,8 @@ static void wait_for_answer(struct client *client, const struct timespec *until)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Takes an entry for this thread's next COMMIT. False: it has waited for a free entry. A thread
- * with an entry never waits here, so entries become free. */
+/* Claims an entry for this thread's next COMMIT. False: none was free, and the thread has waited
+ * for a change. A thread with an entry never waits here, so entries become free. */
 static bool take_entry(struct client *client, uint64_t wanted, uint64_t pins)
 {
     struct open_commit *entry = own_entry();
@@ -592,7 +592,7 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* Sends a COMMIT and waits, releasing memory_lock. True: client->commit_answer is its answer. */
+/* Sends a COMMIT, waits with memory_lock released. True: client->commit_answer answers it. */
 static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins)
 {
     uint64_t number = ++client->last_commit;
@@ -605,7 +605,7 @@ static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins
     while (client->socket >= 0 && client->introduced == introduced
            && client->answered_commit < number) {
         if (late)
-            client_wake(client);     /* which may print the reason: waiting.c */
+            client_wake(client);     /* waiting.c may print why the program waits */
         wait_for_answer(client, late ? NULL : &until);
         late = true;
     }
@@ -658,7 +658,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = request_commit(client, wanted, pins);
-        /* A refusal. If threads have freed memory meanwhile or reclaim() can, asks again. */
+        /* A refusal is final unless threads have freed memory meanwhile or reclaim() frees some. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);
@@ -673,10 +673,10 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
     return granted;
 }
 
-/* Pins clients with work that never ends or bypasses the gate, or memory that a device accesses by
- * itself. Their memory is not evicted, and they run at the same time as other clients. The resident
- * memory is reported as pinned (client_report()), until the client ends: the end of the reason
- * cannot be detected. */
+/* A client is pinned if its work never ends or bypasses the gate, or if a device accesses its
+ * memory by itself. Its memory is not evicted, and it runs at the same time as other clients. Its
+ * resident memory is reported as pinned (client_report()) until the client ends, because the
+ * library cannot detect when the reason for the pin ends. */
 
 static const char *const PIN_REASONS[] = {
     [NVSHARE_PIN_UNDRAINED] = "its work does not end, or cannot be waited for",
@@ -719,7 +719,7 @@ enum nvshare_pin_reason clients_pin_reason(void)
  * at_exit(), registered right before cuInit, runs in between, and waits until the service threads
  * have returned from their current calls. */
 
-/* us of wait for both locks together: a signal handler may call exit() while its thread has one. */
+/* us that at_exit() waits for both locks: the exiting thread may have locked one before exit(). */
 #define PATIENCE_US 5000000
 
 static void await_lock(pthread_mutex_t *lock, uint64_t until)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists the process's contexts: a drain waits for all of them, because any may access memory of any
- * device. A context created by a function that is not wrapped is listed when a thread makes it
- * current, allocates in it or submits to it. A green context is a part of the multiprocessors; its
- * memory and work belong to the primary context. A green context may be current to one thread only,
- * so the library never makes it current. */
+/* Lists the process's contexts. A drain waits for all contexts, because work in any context may
+ * access memory of any device. A context created by a function that is not wrapped is listed when a
+ * thread makes it current, allocates in it or submits to it. A green context is a part of the
+ * multiprocessors; its memory and work belong to the primary context. It may be current to one
+ * thread only, so the library never makes a green context current. */
 #include "gate/contexts.h"
 
 #include <pthread.h>
@@ -20,11 +20,11 @@
 struct known {
     CUcontext context, owner;
     CUdevice device;
-    unsigned since;                  /* `ended` when it was listed: the driver reuses handles */
+    unsigned since;                  /* `ended` at the listing: the driver reuses handles */
     int attached;                    /* number of cuCtxAttach() without cuCtxDetach() */
 };
 
-/* Protects the variables below. Its holder takes no lock and calls no driver function. */
+/* Protects the variables below. While locked, no other lock is taken or driver function used. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;

@@ -36,17 +36,17 @@ void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
 
 static struct {
-    _Atomic uint32_t openings;       /* number of openings; never 0, as a mark of 0 means none */
+    _Atomic uint32_t openings; /* number of openings; never 0: gate_thread.waits 0 means none */
     _Atomic uint32_t opened;         /* futex word */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* all entries; none is ever removed */
-    /* Its destructor frees a thread's entry; without a key, entries are not reused. */
+    /* The key's destructor frees the entry of an ended thread; without a key no entry is reused. */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;
 } gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
-/* This thread's entry; it may exist before the first pass. */
+/* This thread's entry; gate_self is set only at the thread's first pass. */
 static __thread struct gate_thread *own_entry __attribute__((tls_model("initial-exec")));
 
 static void thread_ends(void *argument)
@@ -65,7 +65,7 @@ static void initialise(void)
     gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
 }
 
-/* Uses no malloc(), which may call CUDA, and may share cache lines with the program's data. */
+/* Without malloc(): the program's may call CUDA, and may share cache lines with program data. */
 static struct gate_thread *new_thread(void)
 {
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
@@ -104,7 +104,7 @@ static struct gate_thread *own_thread_entry(void)
 struct gate_thread *gate_register_thread(void)
 {
     struct gate_thread *thread = own_thread_entry();
-    /* Lists the context, if it was created by a function that is not wrapped. */
+    /* Lists the current context, if it was created by a function that is not wrapped. */
     CUcontext context;
     contexts_current(&context);
     return gate_self = thread;
@@ -129,7 +129,7 @@ static bool take_paced_pass(void)
     return false;
 }
 
-/* Called inside the gate. True: the pass goes on, and is counted unless captured. */
+/* Called inside the gate. True: the thread passes, and is counted if GATE_CAPTURING needs that. */
 static bool try_pass(CUstream stream)
 {
     uint64_t closed = atomic_load(&gate_closed);
@@ -158,8 +158,8 @@ static bool is_held_by_pace_alone(void)
            && !inflight_holds();
 }
 
-/* Sleeps until the gate must be checked again. A signal handler may run here, leave by
- * siglongjmp(), or submit work itself and so clear the thread's mark. */
+/* Sleeps until the gate must be checked again. A signal handler may run here, and leave by
+ * siglongjmp() or submit work itself; that submission sets self->waits to 0. */
 static void sleep_at_gate(const struct gate_thread *self, bool until_stop)
 {
     uint64_t since = 0;
@@ -178,7 +178,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
 {
     if (try_pass(stream))
         return true;
-    /* A captured call submits nothing and is short, so its thread may stay inside. */
+    /* A captured call submits no work; a thread in a tracing tool's callback must not wait. */
     if (is_capturing(stream) || client_is_called_back())
         return true;
 
@@ -188,7 +188,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        /* Marked before clients_want(), after which gate_has_waiters() must find the thread. */
+        /* Stored before clients_want(), after which gate_has_waiters() must find the thread. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
@@ -198,7 +198,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
-    } while (inside && !try_pass(stream)); /* counts its pass anew: inflight_clear() may void it */
+    } while (inside && !try_pass(stream)); /* inflight_clear() may have voided the first count */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;

@@ -29,14 +29,14 @@
 #define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING)
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* the call waits even during a capture */
 
-/* One for each thread that has passed the gate. */
+/* Entry of a thread that has passed the gate or was BLOCKED. */
 struct gate_thread {
-    _Alignas(128) _Atomic uint32_t inside;             /* depth of nested passes; owner writes */
-    _Atomic uint32_t passes;         /* how often it has passed; wraps */
-    /* The gate's openings and the thread's passes so far when it began to wait at the gate. */
-    _Atomic uint32_t waits;          /* 0: it does not wait */
+    _Alignas(128) _Atomic uint32_t inside; /* depth of nested passes; only its thread writes */
+    _Atomic uint32_t passes;         /* number of passes; wraps to 0 */
+    /* Values of gate.openings and `passes` when the thread began to wait at the gate. */
+    _Atomic uint32_t waits;          /* 0: the thread does not wait */
     _Atomic uint32_t waits_pass;
-    _Atomic uint32_t blocked;        /* `passes` + 1 when it became BLOCKED; 0: it is not */
+    _Atomic uint32_t blocked;        /* `passes` + 1 when the thread became BLOCKED; else 0 */
     struct gate_thread *next;
     _Atomic bool in_use;             /* reused after its thread has ended */
 };
@@ -48,7 +48,7 @@ struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
- * `until_stop`: only while no client carries out a STOP; false: one does, the thread is outside. */
+ * `until_stop`: a STOP of any client ends the wait; returns false, with the thread outside. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;
@@ -77,7 +77,7 @@ static inline void gate_leave(void)
                           memory_order_release);
 }
 
-/* For the closing thread; never called by a thread that is inside. */
+/* A thread that is inside never calls gate_close(). */
 void gate_close(uint64_t reason);                  /* returns while threads may be inside */
 void gate_open(uint64_t reason);
 void gate_recheck(void);                           /* wakes waiting threads to check again */
@@ -88,16 +88,16 @@ uint64_t gate_passes(void);                        /* sum of all threads' `passe
 uint64_t gate_submissions(void);                   /* uncaptured passes under GATE_CAPTURING */
 void gate_allow(uint64_t goal);                    /* sets gate_goal */
 
-/* BLOCKED: until the end of the block this program thread waits within the library where the driver
- * would not. Work in flight may depend on its next action, so a drain counts it like a thread at
- * the gate. If the thread leaves the block by siglongjmp(), its next pass ends the mark. */
+/* BLOCKED: until the end of the scope this program thread waits within the library where the driver
+ * would not wait. Work in flight may depend on the thread's next action, so a drain counts it like
+ * a thread at the gate; after a siglongjmp() out of the scope, until the thread's next pass. */
 #define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
 /* Number of passes let through while GATE_PACED was set, and the number at which threads wait. */
 extern _Atomic uint64_t gate_taken, gate_goal;
-/* Called by a passing thread, inside the gate, while GATE_PACED is set. */
+/* Called by a passing thread, inside the gate, while GATE_PACED is set. `number`: of its pass. */
 extern void (*gate_on_taken)(uint64_t number);
 /* Called, outside the gate, by a thread that only GATE_PACED makes wait. True: check the gate
  * again; false: sleep. `*since`: 0 at the first call of each wait. */

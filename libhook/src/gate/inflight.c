@@ -44,7 +44,7 @@
 #define POLL_MOST_US 1000
 #define POLLS 32
 
-/* Indexed by client. `counters` NULL: the client publishes nothing. */
+/* Indexed by client->index. `counters` NULL: the client publishes nothing. */
 static struct published {
     _Atomic(struct nvshare_inflight *) counters;
     void *at;
@@ -184,7 +184,7 @@ bool inflight_clear(struct client *client)
     struct published *mine = &published[client->index];
     struct nvshare_inflight *counters = atomic_load(&mine->counters);
     __atomic_store_n(&counters->done, mine->noted, __ATOMIC_SEQ_CST);
-    /* A thread that incremented `begun` before the store did not wake the service thread. */
+    /* A thread that incremented `begun` before the store found the client busy: no wake-up. */
     return !is_busy(counters);
 }
 
