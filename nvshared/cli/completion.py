@@ -19,7 +19,7 @@ def print_candidates(parser: argparse.ArgumentParser, shell: str) -> None:
     """Prints the candidates for the word at the cursor, and exits."""
     import argcomplete
 
-    values: Any = _values               # argcomplete's annotation excludes a function
+    values: Any = _values               # typed as Any: argcomplete's annotation excludes a function
     argcomplete.autocomplete(
         parser, default_completer=values, always_complete_options=shell == "bash")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nvshared.doctor import Finding
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "bold red"}
-TOPICS = 17                             # characters for a topic; the longest is nvshared.service
+TOPICS = 17                             # characters of a topic; the longest is nvshared.service
 
 
 @verb("doctor")

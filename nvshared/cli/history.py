@@ -74,7 +74,7 @@ BY = ("user", "tenant", "gpu")
 OTHERS = "others"
 MOST_NAMES = 1000
 GIB_HOUR = 1024 * 3600                  # MiB-seconds in a GiB-hour
-TOTAL = "\0"                            # name of the row of sums, unlike any tenant's
+TOTAL = "\0"                            # name of the row of sums; no tenant's name has a NUL
 TERMINAL = "-"                          # value of --plot without a file: draws in the terminal
 
 
@@ -149,7 +149,7 @@ def history(options: Options) -> None:
         draw_plot(options.plot, found, labels, cards)
     else:
         _print(found, by, labels, cards)
-    # This warning goes to stderr, since stdout may be redirected to a file.
+    # This warning goes to stderr, because stdout may be redirected to a file.
     if found.missing:
         print(f"The latest use is missing: it cannot be written: {found.missing}", file=sys.stderr)
     if not everyone and sys.stdout.isatty():
@@ -204,7 +204,7 @@ def _gib_hours(mib_seconds: int) -> str:
     return f"{hours:.{0 if hours >= 99.5 else 1 if hours >= 9.95 else 2}f}"
 
 
-# By CSV column, in the order of a row's figures: the divisor of the figure; None: not divided.
+# For each CSV column, in the order of a row's figures: the figure's divisor; None: no division.
 CSV = {
     **dict.fromkeys(("gpu_seconds", "held_seconds", "waited_seconds"), SECOND),
     "turns": None, "handovers": None, "handover_seconds": SECOND, "bytes_in": None,
@@ -232,11 +232,11 @@ WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#bbbbbb")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 72
-NAMES_ABREAST = 4                       # names in a row of the legend
-LONGEST = 28                            # most characters of a name in the legend
+NAMES_ABREAST = 4                       # names in one line of a plot's legend
+LONGEST = 28                            # most characters of a name in a plot's legend
 
-Shares = Mapping[str, Sequence[float]]  # of the GPUs' time, by name; at each point 1 in sum at most
-Marks = Sequence[tuple[float, str]]     # on the time axis: position from 0 to 1, label
+Shares = Mapping[str, Sequence[float]]  # by name, share of GPU time at each point; sums at most 1
+Marks = Sequence[tuple[float, str]]     # labels of the time axis: position from 0 to 1, text
 
 
 def svg(shares: Shares, marks: Marks) -> str:
@@ -291,15 +291,15 @@ def _line(values: Sequence[float], most: int) -> str:
     for column in range(columns):
         some = values[column * len(values) // columns:(column + 1) * len(values) // columns]
         mean = sum(some) / len(some)
-        # A share above zero is drawn as the lowest block or a higher one.
+        # A share above zero is drawn as the lowest visible block or a higher block.
         found += BLOCKS[min(len(BLOCKS) - 1, int(mean * (len(BLOCKS) - 1)) + (mean > 0))]
     return found
 
 
 NAMES = 7                               # names in a plot besides OTHERS; each has its own colour
-POINTS = 240                            # data points of a picture
-LABELS = 8                              # labels on the time axis, at most
-# Microseconds between two labels on the time axis. The smallest that gives at most LABELS is used.
+POINTS = 240                            # points on the time axis of an .svg or .png plot
+LABELS = 8                              # most labels on the time axis
+# Microseconds between two labels on the time axis: the smallest value with at most LABELS labels.
 APART = [unit * number for unit, numbers in (
     (STEPS["minute"], (1, 5, 15, 30)), (STEPS["hour"], (1, 2, 3, 6, 12)),
     (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),

@@ -22,12 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
-    # How errors of the parser are printed. Words after "--" are for the program that `run` starts.
+    # Whether the parser's errors are printed as JSON. Arguments after "--" belong to run's program.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         try:
             parser = build(VERBS)
-            if "_ARGCOMPLETE" in os.environ:        # the Tab key in a shell
+            if "_ARGCOMPLETE" in os.environ:        # a shell completes a command (Tab key)
                 completion.print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
             options = parser.parse_args(given)
         except SystemExit:              # after --help and --version
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare_output() -> None:
-    if sys.stdout is None:              # the parent process closed it
+    if sys.stdout is None:              # the parent process closed stdout
         sys.stdout = open(os.devnull, "w")      # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        # An encoding without "▶" gets a question mark instead of a UnicodeEncodeError.
+        # A character that the encoding lacks, such as "▶", becomes "?": no UnicodeEncodeError.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
@@ -76,7 +76,7 @@ VERBS: tuple[Verb, ...] = (
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
 WIDTH = 78                              # columns of help text, for a terminal of 80
-FEW = 5                                 # most choices that a hint lists; of more, only the closest
+FEW = 5                                 # choices in a hint at most; else the closest choice alone
 HELP_COLUMN = 18                        # column where the text for an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
@@ -123,7 +123,7 @@ class Parser(parser.Parser):
         left = list(args)
         while left and left[0].startswith("-") and left[0] != "--":
             name, equals, _ = left.pop(0).partition("=")
-            short = name if name.startswith("--") else name[:2]     # as in -T5
+            short = name if name.startswith("--") else name[:2]     # -T5: option with value
             action = self._option_string_actions.get(short)
             if action is None:
                 of_a_verb = any(

@@ -22,7 +22,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 MODES = ("auto", "on", "off")
 AUTO = "auto"                           # nvshared adapts the quantum to the cost of hand-overs
-QUANTUM = f"TIME|{AUTO}"                # metavar of a quantum
+QUANTUM = f"TIME|{AUTO}"                # metavar of an argument that is a quantum
 # Parses a quantum to microseconds; auto: 0.
 quantum = parsed(or_word(AUTO, 0, quantity.quantum, ", or auto"), "the quantum cannot be {!r}")
 

@@ -38,9 +38,9 @@ def preempt(options: Options) -> None:
 
 POLL = 1.0                              # seconds between two polls of the daemon
 SETTLED = 5                             # polls with equal results after which --no-wait gives up
-SLOW = 30                               # the same while the state of a waiting program is in MOVING
-LONGEST = 60.0                          # seconds after which --no-wait gives up in any case
-EMPTY_WITHIN = 3600.0                   # seconds until nvshared replies: it moves programs singly
+SLOW = 30                               # in place of SETTLED while a program's state is in MOVING
+LONGEST = 60.0                          # seconds until --no-wait gives up though results change
+EMPTY_WITHIN = 3600.0                   # most seconds until the reply: programs move one by one
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
@@ -122,7 +122,7 @@ def _error(left: list[ClientSnapshot], hint: str) -> NvshareError:
                         left=[{"pid": one.pid, "gpu": one.gpu} for one in left])
 
 
-PATIENCE = 600.0                        # seconds until nvshared replies: evictions may be slow
+PATIENCE = 600.0                        # most seconds until nvshared replies: evictions may be slow
 
 PID = argument("pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",
                type=whole(1, LONGEST_PID, "{!r} is no process id"))

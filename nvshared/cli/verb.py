@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Options = argparse.Namespace
-Act = Callable[[Options], ExitCode | None]          # None: OK
+Act = Callable[[Options], ExitCode | None]          # None: ExitCode.OK
 Argument = tuple[list[str], dict[str, Any]]         # parameters of add_argument()
 LONGEST_PID = 1 << 22                   # the kernel's PID_MAX_LIMIT
-NARROWEST = 40                          # columns; assumed if a terminal reports fewer
+NARROWEST = 40                          # columns that are assumed for a terminal with fewer
 EXAMPLE = re.compile(r"^ *(\S.*?)\s+# (.+)$", re.MULTILINE)
 
 
@@ -36,7 +36,7 @@ class Verb(NamedTuple):
     examples: list[tuple[str, str]]     # (command, its effect)
     act: Act
     arguments: tuple[Argument, ...]
-    usage: str | None                   # text behind "usage:"; None: argparse makes it
+    usage: str | None                   # text after "usage:"; None: argparse generates the text
     more: str                           # sections below the examples, printed unchanged
 
 
@@ -145,13 +145,13 @@ def draw(picture: "RenderableType") -> None:
 
 def print_error(error: NvshareError, *, as_json: bool) -> None:
     """Prints the error on stderr. If stderr cannot be written, only the exit status reports it."""
-    if sys.stderr is None:              # closed by the parent; print() would write to stdout
+    if sys.stderr is None:              # the parent closed stderr; print() would use stdout
         return
     text = f"nvsharectl: {error}"
     if as_json:
         text = json.dumps({"error": error.message, "hint": error.hint, **error.details})
     elif sys.stderr.isatty():
-        # On a terminal, wrapped between words, so commands can be copied; in a file one line.
+        # Wrapped between words on a terminal, so that commands can be copied; in a file, one line.
         text = "\n".join(textwrap.wrap(
             text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))

@@ -36,7 +36,7 @@ from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # part of the GPU's memory that each program needs
 STEPS = 4
-STEP_GPU_US = 700_000                   # microseconds of a step on the GPU, besides computing
+STEP_GPU_US = 700_000                   # microseconds that a step's kernels spin besides computing
 STEP_CPU_MS = 700                       # milliseconds of CPU time of a step
 CHUNKS = 12                             # most allocations that a program makes
 BLOCK = 2 * MIB                         # granularity of device memory; the driver rounds sizes up
@@ -47,9 +47,9 @@ HOLD_CHUNK = GIB                        # bytes of one allocation of the ballast
 class Act(NamedTuple):
     name: str
     outcomes: tuple[Outcome, Outcome]
-    seconds: float                      # from the start until the last program had its results
+    seconds: float                      # from the act's start until all programs had results
     handovers: int = 0
-    bytes_moved: int = 0                # onto and off the GPU, together
+    bytes_moved: int = 0                # sum of the bytes copied onto and off the GPU
 
 
 def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
@@ -208,7 +208,7 @@ class Report(NamedTuple):
             } for act in self[1:]]}
 
 
-LONGEST_TMPDIR = 60                     # characters; paths of sockets in it must fit into 107
+LONGEST_TMPDIR = 60                     # characters; a path of a socket below it has at most 107
 
 
 def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:

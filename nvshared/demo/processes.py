@@ -92,8 +92,8 @@ class Task(NamedTuple):
     memory: int                         # bytes
     chunk: int                          # bytes
     steps: int
-    cpu_ms: int                         # CPU time after each step
-    kernel_us: int                      # GPU time of a step for each chunk, besides computing
+    cpu_ms: int                         # milliseconds of CPU time after each step
+    kernel_us: int                      # microseconds that a chunk's kernel spins besides computing
     seed: int
 
     def command(self) -> list[str]:
@@ -105,9 +105,9 @@ class Task(NamedTuple):
 class Outcome(NamedTuple):
     task: Task
     status: int                         # exit status, negative for a signal
-    checksum: str                       # of the result; "": the program ended before it
+    checksum: str                       # of the result; "": the program ended without a result
     right: bool                         # every chunk equals the CPU's result
-    seconds: float                      # from the start to the result, before the result is checked
+    seconds: float                      # from the start to the result, without the result's check
     message: str                        # the last line on stderr
 
     @property
@@ -127,8 +127,8 @@ class Outcome(NamedTuple):
 
 SIMULATED_MEMORY = 256 * MIB
 SIMULATED_COPY_RATE = 4 * GIB           # bytes per second in each direction
-MOST = 8 * GIB                          # bytes used of a real card; more would take longer
-LEAST = 256 * MIB                       # bytes; a context alone would fill a smaller card
+MOST = 8 * GIB                          # most bytes of a real card to share: the demo stays short
+LEAST = 256 * MIB                       # bytes that `capacity` must have: a context must fit, too
 HOST_SHARE = 0.5                        # part of free host memory that swapped memory takes at most
 NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 
@@ -140,7 +140,7 @@ class DemoGPU(NamedTuple):
     simulated: bool
     why: str                            # why the GPU is simulated, or how much of it is used
     ballast: int                        # free bytes to occupy so that `capacity` bytes stay free
-    environment: dict[str, str]         # of a program that uses the GPU without nvshared
+    environment: dict[str, str]         # variables of a program that uses the GPU without nvshared
 
     def sharing(self) -> dict[str, str]:
         return library.preloaded(self.environment)
@@ -210,7 +210,7 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
         if program := shutil.which("dbus-daemon"):
             bus = await _start_bus(stack, program, folder)
         configuration = folder / "nvshared.conf"
-        # The capacity is in percent, since it applies to all cards, and some may be smaller.
+        # In percent, because the capacity applies to all cards, and other cards may be smaller.
         configuration.write_text(
             f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus or 'none'}\n"
             f"trace = {folder / TRACE}\nstate-dir = {folder / 'state'}\n"

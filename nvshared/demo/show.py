@@ -33,7 +33,7 @@ class Handovers:
     bytes_out: int = 0
     memory: Memory = field(default_factory=dict)
     _holder: int = 0
-    _cut: str = ""                      # the trace's last line, while it is incomplete
+    _cut: str = ""                      # the incomplete last line of the trace; "": none
 
     def new(self) -> Iterator[int]:
         """Reads the lines written since the last call; yields the pid of each turn that began."""
@@ -104,7 +104,7 @@ class Show:
                 progress.words = "right" if event["right"] else "WRONG"
             case "failed":
                 progress.words = event["message"]
-        if event["event"] in ENDED:             # not for each step of a program: too many lines
+        if event["event"] in ENDED:             # not at each step: too many lines
             self._print(f"{progress.task.name}: {progress.words}")
         self._draw()
 

@@ -31,22 +31,22 @@ logger = logging.getLogger(__name__)
 Shaped = TypeVar("Shaped")
 WallClock = Callable[[], float]         # seconds since 1970; may jump forwards and backwards
 
-FRESH = SECOND                          # within this time after a query, another uses its samples
+FRESH = SECOND                          # microseconds for which later queries use a query's samples
 MINUTE = 60
-PARTIES = 1024                          # parties per minute and GPU; usage of others is summed up
-KEPT = 60                               # most unwritten batches; of more, the oldest are merged
-MOST_PENDING = 4                        # pending queries of one user; more are refused
+PARTIES = 1024                          # most parties per minute and GPU; more are summed up
+KEPT = 60                               # most unwritten batches; of more, the oldest two merge
+MOST_PENDING = 4                        # most pending queries of one user; more are refused
 
 
 class HistoryFile:
     def __init__(self, folder: Path, size: int) -> None:
         self._store = Store(folder / store.FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
-        self._pending: Counter[int | None] = Counter()      # queries by uid; None: of all users
+        self._pending: Counter[int | None] = Counter()      # pending by uid; None: of all users
         self._last: Future[None] | None = None          # the last write that was submitted
-        # Only the thread uses the fields below.
-        self._unwritten: list[tuple[int, Batch]] = []       # start of each minute, and its usage
-        self._write_error = ""          # why the last write failed
+        # Only the thread of self._thread uses the fields below.
+        self._unwritten: list[tuple[int, Batch]] = []       # start of a minute, its usage
+        self._write_error = ""          # why the last write failed; "": it did not fail
 
     @property
     def is_behind(self) -> bool:
@@ -92,7 +92,7 @@ class HistoryFile:
             except sqlite3.DatabaseError as error:
                 if not store.is_broken(error):
                     raise
-                self._store.add(self._unwritten)    # into a new file: the broken one was renamed
+                self._store.add(self._unwritten)    # into a new file: the broken file was renamed
         except (sqlite3.Error, OSError) as error:
             reason, path = _reason(error), self._store.path
             if reason != self._write_error:
@@ -100,7 +100,7 @@ class HistoryFile:
             self._write_error = reason
             self._store.close()
         except Exception:
-            self._unwritten = []        # a bug: the batches would fail again
+            self._unwritten = []        # a bug: another write of the batches would fail, too
             raise
         else:
             if self._write_error:
@@ -141,7 +141,7 @@ class History:
         self._clock, self._timer, self._wall = clock, timer, wall
         self._sampled_at = clock() - FRESH      # time of the last query that sampled the clients
         self._clients: dict[int, Client] = {}
-        self._last_usage: dict[int, Usage] = {}     # by client, at the last sample
+        self._last_usage: dict[int, Usage] = {}     # at the last sample, by client id
         self._collected: Batch = {}
         self._start = wall()                    # time at which the usage in _collected begins
         self._cancel_timer: Callable[[], None] | None = None

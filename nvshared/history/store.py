@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 OTHERS = ""                             # the name in a sum over several users or tenants
 NOBODY = -1                             # the uid in a sum over several users
-# Maximum of a figure, as programs choose some. Sums of a few such fit sqlite's 64-bit integers.
+# Maximum of a figure; programs choose some figures. Seven times MOST fits sqlite's 64-bit integers.
 MOST = 1 << 60
 
 
@@ -44,9 +44,9 @@ class Query(NamedTuple):
     until: int
     step: int                           # seconds per row; 0: one row for the whole time
     by: str                             # user, tenant or gpu
-    card: str = ""                      # UUID; "": all
+    card: str = ""                      # UUID of a GPU; "": all GPUs
     uid: int | None = None              # only this user's usage; None: everyone's
-    most: int = 0                       # maximum number of names, by usage; 0: MOST_NAMES
+    most: int = 0                       # most names, those with the most usage; 0: MOST_NAMES
 
 
 class Row(NamedTuple):
@@ -61,7 +61,7 @@ class QueryResult(NamedTuple):
 
     since: int
     until: int
-    step: int                           # 0: one row for the whole time
+    step: int                           # seconds per row; 0: one row for the whole time
     rows: list[Row]
     missing: str = ""                   # why the latest usage is missing; "": nothing is missing
 
@@ -87,10 +87,10 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
             add(kept, party if number < most - 1 else wider(party), before[party])
     return kept
 
-APPLICATION = 0x6E767368                # "nvsh", in the header of our files
+APPLICATION = 0x6E767368                # "nvsh": sqlite's application_id in the header of the file
 VERSION = 2
 PAGE = 4096
-ASIDES = 9                              # maximum number of renamed unusable files
+ASIDES = 9                              # most unusable files that are kept under other names
 PATIENCE = 1.0                          # seconds to wait for another process's lock
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # SQLITE_ERROR: a table or column is missing
@@ -111,9 +111,9 @@ def number(file: sqlite3.Connection, query: str, *values: object) -> int:
 FILE_NAME = "history.db"
 # By length of a step in seconds: most steps kept, and most parties (Party) per step and GPU.
 STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# By length: steps that stay in a full file; by the second table if the first frees too little.
+# By length: fewest steps that stay in a full file. Table 2 applies if table 1 frees too little.
 FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
-LEAST_SIZE = 4 << 20                    # bytes: minimum size of the file; a batch takes up to 1/8
+LEAST_SIZE = 4 << 20                    # bytes; a smaller maximum size is raised to this size
 FIELDS = Usage._fields
 _SCHEMA = f"""
 CREATE TABLE card (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE);
@@ -187,7 +187,7 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise ForeignFile("it is no file")
-        # Usage is private: only the daemon's user may read the file and sqlite's journal of it.
+        # Usage is private: only the daemon's user may read the file and its sqlite journal.
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except PermissionError as error:
@@ -232,7 +232,7 @@ class Store:
             raise ForeignFile("another program made it")
         if (version := number(file, "PRAGMA user_version")) != VERSION:
             raise ForeignFile(f"it is of version {version}, and we know {VERSION}")
-        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # raises for other tables
+        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()  # checks that columns exist
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":
             raise ForeignFile(f"it is broken: {' '.join(answer.split())}")
@@ -243,7 +243,7 @@ class Store:
         number = 1
         while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.aside-{number}")):
             number += 1
-        if number > ASIDES:             # a failing disk would fill up with renamed files
+        if number > ASIDES:             # failing writes would fill the disk with renamed files
             raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
         self.path.rename(aside)
         with suppress(FileNotFoundError):   # sqlite's journal of an interrupted write, if any
@@ -288,7 +288,7 @@ class Store:
                 with file:
                     file.execute("BEGIN IMMEDIATE")
                     self._drop(file, length, max(least, there * 7 // 8))
-        if number(file, "PRAGMA page_count") > self.pages:    # the maximum size was larger before
+        if number(file, "PRAGMA page_count") > self.pages:    # the maximum size was reduced
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.pages}").fetchall()
 
@@ -300,7 +300,7 @@ class Store:
             file.execute("DELETE FROM usage WHERE step = ?", (step,))
             file.execute("DELETE FROM step WHERE id = ?", (step,))
             file.execute(_DROPPED, (length, start))
-        if old and length > min(STEPS):         # not for minutes, because the query is slow
+        if old and length > min(STEPS):         # not each minute: the query is slow
             file.execute("DELETE FROM party WHERE id NOT IN (SELECT party FROM usage)")
 
 
@@ -313,8 +313,8 @@ def _put(file: sqlite3.Connection, step: int, card: int, used: Used) -> None:
 
 NAMES = {"user": "user", "tenant": "tenant", "gpu": "uuid"}
 MOST_NAMES = 1000
-MOST_ROWS = 20_000                      # of a result at most
-LATEST = 1 << 40                        # seconds since 1970
+MOST_ROWS = 20_000                      # most rows of a result
+LATEST = 1 << 40                        # largest end of a query, in seconds since 1970
 
 # total() adds as floating point, so it cannot overflow.
 _SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)

@@ -26,9 +26,9 @@ from nvshared.units import MIB
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds for nvshared's reply
+PATIENCE = 5.0                          # most seconds until nvshared replies
 PERIOD = 2.0                            # seconds until a failed call of nvshared is repeated
-MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
+MOST_IN_STATUS = 4096                   # most bytes of our condition's message; Kubernetes: 32,768
 MOST_QUOTED = 60                        # characters of an annotation that a message quotes
 ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a term
 NONE = (0, CLASS)                       # value and source of a term that is not set
@@ -61,7 +61,7 @@ def _whole(text: str) -> int:
 
 def _memory(text: str) -> int:
     with suppress(ValueError):
-        # Kubernetes' 4Gi is our 4GiB, its 4G our 4GB.
+        # Kubernetes writes 4Gi and 4G for the sizes that nvshare writes as 4GiB and 4GB.
         return limit(f"{text}B") if text[-1:].isalpha() else _whole(text) * MIB
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
@@ -151,19 +151,19 @@ class Terms:
         self._classes = classes
         self._smallest = smallest
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
+        self._pods: dict[str, Pod] = {}                 # by uid, as the API server reported last
         self._annotated: dict[Pod, dict[str, int]] = {}     # terms that valid annotations set
         self._claimed = {pod: dict(terms) for pod, terms in (claimed or {}).items() if terms}
-        self._reasons: dict[Pod, dict[str, str]] = {}   # of current refusals, see _refuse()
+        self._reasons: dict[Pod, dict[str, str]] = {}   # why terms are refused now, see _refuse()
         self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
         # The terms that nvshare-kubelet has set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Pods not listed yet: nvshared may have stricter terms, of annotations not read yet.
+        # Prepared pods before the first list: nvshared may have stricter terms of annotations.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
-        self._renamed = False                           # nvshared's names of pods are out of date
-        self._listed = False                            # nvshared may have terms of deleted pods
-        self._waiting: list[Future[None]] = []          # of claim(), until nvshared has the terms
+        self._renamed = False                           # nvshared may have outdated names of pods
+        self._listed = False                            # deleted pods may have left terms
+        self._waiting: list[Future[None]] = []          # futures of claim() until terms are set
         self._claim_error: NvshareError | None = None       # nvshared's error for terms of claims
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
@@ -227,7 +227,7 @@ class Terms:
             for pod, held in self._set.items():
                 self._set[pod] = dict.fromkeys(held, UNKNOWN)
             self._changed.update(self._set.keys() - self._unlisted)
-            for pod in self._pods.values():     # their annotations may need the sizes of GPUs
+            for pod in self._pods.values():     # annotations may need the sizes of GPUs
                 self._read(pod, pod.annotations)
         elif event == "DELETED":
             if payload.uid in self._pods:
@@ -350,7 +350,7 @@ class Terms:
                 self._refuse(pod, term, f"{key} cannot be {quoted(text)}: {why}")
                 before, its_source = held.get(term, NONE)
                 if its_source == ANNOTATION:
-                    self._annotated[pod][term] = before     # the earlier value stays
+                    self._annotated[pod][term] = before     # the previous value stays
                 else:
                     del self._annotated[pod][term]
             elif source == CLAIM:

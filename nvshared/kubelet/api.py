@@ -32,7 +32,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE = 5                                # objects per response: parsing a pod takes 100 KB
 LISTEN = 60                             # seconds that a watch request lasts
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
-PATIENCE = 10.0                         # seconds for a response, and after LISTEN for a watch
+PATIENCE = 10.0                         # most seconds until a response; for a watch after LISTEN
 NODES = "/api/v1/nodes"
 PERIOD = 2.0                            # seconds between attempts to reach the API server
 # Raised by a request: any server may answer at the address, with content of any form.
@@ -59,10 +59,10 @@ class Connection(http.client.HTTPSConnection):
 @dataclass(frozen=True, slots=True)
 class Server:
     url: str
-    authority: str = ""                 # the CA certificates (PEM); "": the system's
-    certificate: bytes = b""            # our certificate and its key (PEM)
+    authority: str = ""                 # CA certificates (PEM); "": the system's certificates
+    certificate: bytes = b""            # certificate of nvshare-kubelet and its private key (PEM)
     token: str = ""
-    name: str = ""                      # name in the server's certificate; "": that of the URL
+    name: str = ""                      # name in the server's certificate; "": the host in `url`
     is_verified: bool = True
 
     def ask(

@@ -20,7 +20,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.claims import RESOURCE
 
-PATIENCE = 5.0                          # seconds for nvshared's reply
+PATIENCE = 5.0                          # most seconds until nvshared replies
 RESTART = 5.0                           # seconds without a reply after which shares are withdrawn
 DRIVER = Path("/proc/driver/nvidia/gpus")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
@@ -28,7 +28,7 @@ CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
 OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
 SEPARATOR = "::"
-# By a GPU's index, UUID or PCI address ("": each GPU): its shares. The last match is used.
+# By a GPU's index, UUID or PCI address ("": each GPU): number of shares. The last match counts.
 Replicas = Sequence[tuple[str, int]]
 
 # UUIDs of a GPU and of a MIG device. A UUID without such a prefix may be that of any device.
@@ -42,7 +42,7 @@ class Card:
     uuid: str
     index: int
     pci_bus_id: str
-    problem: str = ""                   # why it cannot be shared now
+    problem: str = ""                   # why the GPU cannot be shared now; "": it can be shared
     product: str = ""
     memory: int = 0                     # bytes
 
@@ -82,7 +82,7 @@ def address(text: str) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}:{text.lower().rpartition(':')[2]}"
 
 
-# The GPUs or the error, and nvshared's unique D-Bus name, which is "" after an error.
+# The GPUs or the error of reading, and nvshared's unique D-Bus name, which is "" after an error.
 Reading = tuple[tuple[Card, ...] | NvshareError, str]
 
 
@@ -101,7 +101,7 @@ def checkpoint(kubelet: Path) -> list[Entry]:
         found = [Entry(resource, list(devices or ()))
                  for resource, devices in (data["RegisteredDevices"] or {}).items()]
         for one in data["PodDeviceEntries"] or ():
-            given = one["DeviceIDs"]    # by NUMA node; before kubelet 1.20 a list
+            given = one["DeviceIDs"]    # lists by NUMA node; before kubelet 1.20 one list
             lists = given.values() if isinstance(given, dict) else [given]
             devices = [device for devices in lists for device in devices or ()]
             found.append(Entry(one["ResourceName"], devices, one["PodUID"], one["ContainerName"]))

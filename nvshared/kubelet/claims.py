@@ -23,7 +23,7 @@ from nvshared.quantity import priority, weight
 logger = logging.getLogger(__name__)
 
 PREFIX = "nvshare.com/"
-RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
+RESOURCE = f"{PREFIX}gpu"               # the extended resource; one unit is one share of a GPU
 # Annotations of KAI's scheduler and of NVIDIA's GPU sharing: see docs/kubernetes.md.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
 # Annotations of a static pod's mirror. Only a hash is accepted: a UID would name another tenant.
@@ -40,17 +40,17 @@ QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
 PARAMETERS: Mapping[str, Callable[[str], int]] = {"weight": weight, "priority": priority}
 METADATA = ("namespace", "name", "uid", "ownerReferences")
-DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # prefixes by power of 1000 from -3, 1024 from 0
+DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # prefixes from 1000 ** -3, and from 1024 ** 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
     namespace: str
     name: str
-    uid: str                            # the API server's
-    tenant: str                         # its name in nvshared: pod:UID, or pod:HASH if static
+    uid: str                            # UID at the API server
+    tenant: str                         # the pod's tenant in nvshared: pod:UID; if static, pod:HASH
     created: str = field(default="", compare=False)
-    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # only used keys
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # keys used here
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
     static: str = field(default="", compare=False)      # a static pod's hash; "": not static
     # Names of the containers that request shares.
@@ -103,8 +103,8 @@ class Share:
     pool: str
     device: str
     id: str                             # "" if the device is allocated to one claim only
-    consumed: Mapping[str, int]         # by term; from the consumed capacity
-    given: Mapping[str, int]            # by term; from opaque parameters
+    consumed: Mapping[str, int]         # values by term, from the consumed capacity
+    given: Mapping[str, int]            # values by term, from opaque parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Claim:
     namespace: str
     name: str
     uid: str
-    pods: tuple[Pod, ...]               # for which the claim is reserved
+    pods: tuple[Pod, ...]               # pods for which the claim is reserved
     is_shareable: bool                  # whether the claim may be reserved for further pods later
     shares: tuple[Share, ...]
     api_object: Any = field(compare=False)    # the parts of the API object that read() needs
@@ -171,7 +171,7 @@ def read(api_object: Mapping[str, Any]) -> Claim:
 def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> Share:
     request = result["request"]
     given: dict[str, int] = {}
-    for config in configs:              # the device class's first, then the claim's
+    for config in configs:              # the claim's follow the class's and override
         opaque = config.get("opaque") or {}
         requests = config.get("requests") or ()
         if opaque.get("driver") == DRIVER and (
@@ -237,7 +237,7 @@ class Prepared:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError) as error:
-            # nvshared still has the terms, and kubelet prepares claims again for new containers.
+            # Not fatal: nvshared has the terms; kubelet prepares claims again for new containers.
             logger.warning("%s is not used: %s", self._path, error)
             return
         for number, entry in enumerate(entries, 1):

@@ -24,7 +24,7 @@ LIBRARY = "/usr/lib/nvshare"
 SOCKETS = "/run/nvshare"
 PRELOAD = "/etc/ld.so.preload"
 LINE = f"{LIBRARY}/libnvshare.so\n"
-# CDI: the folder of administrators' files, NVIDIA's kind, and our kind, device and file.
+# CDI: the folder of administrators' files, NVIDIA's kind; our kind, our device and our file.
 STATIC = Path("/etc/cdi")
 NVIDIA = "nvidia.com/gpu"
 KIND = "nvshare.com/gpu"
@@ -38,7 +38,7 @@ VOID = "void"                           # requests no GPU; CUDA images set "all"
 @dataclass(frozen=True, slots=True)
 class Containers:
     socket: Path
-    state: Path                         # our folder on the host, whose files are mounted
+    state: Path                         # our folder on the host; containers mount its files
     cdi: Path                           # the folder where our CDI file is written
     others: Sequence[Path] = (STATIC,)  # further folders in which runtimes look for CDI files
 
@@ -88,7 +88,7 @@ class Containers:
         names = set[str]()
         for path in (path for folder in (*self.others, self.cdi) for path in folder.glob("*")):
             if path.suffix in (".json", ".yaml"):
-                with suppress(OSError):     # just replaced, or unreadable
+                with suppress(OSError):     # the file was just replaced, or is unreadable
                     text = path.read_text(errors="replace")
                     if re.search(rf"\bkind\"?:\s*\"?{NVIDIA}\b", text):
                         names |= set(re.findall(r"\bname\"?:\s*\"?([\w-]+)", text))

@@ -19,7 +19,7 @@ from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 2.0                            # seconds between checks of nvshared and of the socket
+PERIOD = 2.0                            # seconds between GPU readings, and plugin socket checks
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ async def _serve(options: Options) -> None:
             "install python3-grpcio, python3-protobuf and python3-yaml, "
             "or: pip install 'nvshared[kubernetes]'") from error
     loop = asyncio.get_running_loop()
-    stopped = loop.create_future()      # done by a signal, or with the error of a thread
+    stopped = loop.create_future()      # done by SIGTERM or SIGINT, or failed by a thread's error
 
     def stop(error: NvshareError | None = None) -> None:
         if not stopped.done():
@@ -90,13 +90,13 @@ async def _serve(options: Options) -> None:
             0 if offer.common_problem else RESTART)
         has_changed = offer.update(reading)
         if answered not in ("", nvshared):
-            pods.nvshared_is_back()     # after update(): pods.smallest() reads the offer
+            pods.nvshared_is_back()     # after update(), so that offer.smallest() is current
         nvshared = answered or nvshared
         if has_changed:
             logger.info("%s", offer.describe())
             notifier.status(offer.describe())
         if has_changed and (offer.common_problem or any(map(offer.problem, offer.offered()))):
-            # Kubernetes' scheduler reports only that no share is free.
+            # The event has the reason: Kubernetes' scheduler reports only that no share is free.
             threading.Thread(target=pods.write_node_event, args=(offer.describe(),), name="node",
                              daemon=True).start()
 

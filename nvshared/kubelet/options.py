@@ -22,7 +22,7 @@ AUTO, ON, OFF = "auto", "on", "off"
 RUNTIMES = tuple(map(Path, (
     "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock"
 )))
-USUAL, MOST = 10, 1000                  # shares of a GPU: by default, and at most
+USUAL, MOST = 10, 1000                  # default and maximum number of shares of a GPU
 CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # pattern of a PriorityClass's name
 LARGEST_VALUE = 1 << 31                 # largest absolute value of a PriorityClass
 
@@ -149,4 +149,4 @@ def replicas(given: Sequence[str]) -> Replicas:
                 f"--replicas cannot be {text!r}",
                 f"give a number from 0 to {MOST}, or that of one GPU, such as 0=4")
         found.append((name, int(number)))
-    return sorted(found, key=lambda one: bool(one[0]))      # entries of a single GPU come last
+    return sorted(found, key=lambda one: bool(one[0]))  # single GPUs last: the last match counts

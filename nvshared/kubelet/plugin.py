@@ -26,11 +26,11 @@ from nvshared.kubelet.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet registers a plugin
-HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the health interface, with equal messages
+HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # versions with equal messages
 HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
 REFRESH = 10.0                          # seconds between health reports, which expire after 30
 # In kubelet's folder:
-REGISTRY = "plugins_registry"           # has a socket of each plugin, which kubelet's watcher finds
+REGISTRY = "plugins_registry"           # kubelet watches this folder for sockets of plugins
 KUBELET_SOCKET = "device-plugins/kubelet.sock"      # accepts connections while kubelet runs
 
 
@@ -38,8 +38,8 @@ class Plugin(ABC):
     """A plugin of kubelet. `refresh` updates `offer` from nvshared."""
 
     kind: ClassVar[str]                 # kubelet's word for the type of plugin
-    name: ClassVar[str]                 # of the device plugin's resource, or of the DRA driver
-    version: ClassVar[str]              # of the interface
+    name: ClassVar[str]                 # name of the device plugin's resource or of the DRA driver
+    version: ClassVar[str]              # version of kubelet's interface for this type of plugin
 
     def __init__(
         self, kubelet: Path, offer: Offer, containers: Containers, runtime: Runtime,

@@ -38,7 +38,7 @@ class StaticPods:
     def __init__(self, state: Path, kubelet: Path) -> None:
         self._path = state / WITHOUT_GPU
         self._kubelet = kubelet
-        self._without: dict[Pod, str] = {}      # pods without a share; the reason for doctor
+        self._without: dict[Pod, str] = {}      # why a pod has no share, for nvshare's doctor
 
     def handle(self, event: str, payload: Any) -> list[tuple[Pod, str]]:
         """Handles an event of api.watch(). Returns pods newly found without a share, and why."""
@@ -136,7 +136,7 @@ class Pods:
                 claim = claim.without(gone)
                 self.renew(claim.uid, claim)
             if claim.is_shareable and event in ("LISTED", "ADDED") and present - pods:
-                # Kubelet does not report further pods of a claim: the API server is asked.
+                # Kubelet does not report further pods of a claim, so the API server is asked.
                 now = self.ask(claim.namespace, claim.name)
                 if now.uid == claim.uid and now.uids != claim.uids:
                     self.renew(now.uid, now)
@@ -145,7 +145,7 @@ class Pods:
     def write_node_event(self, why: str) -> None:
         """Writes why GPUs are not offered as an event of the node. Blocks for the response."""
         self._write_event(UNAVAILABLE, why, "default", {
-            "kind": "Node", "name": self._node, "uid": self._node})     # uid as in kubelet's events
+            "kind": "Node", "name": self._node, "uid": self._node})  # uid of kubelet's own events
 
     def _write_pod_event(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
         """Writes an event of the pod, which `kubectl describe` shows, and a line of the journal."""

@@ -139,7 +139,7 @@ def _classes(device_entry: str) -> dict[str, Any]:
 
     def add(message: Any, form: str, kind: str, name: str, number: str) -> None:
         field = message.field.add(name=name, number=int(number))
-        if form.startswith("map"):      # encoded as a list of messages with key and value
+        if form.startswith("map"):      # on the wire a list of messages with key and value
             entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
             entry.options.map_entry = True
             add(entry, "", "string", "key", "1")

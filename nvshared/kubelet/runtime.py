@@ -21,7 +21,7 @@ from nvshared.kubelet.rpc import CRI
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds for the runtime's response
+PATIENCE = 5.0                          # most seconds until the runtime responds
 PROCESSES = Path("/proc")
 SERVICE = "runtime.v1.RuntimeService"
 
@@ -33,7 +33,7 @@ class Runtime:
         """`sockets`: the administrator's --runtime, or the usual paths of runtimes."""
         self._cdi = cdi
         self._sockets = sockets
-        self.supports_cdi = False       # the result of the last check
+        self.supports_cdi = False       # the last result of cdi_problem()
 
     async def cdi_problem(self) -> str:
         """Why containers cannot get CDI devices; "" if they can."""
@@ -79,7 +79,7 @@ def endpoint() -> Path | None:
             if not named and (file := _option(command, "config")):
                 named = yaml.safe_load(Path(file).read_text())["containerRuntimeEndpoint"]
             return Path(named.removeprefix("unix://")) if named else None
-        except OSError:                 # the process has ended, or its file cannot be read
+        except OSError:                 # the process has ended, or its file is unreadable
             continue
         except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
             logger.debug("%s's configuration is not used: %r", process, error)

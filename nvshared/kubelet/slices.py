@@ -88,7 +88,7 @@ class Published:
         self._kubeconfig = kubeconfig
         self._node = node
         self._name = f"{node}-{DRIVER}"
-        self._known: dict[str, Any] = {}        # this node's slices
+        self._known: dict[str, Any] = {}        # this node's ResourceSlices by name
         self._labels = Writer(
             "labels of the node", lambda wanted: server(kubeconfig).send(
                 "PATCH", f"{NODES}/{node}", {"metadata": {"labels": wanted}}), LABELS_PAUSE)

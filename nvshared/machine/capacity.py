@@ -12,29 +12,29 @@ from typing import NamedTuple
 
 from nvshared.units import MIB
 
-CONTEXT = 600 * MIB                     # size of a context on a large card, with its modules
+CONTEXT = 600 * MIB                     # bytes of a CUDA context and its modules on a large card
 RESERVE = 256 * MIB                     # bytes left free for the driver's own use
 RESERVE_PART = 64                       # on a small card the reserve is 1/64 of the card's memory,
 CONTEXT_PART = 16                       # and the reserve for a context is 1/16
-SAMPLES_NEEDED = 2                      # samples after HELLO until they include a client's context
-YOUNG_MOST = 4                          # contexts of one account for which a reserve is kept
+SAMPLES_NEEDED = 2                      # samples after HELLO until a client's context is included
+YOUNG_MOST = 4                          # most contexts of one account for which a reserve is kept
 
 
 class Allowances(NamedTuple):
     """The configured sizes in bytes. None: derived from the card's size."""
 
-    configured: int | None = None       # capacity at most; None: the whole card
+    configured: int | None = None       # largest capacity; None: the whole card
     reserve: int | None = None
     context_reserve: int | None = None
 
 
 @dataclass(slots=True)
 class Capacity:
-    total: int                          # bytes on the card, by NVML
+    total: int                          # bytes of the card's memory, as NVML reports
     allowances: Allowances = Allowances()
-    outside: int = 0                    # bytes of outside memory, by the valid samples
-    _last: tuple[int, int] | None = field(default=None, init=False)     # last sample: used, held
-    # By client, while samples may lack its context: account, number of samples since joined().
+    outside: int = 0                    # bytes of memory outside nvshared, by the valid samples
+    _last: tuple[int, int] | None = field(default=None, init=False)  # last sample: bytes used, held
+    # By client with a context that samples may lack: account, number of samples after joined().
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     @property
@@ -55,7 +55,7 @@ class Capacity:
 
     @property
     def bytes(self) -> int:
-        # + 1: a program creates its context before its HELLO, so one more may exist.
+        # + 1: a program creates its context before its HELLO, so one unannounced context may exist.
         free = self.total - self.outside - self.reserve - (self._unseen + 1) * self.context_reserve
         return max(0, min(self.offered, free))
 
@@ -86,7 +86,7 @@ class Capacity:
         if self._last is None:
             self.outside = max(0, outside - self._unseen * self.context_reserve)
         else:
-            # While samples may lack a client's context, `used` may grow by the context only.
+            # While samples may lack a client's context, growth of `used` may be that context alone.
             used_before, held_before = self._last
             reported = 0 if self._young else max(0, held - held_before)
             seen_before = used_before - held_before - reported

@@ -18,19 +18,19 @@ ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
 ESCAPED = re.compile(r"\\([0-7]{3})")   # mountinfo's escape of a blank or another separator
 TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
-STEPS_MOST = 16                         # steps of a SLURM job, and processes of a step, examined
-NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"
+STEPS_MOST = 16                         # most steps of a SLURM job, and processes of a step, read
+NO_LIMIT = 1 << 60                      # bytes: more is no limit (version 1; version 2: "max")
 
 # Pairs of files: a limit, and the usage that counts against that limit.
 UNIFIED = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
 MEMORY = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # with swap
+    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # memory plus swap
 )
 # Page cache in memory.stat, child groups included: its names in version 1 (total_) and version 2.
 FILES = frozenset({"total_inactive_file", "total_active_file", "inactive_file", "active_file"})
 
-Membership = tuple[str, str]            # controllers and path, as in /proc/PID/cgroup
+Membership = tuple[str, str]            # controllers and path of a line in /proc/PID/cgroup
 
 
 class Limit(NamedTuple):
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
 
 class Group(NamedTuple):
     folder: Path
-    controllers: str                    # of the group's hierarchy; "": version 2
+    controllers: str                    # controllers of the group's hierarchy; "": version 2
 
     def limit(self) -> Limit | None:
         """The tightest memory limit of this group; None: it has no limit, or was removed."""
@@ -132,7 +132,7 @@ def has_hidden_ancestors(text: str) -> bool:
         if controllers:
             hidden = not (start / path.lstrip("/")).exists()
         else:
-            hidden = (start / "cgroup.events").exists()     # which only the root group lacks
+            hidden = (start / "cgroup.events").exists()     # the root group lacks this file
         if ours is None or (not ours and hidden):
             return True
     return False

@@ -14,9 +14,9 @@ from nvshared import library
 from nvshared.errors import NvshareError
 
 SOCKET = Path("/run/nvshare/checkpoint.sock")
-READY_WITHIN = 30.0                     # seconds to a helper's first answer; cuInit() takes 10
-PATIENCE = 120.0                        # seconds for a command; a checkpoint of 100 GiB takes 40
-LONGEST = 1 << 20                       # bytes of an answer; each process in `held` takes 100
+READY_WITHIN = 30.0                     # most seconds until a helper answers; cuInit() takes 10
+PATIENCE = 120.0                        # most seconds of a command; a 100 GiB checkpoint takes 40
+LONGEST = 1 << 20                       # most bytes of an answer; each process in `held` takes 100
 
 
 class NotSent(NvshareError):
@@ -107,7 +107,7 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
     except BaseException:
         _end(helper)
         raise
-    if _idle or answer.state == "none":     # one is enough; "none": this helper failed
+    if _idle or answer.state == "none":     # one idle helper suffices; "none": this helper failed
         _end(helper)
     else:
         _idle.append(helper)

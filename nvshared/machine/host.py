@@ -17,7 +17,7 @@ SAFE_SHARE = 0.8                        # part of the free memory that is the de
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
-START_FIELD = 22 - 3                    # start time in /proc/PID/stat: index after the name
+START_FIELD = 22 - 3                    # /proc/PID/stat: start time's index after the name field
 
 
 def total() -> int:
@@ -41,7 +41,7 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
                   if limit.file == MEMINFO or limit.file.parent in groups]
         return limit.free + min(limit.used, sum(inside))
 
-    # Limits are read before and after private(), so memory taken or freed meanwhile counts once.
+    # Limits are read before and after private(): memory taken or freed meanwhile counts only once.
     limits = (*before, *_limits()) if confirmed else before
     return int(SAFE_SHARE * min(map(available, limits)))
 
@@ -60,7 +60,7 @@ def private(pid: int) -> int:
 
 def started(pid: int) -> int | None:
     """The start time of a process in ticks since boot; None if there is no such process."""
-    # The name is in parentheses and may contain any separator.
+    # The process's name is in parentheses and may contain any separator.
     fields = process(pid, "stat").rpartition(")")[2].split()
     return int(fields[START_FIELD]) if len(fields) > START_FIELD else None
 

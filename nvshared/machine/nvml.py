@@ -27,7 +27,7 @@ UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # Errors (Xid) that a program causes and that end with it: 13 invalid instructions, 31 invalid
 # addresses, 43 and 45 the program's end, 68 video processor, 109 timeout of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
-FAULT_WAIT = 60_000                     # milliseconds that one call waits for an error event
+FAULT_WAIT = 60_000                     # milliseconds that one NVML call waits for an error event
 FAULT_PAUSE = 5.0                       # seconds from a failed wait for events to the next one
 
 # Exists once the kernel module is loaded. If nvshared.service itself loads the module, systemd did
@@ -47,7 +47,7 @@ class Facts:
     name: str                           # "NVIDIA H200"
     pci_bus_id: str                     # "00000000:17:00.0"
     memory_total: int                   # bytes
-    mig: bool = False                   # MIG was on when the card was found
+    mig: bool = False                   # MIG mode was on when find() ran
     linked: frozenset[str] = frozenset()    # UUIDs of cards with a peer-to-peer path over NVLink
     reached: frozenset[str] = frozenset()   # UUIDs of all cards with memory this card can write to
 
@@ -74,7 +74,7 @@ class Process(NamedTuple):
 class Sample:
     """The changing figures of a card; None: the card or its driver does not report the figure."""
 
-    memory_used: int | None = None      # bytes, of all processes and the driver
+    memory_used: int | None = None      # bytes used by all processes and by the driver
     utilisation: float | None = None    # 0 to 1, share of the last period with a kernel running
     temperature: int | None = None      # degrees Celsius
     power: float | None = None          # watts
@@ -102,7 +102,7 @@ class NVML:
             raise NoDriver("the Python package nvidia-ml-py is not installed",
                            "install it with: pip install nvidia-ml-py") from error
         self._nvml: Any = pynvml
-        self._handles: dict[str, Any] = {}      # by UUID
+        self._handles: dict[str, Any] = {}      # NVML's device handles by UUID
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -212,7 +212,7 @@ class NVML:
                 nvml.nvmlEventSetFree(events)
                 time.sleep(FAULT_PAUSE)
         except Exception as error:
-            # For example, the driver was unloaded. Then the samples of the cards fail, too.
+            # For example, the driver was unloaded: then the samples of the cards fail, too.
             logger.warning("errors of the GPUs are not reported: %s", self._describe(error))
 
     def _wait_for_faults(self, events: Any, cards: Mapping[int | None, str],
@@ -258,7 +258,7 @@ class NVML:
         except nvml.NVMLError as error:
             if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
                 raise
-        # For example GB10 and Jetson: evicted memory would stay in the same physical memory.
+        # GB10 and Jetson, for example: evicted memory would stay in the same physical memory.
         raise NvshareError("it has no memory of its own, but the host's, which is not shared")
 
     def _mig(self, handle: Any) -> bool:

@@ -14,29 +14,29 @@ from nvshared.machine import cgroup as control_groups
 from nvshared.machine import host, subordinate, tenant
 from nvshared.machine.tenant import Kind, Tenant, locate
 
-SO_PEERPIDFD = 77                       # not in module socket: a descriptor of the peer process
+SO_PEERPIDFD = 77                       # not in module socket: the option that gets a peer's pidfd
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMM_LONGEST = 15                       # bytes of /proc/PID/comm
-WORDS_WITH_NAME = 3                     # the first words of a command line, searched for the name
+WORDS_WITH_NAME = 3                     # first arguments of a command, searched for its name
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
-FILE_LONGEST = 1 << 14               # bytes of /proc/PID/cgroup or uid_map, at most
-ENVIRONMENT_LONGEST = 1 << 17           # bytes
+FILE_LONGEST = 1 << 14               # most bytes read from /proc/PID/cgroup or uid_map
+ENVIRONMENT_LONGEST = 1 << 17           # most bytes read from /proc/PID/environ
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A process, as seen from the daemon's pid namespace."""
 
-    pid: int                            # 0: in a namespace that is not visible
+    pid: int                            # 0: the process is in a pid namespace that is not visible
     uid: int
     owner: int                          # the user of a subordinate `uid`, else `uid`
     name: str                           # /proc/PID/comm, 15 characters; see whole_name()
     tenants: tuple[Tenant, ...]         # its user, then its pod, job, container or unit
-    is_contained: bool = False          # in a container: its root is not the host's root
+    is_contained: bool = False          # may be in a container, where uid 0 is not the host's root
     started: int | None = None          # in ticks since boot; None: the process had ended
-    unknown_paths: tuple[str, ...] = ()     # its control groups that name no known kind of tenant
+    unknown_paths: tuple[str, ...] = ()     # cgroups that name no known kind of tenant
     groups: frozenset[str] | None = None    # the groups of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
     gang: str = ""                      # NVSHARE_GANG; the same in all processes of a gang

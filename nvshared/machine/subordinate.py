@@ -17,7 +17,7 @@ LINE = re.compile(r"([^:\0]+):([0-9]{1,10}):([0-9]{1,10})")    # user, first id,
 LAST = (1 << 32) - 2                    # the kernel's last user id
 SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
 
-Range = tuple[str, int, int]            # name or number of the user, first id, count
+Range = tuple[str, int, int]            # name or number of the user, first user id, number of ids
 
 
 def owner(uid: int) -> int:

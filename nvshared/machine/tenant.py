@@ -22,10 +22,10 @@ from nvshared.names import user
 class Kind(StrEnum):
     """The kind of a tenant, from the most to the least specific."""
 
-    POD = "pod"                         # of Kubernetes; named by its UID
-    JOB = "job"                         # of SLURM, named by number; of others, by name
-    CONTAINER = "container"             # of docker, podman, LXC, nspawn; by id or name
-    UNIT = "unit"                       # of systemd, of the system or of a user
+    POD = "pod"                         # a pod of Kubernetes, named by its UID
+    JOB = "job"                         # a job; of SLURM by number, PBS by name, HTCondor by slot
+    CONTAINER = "container"             # of docker, podman, LXC or nspawn, named by id or name
+    UNIT = "unit"                       # a systemd unit of the system or of a user
     USER = "user"
 
 
@@ -35,7 +35,7 @@ class Tenant:
 
     kind: Kind
     name: str
-    container: str = field(default="", compare=False)   # of a pod: id of the container
+    container: str = field(default="", compare=False)   # a pod's container id
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
@@ -84,12 +84,12 @@ RUNTIME = re.compile(
 ROOTS = re.compile(
     rf".+\.slice|kubelet|kubepods|{'|'.join(QUALITY)}|slurm.*|uid_[0-9]+|jobid|jobs|htcondor"
     rf"|{BOXES.pattern}|{RUNTIME.pattern}")
-DEPTH = 32                              # directories of a path that are read, from the root
+DEPTH = 32                              # most directories of a cgroup path, from its root, to read
 UNKNOWN = object()                      # result for a path that names no known kind of tenant
 ROOT = 0
-OTHERS = -1                             # instead of an owner: others can write to the directory
-OwnerOf = Callable[[str, str], int | None]      # None: the directory is not visible
-JobOf = Callable[[str, str], str]               # "": the job's number is not found
+OTHERS = -1                             # owner of a directory to which other users can write
+OwnerOf = Callable[[str, str], int | None]      # uid; None: the directory is not visible
+JobOf = Callable[[str, str], str]               # job number; "": not found
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
@@ -146,11 +146,11 @@ def _of_path(controllers: str, path: str, beside: str, uid: int, owner_of: Owner
              job_of: JobOf) -> Tenant | object | None:
     """The tenant that a path names; None: only directories of sessions; UNKNOWN: no known kind."""
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
-    out = "/.." * path.split("/").count("..")   # levels above the visible directories
+    out = "/.." * path.split("/").count("..")   # levels above the visible root
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
     unit: Tenant | None = None
-    certain = True                      # root has created all directories so far
+    certain = True                      # root alone has created the directories so far
     for number, folder in enumerate(folders):
         above = folders[:number]
         here = "/".join([out, *folders[:number + 1]])
@@ -174,7 +174,7 @@ def _of_path(controllers: str, path: str, beside: str, uid: int, owner_of: Owner
                 max(shared, number + 1):])
         if number >= shared:
             certain = certain and (owner == ROOT or bool(ROOTS.fullmatch(folder)))
-        # Names below are trusted only if root owns all directories above.
+        # Directory names are trusted only below directories that root owns.
         if unit is not None and (owner or not certain):
             return unit
     sliced = all(folder.endswith(".slice") for folder in folders[shared:])
@@ -225,5 +225,5 @@ def _container(folders: list[str]) -> str:
 def _plain(match: re.Match[str]) -> str:
     """A container's id or name, without systemd's escapes."""
     name = next(group for group in match.groups() if group)
-    # A slash would name another user's container: USER/NAME.
+    # With a slash, the name could be USER/NAME of another user's container.
     return ESCAPED.sub(lambda one: chr(int(one[1], 16)), name).replace("/", "\\x2f")

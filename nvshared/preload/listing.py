@@ -18,7 +18,7 @@ from nvshared.preload.tree import Tree
 
 LIST = Path("/etc/ld.so.preload")
 OURS = "libnvshare.so"
-MODE = 0o644                            # of a new list: programs of all users read it
+MODE = 0o644                            # mode of a new list, which programs of all users must read
 LABEL = "security.selinux"
 LABELLED_ALIKE = Path("/etc/ld.so.cache")
 
@@ -129,7 +129,7 @@ def _label(tree: Tree, path: Path, descriptor: int) -> None:
     try:
         os.setxattr(descriptor, LABEL, os.getxattr(example, LABEL))
     except OSError as error:
-        # No such file, no label, no labels on this file system, or no permission: do without.
+        # The list gets no label if the example, its label, label support or permission is missing.
         if error.errno not in (errno.ENOENT, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
             raise
 

@@ -42,7 +42,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
 
 def _check_one(path: Path) -> None:
     status = path.stat()
-    # Files of this process's user are allowed, too: an image may be built without root.
+    # A file of this process's user is allowed, too, because an image may be built without root.
     if status.st_uid not in (0, os.geteuid()):
         reason = f"it belongs to uid {status.st_uid}"
     elif status.st_mode & stat.S_IWOTH:
@@ -64,7 +64,7 @@ class State(NamedTuple):
     place: str                          # path of the list as this process, not the Tree, sees it
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
-    fault: str                          # what is wrong with `entries`; "": nothing
+    fault: str                          # what is wrong with `entries`; "": no fault
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -102,7 +102,7 @@ def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     """Adds the library to the list after checks and trials. Returns the trials' results.
 
     If /bin/true fails with the new list, restores the old one, as after every NvshareError."""
-    listing.writable(tree)              # checked first, since trials take long
+    listing.writable(tree)              # checked first, because trials take long
     check_guarded(tree, library)
     baseline = trial.baseline_stderr(tree)
     tried = tuple(trial.run(tree, library, baseline))

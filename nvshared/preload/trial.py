@@ -59,7 +59,7 @@ class Unloadable(NvshareError):
 
 class TrialResult(NamedTuple):
     program: str                        # description of the program
-    obstacle: str                       # why the program could not be tried; "": it was
+    obstacle: str                       # why the program could not be tried; "": it was tried
 
 
 Ended = subprocess.CompletedProcess[str]
@@ -111,7 +111,7 @@ def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialRe
 
 
 def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
-    # env, run after chroot, sets LD_PRELOAD, since chroot itself must not load the library.
+    # env, run after chroot, sets LD_PRELOAD, because chroot itself must not load the library.
     variables = [] if library is None else [f"LD_PRELOAD={library}"]
     into = [] if tree.running else ["chroot", str(tree.top)]
     return [*into, "/usr/bin/env", "-i", *variables, *command]

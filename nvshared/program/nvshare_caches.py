@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-WORTH = 256 << 20                       # bytes of the smallest trim; evicting and loading: 10 ms
-LONGEST_PAUSE = 64                      # requests skipped after a failure, at most
-OCCASIONS = 2                           # kinds of requests: a turn begins; the program pauses
+WORTH = 256 << 20                       # bytes of the smallest trim: moving 256 MiB takes 10 ms
+LONGEST_PAUSE = 64                      # most requests that are skipped after a failed trim
+OCCASIONS = 2                           # number of request kinds: a turn begins; a program pauses
 PATIENCE = 10                           # seconds that the interpreter's end waits for a trim
 
 
@@ -31,7 +31,7 @@ class Figures(NamedTuple):
 def _pytorch(torch: Any, device: int) -> Figures:
     if not torch.cuda.is_initialized():
         return Figures(0, 0, torch.cuda.empty_cache)
-    torch.cuda.set_device(device)       # else this thread would create a context on device 0
+    torch.cuda.set_device(device)       # or this thread would make a context on device 0
     figures = torch.cuda.memory_stats(device)
     held, active, split = (
         figures[name + "_bytes.all.current"] for name in ("reserved", "active", "inactive_split"))
@@ -104,7 +104,7 @@ class Trimmer:
         atexit.register(lambda: self._releasing.acquire(timeout=PATIENCE))
 
     def _run(self, wait: Callable[[], int]) -> None:
-        self._releasing = threading.Lock()      # a forked child may inherit a lock that is held
+        self._releasing = threading.Lock()      # new: a forked child may inherit a held lock
         try:
             threading.Thread(
                 target=self._serve, args=(wait,), name="nvshare_caches", daemon=True).start()

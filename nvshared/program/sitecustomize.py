@@ -10,7 +10,7 @@ importlib.import_module("nvshare_caches")
 
 folder = __file__.rpartition("/")[0]
 if folder in sys.path:
-    sys.path.remove(folder)             # for the import below, and for the program
+    sys.path.remove(folder)             # so that the import below finds the program's sitecustomize
     ours = sys.modules.pop(__name__)
     try:
         importlib.import_module(__name__)

@@ -25,7 +25,7 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: its name, its help text, and a function that returns its value; None: no sample.
 # The functions of metrics named _seconds return microseconds.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
-# For metrics of value 1: the function returns the values of further labels. Their names follow.
+# For metrics of the constant value 1: the function returns values of labels; their names follow.
 InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
 
 
@@ -34,7 +34,7 @@ class Samples(NamedTuple):
     name: str
     help_text: str
     labels: Sequence[str]
-    samples: list[tuple[Any, ...]]      # labels and value, as add_metric of `kind` takes them
+    samples: list[tuple[Any, ...]]      # arguments of add_metric() of `kind`: labels and value
 
     def family(self) -> Family:
         """The metric; may be made in any thread."""

@@ -18,9 +18,9 @@ from nvshared.units import MIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-STATUS_INTERVAL = 2.0                   # seconds between two looks at the status
-MOST_HOLDERS = 3                        # processes that use a GPU unshared, in one line
-MOST_NAMED = 20                         # waiting clients that are logged by name
+STATUS_INTERVAL = 2.0                   # seconds between two checks whether the status has changed
+MOST_HOLDERS = 3                        # most processes named in a line about unshared use of a GPU
+MOST_NAMED = 20                         # most waiting clients that the log names
 
 
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:

@@ -17,7 +17,7 @@ from nvshared.errors import ExitCode, NvshareError
 from nvshared.report import systemd
 from nvshared.units import SECOND
 
-BURST = 20                              # lines of one kind in one interval at most
+BURST = 20                              # most lines of one kind in one INTERVAL
 INTERVAL = 30 * SECOND
 
 PRIORITIES = {

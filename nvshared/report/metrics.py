@@ -27,14 +27,14 @@ from nvshared.sharing.sampler import take_samples
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds that a scrape waits for its response
-FRESH = 1.0                             # seconds for which responses use the same figures
-LONGEST = 10.0                          # seconds per connection; Prometheus' default timeout
-SCRAPES_AT_MOST = 16                    # connections at a time
+PATIENCE = 5.0                          # most seconds that a scrape waits for its response
+FRESH = 1.0                             # seconds for which all responses use the same figures
+LONGEST = 10.0                          # most seconds per connection; Prometheus' default timeout
+SCRAPES_AT_MOST = 16                    # most connections at a time
 OPENMETRICS = "application/openmetrics-text"
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 
-Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whether gzip is used
+Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whether gzip compresses it
 
 
 class Scrapes(Collector):
@@ -48,7 +48,7 @@ class Scrapes(Collector):
         ProcessCollector(registry=self._registry)   # CPU time, memory and descriptors of the daemon
         self._writing = asyncio.Lock()
         self._responses: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
-        self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest first
+        self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest task first
 
     @property
     def fresh(self) -> bool:
@@ -149,7 +149,7 @@ async def listen(
     except OSError as error:
         if endpoint.address or error.errno != errno.EADDRNOTAVAIL:
             raise
-        return await asyncio.start_server(serve, "0.0.0.0", endpoint.port)     # IPv6 is missing
+        return await asyncio.start_server(serve, "0.0.0.0", endpoint.port)  # the kernel lacks IPv6
 
 
 async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitable[None]]:

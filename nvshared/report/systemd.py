@@ -16,7 +16,7 @@ KEPT_AS = "client-"                     # prefix of the names of stored sockets
 
 
 class Inherited(NamedTuple):
-    listening: socket.socket | None     # of nvshared.socket
+    listening: socket.socket | None     # the listening socket of nvshared.socket
     kept: Mapping[str, socket.socket]   # an earlier daemon's connections, by name
 
 
@@ -51,7 +51,7 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
 
 def send_failure(environment: Mapping[str, str], words: str) -> None:
     """Sends the reason why the daemon fails as the status that systemd shows."""
-    with suppress(NvshareError):        # without sdnotify there is no way to send it
+    with suppress(NvshareError):        # without sdnotify, the status cannot be sent
         notifier = Notifier(environment)
         notifier.status(words)
         notifier.close()
@@ -127,7 +127,7 @@ class Notifier:
         except BlockingIOError:
             return False
         except OSError:
-            return True                 # the service manager has stopped reading
+            return True                 # not stored, and not retried: systemd does not read
         return True
 
     def _notify(self, line: str) -> None:

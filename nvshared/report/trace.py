@@ -21,8 +21,8 @@ from nvshared.sharing.gpu import GPU
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 0.05                         # seconds that the event loop waits until a line is written
-BEHIND_MOST = 100_000                   # waiting lines, of some 300 bytes; more are dropped
+PATIENCE = 0.05                         # most seconds that the event loop waits for a written line
+BEHIND_MOST = 100_000                   # most unwritten lines, of about 300 bytes; more are dropped
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -77,5 +77,5 @@ class Trace:
         try:
             if file is not None:
                 file.close()
-        except OSError as error:        # the rest of the buffer could not be written
+        except OSError as error:        # buffered lines could not be written
             logger.debug("closing the trace: %s", error)

@@ -29,15 +29,15 @@ SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 class Option(NamedTuple):
     attribute: str                      # the name of the option's field in Config
-    name: str                           # as in files, and with two dashes on the command line
+    name: str                           # name in files; on the command line after two dashes
     section: str
-    parse: Callable[[str], Any]         # raises ValueError that names valid values
-    default: str                        # as it would be written in a file
+    parse: Callable[[str], Any]         # raises ValueError with a message that names valid values
+    default: str                        # default value, as text in a file
     help: str
     metavar: str = ""                   # "" for a switch
     variable: str = ""                  # environment variable that sets the option; "": none
     variable_parse: Callable[[str], Any] | None = None
-    variable_words: str = ""            # values of the variable, if they differ from a file's
+    variable_words: str = ""            # help on the variable's values, if files have others
 
 def _setting(
     section: str, metavar: str, parse: Callable[[str], Any], default: str, help: str, **more: Any
@@ -244,7 +244,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             parse = option.variable_parse or option.parse
             values[option.name] = _parse(parse, text, place, ConfigError)
         if option.name in given:
-            places.pop(option.name, None)       # then error messages name the option
+            places.pop(option.name, None)       # so that error messages name the option
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs)
     named = {name.replace("-", "_"): value for name, value in values.items()}

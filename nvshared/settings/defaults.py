@@ -15,10 +15,10 @@ from nvshared.scheduler.events import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
 from nvshared.units import MIB
 
-# Bytes that one order moves at most: they take about 10 ms over PCIe, the order itself 0.1 ms.
+# Most bytes of one EVICT or LOAD order: PCIe needs about 10 ms for them, the order itself 0.1 ms.
 STEP = 512 * MIB
-STEP_SHARE = 32                         # on small cards an order moves at most 1/32 of the memory
-STEP_LEAST = 32 * MIB                   # but at least as much as a block of the library has
+STEP_SHARE = 32                         # on small cards, at most 1/32 of the memory per order,
+STEP_LEAST = 32 * MIB                   # but at least the bytes of one block of the library
 PAGE = 2 * MIB                          # granularity of device memory
 
 
@@ -41,8 +41,8 @@ class Defaults:
     safe: bool = False
     neighbour: str = "auto"             # which cards lend memory: see Lending in sharing/budget.py
     deep_idle: int | None = None        # microseconds; None: idle clients keep their contexts
-    balance: bool = False               # see sharing/balancing.py
-    disk: tuple[Path, int] | None = None    # directory and bytes for swapped memory
+    balance: bool = False               # whether clients move between GPUs: sharing/balancing.py
+    disk: tuple[Path, int] | None = None    # directory, most bytes of swapped memory there
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:

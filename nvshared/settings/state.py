@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "settings.json"
 TENANTS_FILE = "tenants.json"
 VERSION = 1
-AUTO = "auto"                           # in the file: the quantum is automatic, tq None
+AUTO = "auto"                           # in the file: an automatic quantum, in Settings tq = None
 Read = TypeVar("Read")
 # By UUID of the GPU ("": of all GPUs): changed `tq` and `anti_thrash` of the scheduler's Settings.
 Overrides = dict[str, dict[str, Any]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from nvshared.errors import ConfigError
 from nvshared.settings.config import drop_ins
 
-INTERVAL = 1.0                          # seconds between two looks at the metadata
+INTERVAL = 1.0                          # seconds between two reads of the files' metadata
 
 Metadata = dict[Path, tuple[int, ...]]
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from nvshared.tui.figures import shortened
 from nvshared.tui.tables import Bar, Column, chosen, fitted
 
-WIDE = 100                              # columns from which on a terminal or a line is wide
-NARROWEST_BAR = 8                       # characters of a bar, at least
+WIDE = 100                              # characters from which on a line is wide
+NARROWEST_BAR = 8                       # least characters of a bar
 LEVELS = " ▁▂▃▄▅▆▇█"
 FULL = len(LEVELS) - 1                  # levels of a graph that one character has
 PART_OF_LINE = 6                        # on a wide line a bar has at least 1/6 of the line
@@ -76,7 +76,7 @@ def _level(value: float | None, most: float, full: int) -> int:
 class Grid(NamedTuple):
     title: Text
     lines: list[Text]
-    spans: list[tuple[int, int]]        # per table column: its first character, and its end
+    spans: list[tuple[int, int]]        # by column: index of its first character, and its end
 
 
 def grid(columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,

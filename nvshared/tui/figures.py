@@ -88,10 +88,10 @@ user = cache(names.user)
 class TermFormat(NamedTuple):
     """How a term is parsed and formatted. The keys of TERM_FORMATS are the terms' D-Bus names."""
 
-    parse: Callable[[str], int]         # raises ValueError that says which values are valid
+    parse: Callable[[str], int]         # raises ValueError with a message that names valid values
     value: Callable[[int], str]         # for the table of terms
-    short: Callable[[int], str]         # for the column LIMITS, which omits usual values
-    words: Callable[[int], str]         # for {value} in the two sentences below
+    short: Callable[[int], str]         # for the column LIMITS, which omits default values
+    words: Callable[[int], str]         # for {value} in `of_tenant` and `of_program`
     of_tenant: str                      # format string of a sentence, without the full stop
     of_program: str = ""                # "": a program has no such term
 

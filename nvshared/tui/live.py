@@ -106,7 +106,7 @@ class Watch:
         opened = self._state.opened
         for client in snapshot.clients:
             if opened is not None and program_key(client) == opened.key:
-                # Fails if the program has ended since; the next snapshot lacks the program then.
+                # Fails if the program has ended; then the next snapshot lacks the program.
                 with suppress(NvshareError):
                     own = daemon.tenant(client.tenant)
                     around = [daemon.tenant(name) for name in own.within]

@@ -14,14 +14,14 @@ from nvshared.tui.state import SPAN, Past, Rates
 from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Bar, Column, Part, holder, holders
 from nvshared.units import MIB
 
-NAMED = 2                               # holders named in a sentence, at most
+NAMED = 2                               # most holders that a sentence names
 WAITS_FOR = {"limited": "until its time limit permits a turn", "suspended": "to be resumed",
              "restoring": "for its context to be restored"}
 
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
-    # None: a restarted daemon may lack the GPU of a program that is still shown in detail.
+    # gpu is None if a restarted daemon lacks the GPU of a program that is still shown in detail.
     gpu = next((one for one in snapshot.gpus if one.index == client.gpu), None)
     match client.state:
         case "waiting" if client.gang and not client.position:
@@ -81,14 +81,14 @@ GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 PAIRS = (("use", "waiting"), ("bytes_in", "bytes_out"), ("resident", "swapped"))
 THREE_PAIRS_WIDTH = 110                 # characters of a line from which on all PAIRS are drawn
-PROCESS_WIDTH = 24                      # characters of a process's name, at most
+PROCESS_WIDTH = 24                      # most characters of a process's name
 FRAME = 4                               # lines of a GPU's frame without graphs
-WITH_GRAPHS = 4                         # lines of a GPU's frame besides its graphs, if it has any
+WITH_GRAPHS = 4                         # lines of a GPU's frame with graphs, besides the graphs
 GRAPHS = 2                              # graphs in a frame, one above the other
 HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # lines of a graph; the largest number that fits is used
 HIGH = 40                               # screen lines from which on GPUs take all free lines
-PART = 3                                # with fewer screen lines, GPUs with high graphs take 1/PART
-ROWS = 5                                # rows of the list of programs for which graphs leave space
+PART = 3                                # on lower screens, 1/PART at most is for large graphs
+ROWS = 5                                # rows that graphs leave to the list of programs
 QUIET = frozenset({"idle", "suspended", "parked"})
 
 

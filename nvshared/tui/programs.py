@@ -19,7 +19,7 @@ from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, P
 
 LEAD = 3                                # characters before a row: the marks SELECTED and HOLDS
 LONGEST_BAR = 40
-COMMAND = 4                             # the command gets at least 1/COMMAND of the line
+COMMAND = 4                             # a program's command gets at least 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
 
 def _columns(snapshot: Snapshot, width: int) -> list[Column]:
@@ -68,7 +68,7 @@ def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: i
             row.stylize("dim")
         if selected:
             row.stylize("reverse")
-            # Not reversed: a reversed full bar would look empty.
+            # The memory bar is not reversed: a reversed full bar would look empty.
             row.stylize("not reverse", memory[0] + LEAD, memory[1] + LEAD)
         hits.append(Hit(line + len(found), 0, width, Row(program_key(client))))
         found.append(row)
@@ -88,7 +88,7 @@ class Dashboard:
             yield from lines
 
 
-BESIDE = 120                            # screen columns from which on turns are beside the terms
+BESIDE = 120                            # least screen columns to draw turns beside terms, not below
 LABEL = 12
 PIN_REASONS = {
     "undrained": "its work does not end, or cannot be waited for",

@@ -11,7 +11,7 @@ from nvshared.tui.programs import details, listing
 from nvshared.tui.state import COMMANDS, Frame, Hit, Screen, State, rows, tab_hint, target_name
 from nvshared.tui.terminal import Key
 
-# For each screen the keys in its bottom line: key, label, effect. A narrow line has the first keys.
+# By screen: keys of its bottom line as (key, label, effect). A narrow line has the first keys.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
@@ -89,7 +89,7 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
 
 
 NARROWEST, LOWEST = 40, 8               # columns and lines of the smallest usable terminal
-MESSAGE_LINES = 4                          # lines of a message, at most
+MESSAGE_LINES = 4                          # most lines of a message
 
 
 def draw(state: State, width: int, height: int) -> Frame:

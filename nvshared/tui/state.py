@@ -20,7 +20,7 @@ from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, tenant
 from nvshared.tui.terminal import Click, Event, Key, Wheel
 
 SPAN = 300.0                            # seconds for which samples are kept
-WINDOW = 15.0                           # seconds over which rates are computed, or two samples
+WINDOW = 15.0                           # seconds over which rates are computed, if samples suffice
 
 
 class Figures(NamedTuple):
@@ -106,7 +106,7 @@ def _has_restarted(before: Figures, now: Figures) -> bool:
     return any(b > n for b, n in zip(before[:3], now[:3], strict=True))
 
 
-ProgramKey = tuple[int, int]            # see program_key()
+ProgramKey = tuple[int, int]            # a program's identity: see program_key()
 LONGEST_NAME = 32                       # characters of a tenant's name in a question
 
 
@@ -148,7 +148,7 @@ class Prompt(NamedTuple):
     verb: str                           # "filter", or the verb of the command
     client: ClientSnapshot | None       # the command's program; None: for "filter"
     text: str = ""
-    tenant: str = ""                    # as in Command
+    tenant: str = ""                    # target of the command, as in Command
 
 
 def target_name(pending: Command | Prompt) -> str:
@@ -162,7 +162,7 @@ class Opened:
     key: ProgramKey
     client: ClientSnapshot
     tenants: tuple[Tenant, ...] = ()    # the innermost tenant first
-    turns: tuple[Turn, ...] = ()        # the latest first
+    turns: tuple[Turn, ...] = ()        # the latest turn first
     ended: bool = False
 
 
@@ -170,18 +170,18 @@ class Opened:
 class State:
     snapshot: Snapshot | None = None    # the last snapshot received
     past: Past = field(default_factory=Past)
-    daemon_error: str = ""              # of the last attempt to fetch a snapshot; "": none
+    daemon_error: str = ""              # error of the last attempt to fetch a snapshot; "": none
     screen: Screen = Screen.MAIN
     previous_screen: Screen = Screen.MAIN        # the screen before the help
     selected: ProgramKey | None = None
-    at: int = 0                         # row of the selected program when it was last listed
+    at: int = 0                         # last known row of the selected program
     first: int = 0                      # the row at the top of the list
     scroll: int = 0                     # the line at the top of details or help
     sort: str = "GPU"
     reverse: bool = False
     filter: str = ""
     prompt: Prompt | None = None
-    unconfirmed: Command | None = None      # the user is asked whether to carry it out
+    unconfirmed: Command | None = None      # the user is asked to confirm it
     message: str = ""                   # shown until the next key
     opened: Opened | None = None
 
@@ -233,7 +233,7 @@ def rows(state: State) -> list[ClientSnapshot]:
         return []
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
     column = CLIENT[state.sort]
-    found.sort(key=age)                 # then programs with equal keys are in this order
+    found.sort(key=age)                 # programs with equal keys keep the order by age
     found.sort(key=column.sort, reverse=column.descending is not state.reverse)
     return found
 
@@ -262,8 +262,8 @@ class CommandKind(NamedTuple):
     key: str
     label: str                          # in the help, beside the key
     term: str                           # the term that the command sets; "": it sets none
-    confirmation: str                   # for one program
-    together: str = ""                  # for all programs of a tenant
+    confirmation: str                   # question before the command for one program
+    together: str = ""                  # question before the command for a tenant's programs
     prompt: str = ""                    # label of the input line; "": the command has no value
 
 
@@ -452,7 +452,7 @@ def _begin_command(state: State, verb: str) -> State:
         return replace(state, message=obstacle)
     if COMMANDS[verb].prompt:
         return replace(state, prompt=Prompt(verb, client))
-    if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
+    if verb == "resume" and not client.suspended:       # not the program, a tenant is suspended
         found = (one.name for one in _tenants(state, client) if one.value("suspended"))
         return replace(state, unconfirmed=Command(verb, client, tenant=next(found, client.tenant)))
     return replace(state, unconfirmed=Command(verb, client))
@@ -535,7 +535,7 @@ def _edit_prompt(state: State, prompt: Prompt, key: str) -> State:
 
 
 def _submit_prompt(state: State, prompt: Prompt) -> State:
-    if prompt.client is None:           # the filter
+    if prompt.client is None:           # Enter ends typing of the filter
         return replace(state, prompt=None)
     if not prompt.text.strip():
         return replace(state, prompt=None, message="Nothing was changed.")

@@ -23,7 +23,7 @@ def quantum_of(gpu: GPUSnapshot) -> str:
     return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"
 
 
-NARROWEST = 4                           # characters to which most columns can be shortened
+NARROWEST = 4                           # least characters to which most columns can be shortened
 PROCESS = 11                            # characters that a column of processes keeps: p…[4194304]
 
 STATES = {
@@ -68,12 +68,12 @@ class Column(NamedTuple):
     name: str
     cell: Callable[[Any], str | Bar]
     right: bool = False
-    drop_rank: int = 0                  # the highest is dropped first if space lacks; 0: never
+    drop_rank: int = 0                  # if space lacks, the highest is dropped first; 0: never
     shrinks_to: int | None = None       # shortest width, in characters; None: never shortened
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading on a narrow terminal
-    min_width: int = 0                  # smallest width, unless the column is shortened
-    max_width: int = 1 << 30            # largest width
+    min_width: int = 0                  # least width in characters, unless the column is shortened
+    max_width: int = 1 << 30            # most characters of the column
     # A table has the column only if this function is true of at least one row; None: always.
     shown_if: Callable[[Any], object] | None = None
     sort: Callable[[Any], Any] | None = None        # the key by which the dashboard sorts

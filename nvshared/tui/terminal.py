@@ -34,7 +34,7 @@ CONTROL_KEYS = {
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # The beginning of an escape sequence: more bytes may follow.
 INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
-# Of a mouse report: the button, and the column and line from 1; at most five digits each.
+# Numbers of a mouse report: button; column and line, counted from 1. At most five digits each.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
@@ -77,7 +77,7 @@ class Keys:
             elif INCOMPLETE.match(text):
                 self.incomplete = text
                 break
-            else:                       # the key Escape, then another key
+            else:                       # a single Escape key, before other keys
                 found.append(Key("escape"))
                 text = text[1:]
         return found
@@ -107,7 +107,7 @@ FULL_SCREEN_ON = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
 CLEAR = "\x1b[2J"
 FULL_SCREEN_OFF = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
 ESCAPE_DELAY = 0.05                     # seconds without more bytes after which Escape is a key
-# Characters that replace others where the terminal's encoding is not a UTF.
+# ASCII replacements for characters if the encoding of the terminal is not UTF-8, -16 or -32.
 ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
 
 
