@@ -473,7 +473,9 @@ assert figure(RESERVED, own) == 100 * MIB
 ''')
     daemon.accept()
     numbers: list[int] = []
-    while select.select([daemon.connection], [], [], 1)[0] and len(numbers) < 2:
+    # A COMMIT of the second thread would follow soon; the library waits 2 s for the first answer.
+    while len(numbers) < 2 and select.select(
+            [daemon.connection], [], [], 0.2 if numbers else 60)[0]:
         report = decode_report(daemon.connection.recv(4096))
         if report.type is Type.COMMIT:
             numbers.append(report.number)
