@@ -10,11 +10,11 @@ from typing import Any
 from tests.system.container import PATIENCE, Container
 
 HOME = "/usr/lib/nvshared/nvshared/lib"
-FOLDER = "/dev/shm/nvshare-simulator"   # outside of what the service has private or read-only
+FOLDER = "/dev/shm/nvshare-simulator"   # neither private nor read-only for the service
 MEMORY = 256                            # MiB
 WORKLOAD = f"{HOME}/nvshare-workload"
 
-# Of the daemon and of every program. Without it there is no GPU.
+# Variables of the daemon and of every program; without these variables there is no GPU.
 ENVIRONMENT = {
     "LD_LIBRARY_PATH": f"{HOME}/simulator", "NVSHARE_SIM_DIR": FOLDER,
     "NVSHARE_SIM_MEMORY": f"{MEMORY}M",
@@ -22,13 +22,13 @@ ENVIRONMENT = {
 
 
 def plug_in(container: Container) -> None:
-    # All users write to its state, as they open /dev/nvidia0.
+    # All users may write to the simulator's state, as all may open a real card's /dev/nvidia0.
     container.write("/etc/tmpfiles.d/simulator.conf", f"d {FOLDER} 0755\nf {FOLDER}/gpus 0666\n")
     container.run("systemd-tmpfiles", "--create", "simulator.conf")
     settings = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
     drop_in(container, "simulator", settings)
-    # Contexts take 8 MiB of it. What is kept for them by default is made for larger cards:
-    # ten programs that start at once would be left with nothing.
+    # A simulated context takes 8 MiB. The default reserve for contexts is made for larger cards:
+    # ten programs that start at once would leave no memory of this card for data.
     container.write(
         "/etc/nvshare/nvshared.conf.d/simulator.conf", "[gpu]\ncontext-reserve = 8MiB\n")
 
@@ -47,14 +47,14 @@ class Program:
         cpu_ms: int = 0, kernel_us: int = 0, seed: int = 1, shared: bool = True,
         environment: dict[str, str] | None = None, before: Sequence[str] = (),
     ) -> None:
-        """`memory`: MiB. `steps`: by default as many as come until finish(). `cpu_ms`: on the CPU
-        after each step. `kernel_us`: on the GPU for each 8 MiB in each step. `shared`: with
-        libnvshare.so preloaded. `environment`: besides that of all programs. `before`: what
-        starts the command."""
+        """`memory`: MiB. `steps`: number of steps; None: until finish(). `cpu_ms`: ms of CPU work
+        after each step. `kernel_us`: us of GPU work for each 8 MiB in each step. `shared`: with
+        libnvshare.so preloaded. `environment`: variables added to ENVIRONMENT. `before`: a
+        command and arguments that start the program, as `systemd-run`."""
         command = [
             WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
             "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us), "--seed", str(seed),
-            # What came of many steps is to be known without computing them all again.
+            # With one round the program can check many steps without repeating each step.
             *(("--until-told", "--rounds", "1") if steps is None else ("--steps", str(steps))),
         ]
         if shared:
@@ -64,7 +64,7 @@ class Program:
             stdin=subprocess.PIPE)
         self._said: list[str] = []
         self._allocated = threading.Event()
-        # All the time: an unread pipe would fill up and stop the program.
+        # A thread reads the output at once: an unread pipe would fill up and stop the program.
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -86,7 +86,7 @@ class Program:
         return "".join(self._said)
 
     def await_memory(self) -> None:
-        """Returns when it has all of its memory, or has ended."""
+        """Returns when the program has allocated all its memory, or has ended."""
         self._allocated.wait()
 
     def tell(self) -> None:

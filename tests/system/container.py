@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container with a real systemd as PID 1, and commands in it.
 
-All that is written in it goes to memory, to an overlay on the tree: it survives
-a reboot, and is gone when the container stops. It has a network of its own
-without a way out. It boots in a second, so each group of tests has one for
-itself.
+All files that the container writes go to an overlay in memory, on top of the tree: the
+files survive a reboot and are gone when the container stops. The container's own network
+reaches no other machine. A container boots in a second, so each group of tests has its
+own.
 """
 
 import os
@@ -21,11 +21,11 @@ from typing import Any, Self
 
 PATIENCE = 600.0                        # seconds; only a failing test waits this long
 POLL = 0.05
-POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
+POWER_OFF = signal.SIGRTMIN + 4         # the signal on which systemd as PID 1 powers off
 
-# All of it ends when we do, however that comes. The mounts are seen by nobody else, and so end
-# with the last process that was started here. (What systemd-nspawn keeps in its own folder it
-# removes at a reboot, and that it does on a tmpfs alone, which /run is not everywhere.)
+# The container ends with the test process, even after SIGKILL. The mounts are in a private mount
+# namespace and end with the last process there. (At a reboot systemd-nspawn removes its files
+# below /run/systemd/nspawn, but only on a tmpfs, which /run is not on every machine.)
 START = """
 mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit
 mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir "$2/upper" "$2/work" "$2/root" || exit
@@ -43,8 +43,8 @@ do
 done
 for group in $groups; do find "$group" -depth -type d -exec rmdir {} +; done
 """
-# Control groups are the unified ones, whatever this machine's systemd uses: no others let
-# the container's systemd say which devices a service may open, which takes BPF.
+# Control groups are version 2, whatever this machine's systemd uses: only in version 2 may the
+# container's systemd restrict the devices that a service may open, by BPF programs.
 GROUPS = """
 groups=/sys/fs/cgroup/nvshare-$$
 mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir "$groups" || exit
@@ -59,7 +59,7 @@ class Failed(AssertionError):
 class Container:
     """A running system; a context manager that powers it off."""
 
-    groups, options = GROUPS, OPTIONS   # of START
+    groups, options = GROUPS, OPTIONS   # shell lines and options for START
 
     def __init__(self, tree: Path) -> None:
         """Boots. Raises Failed with the console's last lines if that takes too long."""

@@ -83,13 +83,13 @@ class Lab:
             container.run(
                 "useradd", "--create-home", "--shell", "/bin/bash", "--groups", group, user)
         container.run("chpasswd", given="".join(f"{user}:{PASSWORD}\n" for user in PEOPLE))
-        # What is so for the simulated card alone, and on a machine that does much besides.
+        # Beyond the guide: settings of the simulated card, and long timeouts for a busy machine.
         settings = json.dumps(card.ENVIRONMENT)
         container.run("tee", "--append", CONFIG, given=(
             f"c.JupyterHub.spawner_class = {spawner!r}\n"
             f"c.Spawner.environment.update({settings})\n"
             f"c.Spawner.start_timeout = c.Spawner.http_timeout = {PATIENCE:.0f}\n"))
-        # What draws JupyterLab is not used here, and takes a processor two seconds for each server.
+        # JupyterLab's web pages, which no test uses, would cost each server 2 s of CPU time.
         drawing = dict.fromkeys(("jupyterlab", "jupyter_lsp", "notebook_shim"), False)
         container.write("/etc/jupyter/jupyter_server_config.json", json.dumps(
             {"ServerApp": {"jpserver_extensions": drawing}}))

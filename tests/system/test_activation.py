@@ -31,10 +31,10 @@ def state(container: Container, unit: str) -> str:
 
 @pytest.fixture
 def machine(running: Container) -> Iterator[Container]:
-    """A machine on which only the socket is there, as early at boot.
+    """A machine on which only nvshared.socket is active, as early at boot.
 
-    However the test before ended, or its setup: a daemon that does not run takes no socket with
-    it, so both are stopped, and what has failed is not inactive until that is forgotten.
+    The previous test may have ended in any state. The socket stays when the daemon stops, so both
+    units are stopped; a failed unit becomes inactive only by reset-failed.
     """
     try:
         running.run("rm", "-f", BROKEN, *DROP_INS)
@@ -67,7 +67,7 @@ def test_program_waits_for_a_daemon_that_cannot_start_unless_nvshare_required_is
     assert state(machine, "nvshared") != "active"
     program = launch(machine, "bob", memory=card.MEMORY // 2, steps=2)
     machine.until(lambda: "waits for nvshared, which does not answer" in program.said, "it waits")
-    # Mended, all is as it was.
+    # With the wrong file removed, the waiting program starts the daemon and runs.
     machine.run("rm", BROKEN)
     machine.until(lambda: state(machine, "nvshared") == "active", "it is tried again")
     assert state(machine, "nvshared.socket") == "active"
@@ -90,8 +90,8 @@ def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
     assert (checked.returncode, f"{BROKEN}:2" in checked.stderr) == (6, True)
     assert machine.run("systemctl", "reload", "nvshared", check=False).returncode != 0
     assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") == pid
-    # Stopped nevertheless, it is started anew by those who wait, more often than would be to
-    # systemd's liking if they came as they can.
+    # The restart fails. The waiting programs then start the daemon by the socket again and again,
+    # slowly enough that systemd's start limit is not reached.
     assert machine.run("systemctl", "restart", "nvshared", check=False).returncode != 0
     machine.until(lambda: failures(machine) > TRIES, "they have tried again and again")
     assert state(machine, "nvshared.socket") == "active"
@@ -105,7 +105,7 @@ def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
     machine.until(
         lambda: any("this program waits for it" in program.said for program in programs),
         "who waits is told")
-    # Mended is enough.
+    # Removing the wrong file is enough: no command has to start the daemon.
     machine.run("rm", BROKEN)
     machine.until(lambda: state(machine, "nvshared") == "active", "a program has started it")
     card.finish(programs)

@@ -15,7 +15,7 @@ def test_user_may_park_only_own_programs(running: Container, launch: Launch) -> 
     program = launch(running, "alice", memory=64)
     program.await_memory()
     pid = str(clients(running)[0]["pid"])
-    # So that it stays parked until it is resumed.
+    # A suspended program stays parked until `nvsharectl resume`.
     running.run("nvsharectl", "suspend", pid, user="alice")
     running.until(lambda: clients(running)[0]["state"] == "suspended", "its memory is evicted")
     for words in (("park", pid), ("move", pid, "--to", "0"), ("drain", "--gpu", "0")):

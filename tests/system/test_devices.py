@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon, shut in as it is, opens the nodes of the NVIDIA driver and no others.
+"""The sandboxed daemon may open the device nodes of the NVIDIA driver and no others.
 
-There is no driver here, so the nodes lead nowhere, and that is told apart:
-whoever may open one learns that there is no such device (ENXIO), whoever may
-not is refused before (EPERM). What systemd reads to learn the driver's numbers,
-/proc/devices, is covered with a list that has them.
+There is no driver here, so no node can be opened, but the errors differ: a process
+that may open a node gets ENXIO (no such device), a process that may not gets EPERM.
+systemd reads the driver's device numbers from /proc/devices, over which the test
+mounts a list with these numbers.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ OTHERS = {"somedisk": (503, 0), "mem": (1, 1)}
 OPENER = "/usr/local/bin/open-devices"
 FOUND = "/var/lib/nvshare/opened"
 
-# Runs as a part of the service, just before the daemon: with the same user, groups and rules.
+# Runs as ExecStartPre of the service, with the daemon's user, groups and device rules.
 PROGRAM = f"""\
 import errno, os
 with open({FOUND!r}, "w") as found:
@@ -36,7 +36,7 @@ with open({FOUND!r}, "w") as found:
             print(name, errno.errorcode[error.errno], file=found)
 """
 
-# As the driver's own tool: loads the driver, or makes the nodes of the numbers it is given.
+# Replaces nvidia-modprobe, the driver's tool: makes the nodes of the minor numbers after -c.
 TOOL = """\
 #!/bin/sh
 while getopts c: option; do
@@ -60,7 +60,7 @@ def machine(installed: Container) -> Container:
 
 
 def opened(container: Container) -> dict[str, str]:
-    """Restarts the service. Returns its errors as it opened the device nodes."""
+    """Restarts the service. Returns "opened" or the error of opening each device node, by name."""
     container.run("systemctl", "restart", "nvshared")
     lines = container.output("cat", FOUND).splitlines()
     return dict(line.split() for line in lines)

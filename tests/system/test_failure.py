@@ -11,7 +11,7 @@ from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
 KILLS = 3
-CPU_MS = 5                              # less than makes a program idle: turns are whole ones
+CPU_MS = 5  # shorter than the idle window: each turn lasts a whole quantum
 # Bytes a second between host and card: some hand-over's move is nearly always under way.
 COPY_RATE = {"NVSHARE_SIM_COPY_RATE": "400M"}
 
@@ -89,7 +89,7 @@ def test_restarted_daemon_keeps_all_clients_and_shares_the_gpu_with_a_new_progra
     before = main_pid(machine)
     machine.until(lambda: kept(machine) == 10, "systemd keeps ten connections")
     machine.run("systemctl", "restart", "--no-block", "nvshared")
-    # It starts while the daemon is down, and must wait for it.
+    # The program starts while the daemon is down, and must wait for the daemon.
     late = launch(machine, "alice", memory=card.MEMORY // 4, seed=99)
     programs.append(late)
     until_another(machine, before)
@@ -121,7 +121,7 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("nvsharectl", "set-tq", "300")
-    # Without a pause: the other program would have its turn in it.
+    # The holder never pauses on the CPU, or the turn would end before the daemon stops.
     holder = launch(machine, "alice", memory=MOST_OF_IT, kernel_us=5000, seed=1)
     machine.until(
         lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU")
@@ -137,7 +137,7 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
         lambda: "nvshared is not running, and this program waits" in waiter.said, "it is told")
     assert waiter.said.count("nvshared is not running") == 1
     assert "nvshared is not running" not in holder.said
-    # They look for the daemon again and again, and do not start it by that.
+    # Waiting programs look for the daemon again and again; looking does not start the daemon.
     holder.finish()
     assert waiter.runs
     for unit in ("nvshared.service", "nvshared.socket"):

@@ -17,8 +17,8 @@ from tests.system.lab import DEBIANS, FIRST, NOTEBOOK, PASSWORD, PEOPLE, PYPIS, 
 from tests.system.packages import Packages
 from tests.system.tree import NoTree, prepared
 
-MEMORY = 40                             # MiB of each notebook; the card has room for a third
-MUCH = 130                              # which fits with no other beside it
+MEMORY = 40  # MiB of each notebook; the card has room for a third of the notebooks
+MUCH = 130  # MiB of a large notebook, beside which no other notebook fits
 # A limit that fits this card, in place of the guide's.
 RULE = (
     "/etc/nvshare/nvshared.conf.d/small.conf", "[tenant group:students]\nmemory-limit = 64MiB\n")
@@ -59,7 +59,7 @@ flag = c_void_p()
 call("cuMemHostAlloc", byref(flag), 64, c_uint(3))
 c_uint.from_address(flag.value).value = 0
 launch(b"nvshare_wait_flag", flag.value, 1)
-"""                                     # work that lasts until it is told
+"""                                     # computes until the test ends the cell
 ANEW = f"{FIRST}\nfill({MEMORY}, 1)"
 
 
@@ -158,7 +158,7 @@ def test_killed_notebook_kernel_leaves_other_notebooks_running(lab: Lab) -> None
     assert lab.answer(endless)["lost"] == "the kernel"
     assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
     lab.container.until(lambda: one not in clients(lab), "it is gone")
-    lab.each([one], "connect")          # its server has started another
+    lab.each([one], "connect")          # connect again: the server has started another kernel
     lab.run({one: ANEW})
     check(lab)
     after = clients(lab)

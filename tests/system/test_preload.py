@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole machine with the library in /etc/ld.so.preload: it boots, and everything works.
 
-Each command is run with the daemon there and with it gone. A program that minds
-the library says so on standard error, and so does ld.so if it cannot load it.
+Each command runs once with the daemon and once without. A program that the library
+disturbs prints an error, and so does ld.so if the library cannot be loaded.
 """
 
 from collections.abc import Iterator
@@ -109,8 +109,8 @@ def test_preloaded_system_runs_cron_jobs_at_reboot(machine: Container) -> None:
 
 @pytest.fixture
 def tool(machine: Container) -> Iterator[str]:
-    """A program that is setuid root and uses the GPU. Its driver is where every program finds it:
-    for a setuid one, LD_LIBRARY_PATH and all of our variables are nothing."""
+    """A setuid root program that uses the GPU. The driver is in a system folder, as ld.so and the
+    library ignore LD_LIBRARY_PATH and nvshare's variables in a setuid program."""
     path, places = "/usr/local/bin/gpu-tool", "/etc/ld.so.conf.d/simulator.conf"
     machine.run("install", "-m", "4755", card.WORKLOAD, path)
     machine.write(places, f"{card.HOME}/simulator\n")

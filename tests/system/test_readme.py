@@ -37,7 +37,7 @@ def test_readme_commands_build_and_install_on_an_empty_debian(tree: Path, tmp_pa
     *lines, enable, doctor = commands(pages.block("README.md", "apt build-dep"))
     assert commands(pages.block("packaging/README.md", "apt build-dep")) == [*lines, enable]
     assert doctor == "nvsharectl doctor"
-    # No systemd runs here, so nothing is started, and the doctor finds faults.
+    # No systemd runs here, so no unit is started, and nvsharectl doctor exits with faults.
     lines += [f"{enable} || true", f"{doctor} || true", "nvsharectl --version"]
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in /etc/ld.so.preload: ours is out of it when either package is gone.
+"""Removal of either package takes libnvshare.so out of /etc/ld.so.preload, whatever the file holds.
 
-And whatever state programs, nvshared and the bus are in: the removal ends.
+The removal ends in any state of programs, nvshared and the bus.
 """
 
 from collections.abc import Callable, Iterator
@@ -67,8 +67,7 @@ def test_package_removal_removes_only_the_library_from_ld_so_preload(
 
 @pytest.fixture
 def occupied(machine: Container, built: Packages, launch: Launch) -> Iterator[Container]:
-    """nvshared runs, and so do two programs that do not fit together and change hands all the
-    time."""
+    """nvshared runs, with two programs that do not fit together and take turns all the time."""
     machine.run("dpkg", "--install", *built.put_into(machine))
     card.plug_in(machine)
     machine.run("systemctl", "enable", "--now", "nvshared")
@@ -107,7 +106,7 @@ def test_package_removal_while_programs_run_succeeds_or_names_the_command_to_sto
 ) -> None:
     if trouble is not None:
         trouble(occupied)
-    # Below what any test may take: one that waits for the programs never returns.
+    # A removal that waits for the programs would never end; 400 s are below the tests' limit.
     done = occupied.run("timeout", "400", "dpkg", "--remove", "nvshared", "libnvshare", check=False)
     said = done.stdout + done.stderr
     assert done.returncode != 124, said

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The RPM spec: packages can be built from it, and its scripts do what Debian's do.
 
-Here is what can be asked of it without a system that has rpm for its package
-manager. There, the packages have in them what Debian's have, at other places.
+These tests need no system with rpm as package manager. The RPM packages contain the
+files of the Debian packages, at other paths.
 """
 
 import re
@@ -16,13 +16,13 @@ import pytest
 from nvshared import __version__
 from tests.system.packages import ROOT, TRIPLET, Packages
 
-# Debian's places, and what is there instead.
+# Parts of paths in Debian packages, and the parts in RPM packages.
 MOVED = {
     f"/usr/lib/{TRIPLET}/": "/usr/lib64/",
     "/lib/systemd/system/": "/usr/lib/systemd/system/",
     "/zsh/vendor-completions/": "/zsh/site-functions/",
 }
-# What each distribution keeps of every package.
+# Files that each distribution adds to every package: documentation, debug links, bytecode.
 BOOKS = re.compile(
     r"/usr/share/(doc|licenses|lintian|python3)/|/usr/lib/\.build-id/|/__pycache__/|/$")
 LIBRARY = "/usr/lib64/libnvshare.so"
@@ -53,7 +53,7 @@ def spec() -> str:
 
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The packages, built as `make rpm` does. rpm knows of no package on a Debian machine."""
+    """The packages, built as `make rpm` does."""
     if not shutil.which("rpmbuild"):
         pytest.skip("there is no rpmbuild on this machine")
     folder = tmp_path_factory.mktemp("rpms")

@@ -23,7 +23,7 @@ def test_programs_of_two_users_take_turns_with_right_results(
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
     programs = [
-        # They want the GPU all the time, so that one of them always holds it.
+        # Both programs want the GPU all the time, so one of the two always has a turn.
         launch(running, user, memory=MOST_OF_IT, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]

@@ -20,12 +20,12 @@ from tests.system.packages import ROOT, Packages
 from tests.system.tree import NoTree, prepared
 
 FILES = ROOT / "packaging/slurm"
-SHARDS = 8                              # as in packaging/slurm/gres.conf
+SHARDS = 8                              # shards of a card, as in packaging/slurm/gres.conf
 MOST_OF_IT = card.MEMORY * 6 // 10      # MiB; two of these do not fit together
-NODE = "192.0.2.1"                      # SLURM looks up names only where there is an address
+NODE = "192.0.2.1"  # SLURM looks up host names only on a machine with an IP address
 
-# SLURM refuses to start where other control groups are mounted besides the unified ones, which the
-# machine under this container may have. So the one line that it wants is all that it sees.
+# SLURM refuses to start if control groups v1 are mounted besides v2, possibly by the machine
+# that runs this container. So SLURM sees a list of mounts with the line of v2 alone.
 ONE_LINE = """\
 #!/bin/sh
 echo 0::{group} >/run/{name}.cgroup
@@ -319,7 +319,7 @@ def test_suspended_job_is_evicted_for_another_and_resumes_with_right_results(
     two = Job(cluster, "bob", whole, memory=MOST_OF_IT, seed=2)
     two.await_memory()
     cluster.until(lambda: two.client["resident"] >= MOST_OF_IT << 20, "the other has the card")
-    # What is suspended stays so without the daemon that suspended it.
+    # A suspended job stays suspended when nvshared, which suspended the job, restarts.
     cluster.run("systemctl", "restart", "nvshared")
     cluster.until(lambda: two.client, "the other is known again")
     stood = one.steps
@@ -336,7 +336,7 @@ def test_killed_job_leaves_no_terms_and_has_usage_in_the_history(cluster: Contai
     cluster.run("nvsharectl", "limit", job.tenant, "--request", "30")
     cluster.run("scancel", "--signal=KILL", "--full", str(job.id))
     gone(job)
-    # SLURM takes no notes of a job that is cancelled.
+    # SLURM stores no comment for a cancelled job, but nvshared has the job's usage.
     used = cluster.output("nvsharectl", "history", "--by=tenant", "--csv")
     assert f",{job.tenant},alice," in used
 
@@ -573,7 +573,7 @@ def test_jobs_with_many_shards_are_spread_over_two_named_cards(cluster: Containe
         job.await_memory()
         assert terms(cluster, job.tenant) == {
             "memory-limit": card.MEMORY * (SHARDS - 2) // SHARDS << 20, "weight": 600}
-    # Each has its shards on one card, and no card has so many for two.
+    # All shards of a job are on one card, and a card has too few shards for two of these jobs.
     assert {job.client["gpu"] for job in jobs} == {0, 1}
     for job in jobs:
         job.finish()

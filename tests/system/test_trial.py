@@ -73,7 +73,7 @@ def test_trial_daemon_restarted_without_programs_keeps_number_and_memory_of_the_
     machine: Container
 ) -> None:
     with trial(machine, "nvsharectl trial start --gpus 2 --memory 256MiB"):
-        # A program with another idea of the GPUs is the first to look at them.
+        # The first program that uses the simulated GPUs has other settings than the trial.
         stray = ENVIRONMENT | {"NVSHARE_SIM_MEMORY": "64M", "NVSHARE_SIM_GPUS": "1"}
         machine.run("systemctl", "stop", "nvshared.service")
         machine.run(card.WORKLOAD, "--steps", "1", user="alice", environment=stray)

@@ -12,7 +12,7 @@ from tests.system.container import PATIENCE, Container
 from tests.system.packages import LIBRARY, Packages
 
 LIST = "/etc/ld.so.preload"
-# Every file but what apt, dpkg, systemd and the tests themselves keep books in.
+# Every file except the state of apt, dpkg and systemd, and the files of the tests themselves.
 EVERYTHING = """
 find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp \\
     -o -path /root -o -path /home -o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg \\
@@ -22,7 +22,7 @@ sha256sum /etc/passwd /etc/group /etc/shadow /etc/gshadow
 find / -xdev -path /root -prune -o \\( -name '*nvshare*' \\
     -not -path '/var/log/*' -not -path '/proc/*' \\) -print
 """
-# Starts programs all the time; ld.so complains in each that cannot load what it must.
+# Starts programs all the time; ld.so prints an error in each if the library cannot be loaded.
 STARTER = """
 until [ -e /run/enough ]; do /bin/true || echo failed; done
 """
@@ -115,7 +115,7 @@ def test_programs_keep_running_after_the_packages_are_removed(
     machine.until(lambda: states(machine) == ["running"], "it runs")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")
     assert "ld.so" not in done.stdout + done.stderr
-    # Nothing else stood in the list but a remark.
+    # Only a comment is left in the list.
     assert machine.output("cat", LIST) == "# ours"
     program.finish()
     assert machine.run("/bin/true").stderr == ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian 12 that a container boots: made once, kept outside the checkout, never changed.
 
-What the packages under test need is not in it, but lies in apt's cache there:
-`apt install ./nvshared_*.deb` has to find out what it needs, as on a machine of
-an administrator, and needs no network for it.
+Dependencies of the packages under test are not installed in the tree, only downloaded to apt's
+cache there: `apt install ./nvshared_*.deb` must determine and install the dependencies, as on an
+administrator's machine, but needs no network.
 """
 
 import fcntl
@@ -17,16 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SUITE = "bookworm"
-PYTHON = "3.11"                         # which it has
+PYTHON = "3.11"                         # the Python version of bookworm
 MIRROR = os.environ.get("NVSHARE_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
-# A small server: what every Debian machine has, and what might mind a preloaded library.
+# A small server: basic packages of Debian, and programs that a preloaded library might disturb.
 INSTALLED = (
     "systemd-sysv", "dbus", "polkitd", "libpam-systemd", "python3", "cron", "openssh-server",
     "openssh-client", "sudo", "procps", "man-db",
 )
-# What the packages under test depend on, and some that they do not: apt installs these in tests.
-KUBELETS = ("python3-grpcio", "python3-protobuf", "python3-yaml")   # of nvshare-kubelet alone
+# Packages that apt installs in tests: dependencies of the packages under test, and a few others.
+KUBELETS = ("python3-grpcio", "python3-protobuf", "python3-yaml")   # only for nvshare-kubelet
 DOWNLOADED = (
     "python3-dbus-next", "python3-rich", "python3-sdnotify", "python3-prometheus-client", *KUBELETS,
 )
@@ -37,7 +37,7 @@ class NoTree(Exception):
 
 
 def prepared(*besides: str, venv: str = "", pypi: Sequence[str] = ()) -> Path:
-    """The tree, with these packages besides, and those of PyPI in a virtual environment.
+    """The tree, with the additional Debian packages, and PyPI packages in a virtual environment.
 
     Takes two minutes the first time. Raises NoTree.
     """
@@ -64,20 +64,20 @@ def _make(tree: Path, besides: Sequence[str]) -> None:
     _run(
         "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
         SUITE, str(tree), MIRROR)
-    # Its own name and id, not those of the machine that built the tree.
+    # The tree's own host name and machine id, not of the machine that built the tree.
     (tree / "etc" / "hostname").write_text("gpuhost\n")
     (tree / "etc" / "hosts").write_text("127.0.0.1 localhost gpuhost\n")
     (tree / "etc" / "machine-id").write_text("")
     environment = ("env", "DEBIAN_FRONTEND=noninteractive")
     apt = ("chroot", str(tree), *environment, "apt-get", "-qq")
     _run(*apt, "update")
-    # Not with debootstrap, which makes nothing of what may be installed in place of another.
+    # Installed by apt: debootstrap handles no alternative or virtual packages.
     _run(*apt, "install", "-y", "--no-install-recommends", *besides)
     _run(*apt, "install", "-y", "--no-install-recommends", "--download-only", *DOWNLOADED)
 
 
 def _add(tree: Path, venv: str, pypi: Sequence[str]) -> None:
-    """Installs with the pip of the tree what that of this machine, which knows the way, fetches."""
+    """Downloads with this machine's pip, which can reach PyPI; installs with the tree's pip."""
     wheels = tree / "root" / "wheels"
     _run(
         sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",

@@ -18,7 +18,7 @@ from nvshared.units import GIB, SECOND
 from tests.unit.scripted import NO_RESERVE, SETTINGS, Time, peer
 from tests.unit.sessionhook import SessionHook
 
-PATIENCE = 60 * SECOND                  # maximum wait for an answer
+PATIENCE = 60 * SECOND                  # us: maximum wait for an answer
 
 
 class Program(SessionHook):

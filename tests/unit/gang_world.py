@@ -178,7 +178,7 @@ class Machine:
             for index in range(cards)]
         self.starts: list[tuple[int, Client]] = []
         self.ends: list[tuple[int, Client, str]] = []
-        self.steps = 0                  # RUN orders that allow one launch at a time
+        self.steps = 0                  # number of RUN orders that allow one launch at a time
         self.frozen: list[Hook] = []
         self.crowded: list[tuple[Client, int, int]] = []    # client, bytes needed, bytes available
         for gpu in self.gpus:

@@ -13,7 +13,7 @@ class Location(Enum):
     EMPTY = "empty"                     # never written, so it has no content
     RESIDENT = "resident"
     SWAPPED = "swapped"
-    STORED = "stored"                   # on the disk
+    STORED = "stored"                   # in the disk file
 
 
 @dataclass(eq=False)
@@ -41,10 +41,10 @@ class Arena:
     """One client's host memory."""
 
     slabs: list[Slab] = field(default_factory=list)
-    held: int = 0                       # sum over slabs
+    held: int = 0                       # bytes of all slabs
 
     def take(self, block: Block, allowance: int, grain: int) -> bool:
-        """Reserve host memory for a block. False: the allowance has no space for it."""
+        """Reserve host memory for a block. False: the allowance has no space for the block."""
         if block.slab is not None:
             return True
         slab = next((s for s in self.slabs if s.size - s.used >= block.size), None)

@@ -41,17 +41,17 @@ from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
 from tests.unit.scheduler_arena import Arena, Block, Location
 
-REPORT = 5 * MILLISECOND                # least time between two reports of figures
-IDLE_WINDOW = 50 * MILLISECOND          # until a RUN sets another
+REPORT = 5 * MILLISECOND                # us: least time between two reports of memory figures
+IDLE_WINDOW = 50 * MILLISECOND          # us: ends a turn, until a RUN order sets another value
 DRAIN_PATIENCE = 2 * SECOND
-BUSY = SECOND // 10                     # time without a gap until BUSY is reported
-GAP = 10 * MILLISECOND                  # time without work after which a gap is reported
+BUSY = SECOND // 10                     # us without a gap until BUSY is reported
+GAP = 10 * MILLISECOND                  # us without work after which a gap is reported
 
 
 class Surroundings(Protocol):
     now: int
-    block: int                          # bytes of a whole block
-    slab: int                           # bytes of host memory taken at a time
+    block: int                          # size in bytes of the largest block
+    slab: int                           # bytes of host memory allocated at a time
     bus: int                            # bytes per microsecond, each way
 
     def at(self, when: int, callback: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class Surroundings(Protocol):
 @dataclass(frozen=True, slots=True)
 class CommitWait:
     size: int
-    pins: int                           # bytes of it that will be pinned
+    pins: int                           # bytes of `size` that will be pinned
     pause: int                          # us from the grant until the thread allocates
     take: Callable[[], None]
 
@@ -85,20 +85,20 @@ class Hook:
     resident: int = 0
     moving: int = 0                     # number of blocks under eviction or load
     pinned: int = 0
-    pin_waits: list[int] = field(default_factory=list)  # bytes of each waiting thread
+    pin_waits: list[int] = field(default_factory=list)  # bytes that each waiting thread will pin
     room: int = 0
     before: int = 0                     # the room when the EVICT in progress began
     limits: Limits | None = None
-    granted: bool = False               # RUN came and STOP did not
+    granted: bool = False               # whether RUN arrived after the last STOP
     stopping: bool = False
     stop_heard: int = 0
     paced: bool = False
     reports_idle: bool = False
     reports_copies: bool = False               # whether to report copies of the program
     reports_busy: bool = False
-    busy_state: tuple[int, bool] | None = None  # number of the turn, and whether it has work,
-    busy_reported: tuple[int, bool] | None = None  # the same as last reported
-    copying: tuple[bool, bool] = (False, False)     # inward, outward
+    busy_state: tuple[int, bool] | None = None  # number of the turn; whether the program has work
+    busy_reported: tuple[int, bool] | None = None  # `busy_state` as last reported
+    copying: tuple[bool, bool] = (False, False)     # copies to card and to host in progress
     want_sent: bool = False
     room_asked: bool = False
     idle_reported: bool = False
@@ -106,23 +106,23 @@ class Hook:
     reported: bool = True
     report_due: bool = False
     last_request: int = 0
-    requested_bytes: int = 0            # total that the last COMMIT asked for
+    requested_bytes: int = 0            # total bytes that the last COMMIT asked for
     answered: int = 0
     commit_waits: list[CommitWait] = field(default_factory=list)
-    granted_pins: list[CommitWait] = field(default_factory=list)  # granted and not yet pinned
+    granted_pins: list[CommitWait] = field(default_factory=list)  # pins granted and not yet done
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: MoveOrder | None = None
     cut: set[int] = field(default_factory=set)      # numbers of moves that a YIELD cancelled
-    borrowed: int = 0                   # bytes of its swapped memory on another card,
-    dirty: int = 0                      # of which the host has no copy
-    disk: int = 0                       # bytes in the disk file,
-    disk_limit: int = 0                 # maximum of `disk`,
-    store: int = 0                      # set by the STORE of this number
-    storing: bool = False               # a block is being written
+    borrowed: int = 0                   # bytes of swapped memory on another card
+    dirty: int = 0                      # bytes of `borrowed` without a copy in host memory
+    disk: int = 0                       # bytes in the disk file
+    disk_limit: int = 0                 # maximum of `disk`, set by STORE
+    store: int = 0                      # number of the STORE order that set `disk_limit`
+    storing: bool = False               # a block is being written to the disk
     resume: Callable[[], None] | None = None        # continues a LOAD that waits for a write
     store_fails: bool = False           # whether the next write to the disk fails
-    prealloc_limit: int = 0             # host memory to preallocate, in all
+    prealloc_limit: int = 0             # bytes of host memory up to which slabs are preallocated
     preallocating: bool = False         # a slab is being allocated
     dead: bool = False
     refused: int = 0                    # allocations that the daemon refused
@@ -130,11 +130,11 @@ class Hook:
     work: int = 0                       # us of kernels the program still wants to run
     kernel: int = 20 * MILLISECOND      # us of one kernel
     flying: bool = False                # a kernel is in flight
-    undrainable: int = 0                # number of drains that will exceed the patience
+    undrainable: int = 0                # number of next drains that will exceed DRAIN_PATIENCE
     fail_out: str = ""                  # error of the next EVICT: "host" or "driver"
     fail_in: str = ""                   # error of the next LOAD: "driver"
     computed: int = 0                   # us of kernels run
-    opened: int = 0                     # time at which the gate opened
+    opened: int = 0                     # time (us) at which the gate opened
     runs: int = 0                       # number of turns
     pin_reason: PinReason = PinReason.NONE
 
@@ -490,7 +490,7 @@ class Hook:
         self.done()
 
     def put(self, block: Block, location: Location, moving: bool = False) -> None:
-        for sign in (-1, 1):            # subtract the old state, add the new one
+        for sign in (-1, 1):            # subtract the old state, add the new state
             if sign == 1:
                 block.location, block.moving = location, moving
             self.resident += sign * block.size * (block.location is Location.RESIDENT)

@@ -54,10 +54,10 @@ from tests.unit.scheduler_hookmodel import Hook
 HookKind = TypeVar("HookKind", bound=Hook)
 OrderKind = TypeVar("OrderKind", bound=Order)
 
-# Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
-# with a probe, an answer, and reports.
+# Maximum for one event and client: EVICT and LOAD twice at most, STOP, RUN, LIMITS with a
+# probe, an answer to a request, and reports.
 ACTIONS_PER_CLIENT = 10
-SAMPLE_INTERVAL = SECOND // 10          # between two, at least
+SAMPLE_INTERVAL = SECOND // 10          # us: least time between two samples of the card
 
 
 def _is_active(hook: Hook) -> bool:
@@ -74,7 +74,7 @@ def _evidence(hook: Hook) -> Evidence:
 
 
 class World:
-    """A card with its scheduler and clients; the same seed gives the same events."""
+    """A card with a scheduler and clients; the same seed gives the same events."""
 
     repeats = True                      # check that a Tick after each event changes nothing
 
@@ -83,7 +83,7 @@ class World:
                  jobs: bool = False) -> None:
         """`accounts`: number of accounts that own the clients; 0: root owns all.
 
-        `jobs`: some of them belong to jobs of users, for which terms may be set.
+        `jobs`: whether some clients belong to users' jobs, for which terms may be set.
         """
         self.jobs = jobs
         self.now = 1_000_000
@@ -97,7 +97,7 @@ class World:
         self.outside = 0                # bytes that unshared processes use; the daemon is not told
         self.physical = settings.capacity
         self.hooks: dict[int, Hook] = {}
-        self.box: int | None = None     # host memory that clients with an odd number share
+        self.box: int | None = None     # limit of the host memory of clients with odd ids, in bytes
         self.domains = Domains()
         self.tenant_terms: dict[str, TenantTerms] = {}
         self.scheduler = Scheduler(settings, self.now, self.domains)
@@ -106,7 +106,7 @@ class World:
         self.orders: list[Order] = []   # all orders, oldest first
         self.ends: list[TurnEnded] = []
         self.turns: list[int] = []      # the clients, in the order of RUN
-        self.most = 0                   # maximum that card, host and disk could ever hold
+        self.most = 0                   # bytes: maximum sum of card, host budget and disk so far
         self.shrunk = False             # capacity or budget were lowered and may be exceeded
         self._generation = 0            # number of daemon restarts
         self._ids = count(1)
@@ -201,7 +201,7 @@ class World:
         while self.now < end and any(map(_is_active, self.hooks.values())):
             if not self.step():
                 break
-        self.advance(SECOND)            # for the last reports
+        self.advance(SECOND)            # until the last reports have arrived
 
     def orders_of(self, kind: type[OrderKind]) -> list[OrderKind]:
         return [order for order in self.orders if isinstance(order, kind)]

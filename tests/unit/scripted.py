@@ -91,10 +91,10 @@ class Scripted:
         self.due: int | None = None
         self.decide: Callable[[Event], Sequence[Action]] = lambda _: ()
         self.state = CardState.IDLE
-        self.tq = 1_200_000             # us; the automatic quantum
+        self.tq = 1_200_000             # us: length of the automatic quantum
         self.holders: tuple[int, ...] = ()
         self.waits: dict[int, Wait] = {}
-        self.used: dict[int, Usage] = {}        # by clients
+        self.used: dict[int, Usage] = {}        # usage by client id
         self._clients: dict[int, ClientView] = {}
         self._moves: dict[tuple[int, int], MoveOrder] = {}
         self._stopping: set[int] = set()

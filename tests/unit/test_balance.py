@@ -20,7 +20,7 @@ def contender(client: int, **changed: Any) -> Contender:
 
 @pytest.mark.parametrize(("here", "there", "wait", "lost"), [
     (CardState(200, 80 * GIB), EMPTY, 3.0 * SECOND, 3.0 * SECOND),
-    (CardState(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),              # a move takes longer
+    (CardState(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),  # a move takes longer than the wait
     (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),      # too large for the card
     (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # does not fit its own card
 ])
@@ -38,7 +38,7 @@ def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_mov
     while choice is None:
         looks += 1
         lost, choice = choose(states, [contender(1, wait=0.1 * SECOND)], lost, SECOND // 10)
-        if choice is None:          # the client gets its turn
+        if choice is None:          # no move: the client gets a turn
             lost, _ = choose(states, [contender(1, wait=None)], lost, SECOND // 10)
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 

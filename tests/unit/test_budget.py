@@ -63,7 +63,7 @@ def test_host_budget_goes_to_the_only_card_in_use() -> None:
     site = Site(4, CARD, WHOLE)
     assert site.parts == [WHOLE // 4] * 4
     site.program(size=130 * GIB)
-    # Together 235 GiB: card and host, less the room that exchanging them needs.
+    # Both together have 235 GiB: card and host memory, less the memory that a hand-over needs.
     assert site.grows(site.program(), 105 * GIB)
     assert site.parts[0] > 104 * GIB
     assert not site.grows(site.program(), 10 * GIB)
@@ -111,7 +111,7 @@ def test_commit_limit_includes_host_memory_that_other_cards_do_not_need() -> Non
 def test_unused_commit_is_reclaimed_when_the_host_budget_is_used_up() -> None:
     site = Site(2, CARD, WHOLE)
     frees = site.program(size=100 * GIB)
-    frees.free(10 * GIB)                # its commit stays 100 GiB until reclaimed
+    frees.free(10 * GIB)                # the program's commit stays 100 GiB until reclaimed
     site.program(size=100 * GIB)
     site.settle()
     assert frees.limits.commit >= 100 * GIB
@@ -128,7 +128,7 @@ def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
     site.settle()
     before = site.parts
     assert not site.grows(asks, 120 * GIB)
-    assert site.parts == before         # a refusal takes nothing
+    assert site.parts == before         # a refusal changes no card's part of the host budget
 
 
 @pytest.mark.parametrize("joins", [True, False])
@@ -139,7 +139,7 @@ def test_host_budget_part_of_a_card_grows_at_once_when_a_program_joins_or_its_ca
     if joins:
         site.program(memory=Memory(allocated=90 * GIB), commit=90 * GIB)
     else:
-        for _ in range(2):              # samples of outside memory
+        for _ in range(2):  # two samples of memory of other processes lower the capacity
             site.gpus[0].capacity.sampled(90 * GIB, 0)
         site.gpus[0].apply_capacity()
     site.check()
@@ -214,7 +214,7 @@ def test_host_budget_part_of_a_lost_card_is_what_its_clients_hold_until_they_end
     programs = [site.program(1, memory=Memory(beyond=beyond))]
     if not beyond:
         programs += [site.program(1, 130 * GIB), site.program(1, 60 * GIB)]
-        for _ in range(4):              # turns
+        for _ in range(4):              # let both programs have turns
             site.time.pass_by(SECOND)
             site.settle()
     held = sum(one.memory.host for one in programs) + beyond
@@ -234,7 +234,7 @@ def test_used_swap_metric_of_an_idle_card_is_zero_when_other_cards_exceed_the_ho
     last = site.program(1)
     site.settle()
     assert site.grows(last, last.limits.most)
-    for _ in range(8):                  # each needs a margin
+    for _ in range(8):                  # each program needs a margin of host memory
         site.program(1)
     idle = site.gpus[0]
     assert idle.scheduler.host_promisable < 0

@@ -46,7 +46,7 @@ def test_memory_of_other_processes_does_not_rise_while_memory_of_clients_grows()
 
 def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_it() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
-    assert card.bytes == 64 * GIB - CONTEXT     # for the first client
+    assert card.bytes == 64 * GIB - CONTEXT     # reserved for the first client's context
     card.joined(1)
     assert card.bytes == 64 * GIB - 2 * CONTEXT
     card.sampled(500 * MIB, 0)
@@ -107,7 +107,7 @@ def test_context_reserve_grows_with_the_connections_of_a_user_up_to_a_bound() ->
     assert capacity.bytes == (16 - YOUNG_MOST - 1) * GIB
     capacity.joined(100, "user:1001")
     assert capacity.bytes == (16 - YOUNG_MOST - 2) * GIB
-    for client in range(101, 104):      # root's
+    for client in range(101, 104):      # clients of root
         capacity.joined(client)
     assert capacity.bytes == (16 - YOUNG_MOST - 5) * GIB
     for client in range(104):

@@ -12,7 +12,7 @@ from nvshared.machine.cgroup import chain
 from nvshared.machine.tenant import DEPTH, OTHERS
 from nvshared.units import MIB
 
-HUGE = 9223372036854771712              # how version 1 says that there is no limit
+HUGE = 9223372036854771712              # cgroup v1 shows this size where there is no limit
 FILES = "inactive_anon 1\nactive_anon 2\ninactive_file {0}\nactive_file {1}\nunevictable 0\n"
 
 
@@ -60,7 +60,7 @@ def test_cgroup_v1_memory_and_swap_limits_both_apply(tmp_path: Path) -> None:
     assert limits(text, tmp_path) == [("memory/docker/memory.limit_in_bytes", 400, 300)]
     version_1: dict[str, str | int] = {
         "limit_in_bytes": 350 * MIB, "usage_in_bytes": 150 * MIB,
-        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # group has swapped
+        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # swap in use
         "stat": f"inactive_file 1\ntotal_inactive_file {40 * MIB}\ntotal_active_file {10 * MIB}\n"}
     write(folder, **version_1)
     assert limits(text, tmp_path) == [

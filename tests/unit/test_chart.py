@@ -55,7 +55,7 @@ def pod(objects: dict[tuple[str, str], Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("folder", SAME)
 def test_helm_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
     ours, theirs = rendered(SAME[folder]), built(MANIFESTS / folder)
-    del theirs["Namespace", "nvshare"]      # helm makes it
+    del theirs["Namespace", "nvshare"]      # helm itself creates the namespace
     if ("ConfigMap", "gpu-sharing") not in ours:
         del theirs["ConfigMap", "gpu-sharing"]
     assert ours.keys() == theirs.keys()

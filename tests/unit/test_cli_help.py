@@ -27,7 +27,7 @@ def test_help_fits_80_columns_and_shows_all_verbs_or_examples(
     assert max(map(len, lines)) <= 80
     assert "--json" in shown
     if verb is None:
-        for one in VERBS:               # a line each
+        for one in VERBS:               # --help has a line for each verb
             assert any(line.split(None, 1) == [one.name, one.summary] for line in lines)
     else:
         assert verb.description.split()[0] in shown

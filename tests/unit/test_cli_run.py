@@ -104,7 +104,7 @@ def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
         daemon.setblocking(False)
         with pytest.raises(BlockingIOError):    # systemd would start the daemon
             daemon.accept()
-    assert said() == absent             # a daemon that was killed leaves the file
+    assert said() == absent             # a killed daemon leaves the socket file behind
 
 
 @pytest.mark.parametrize(("mode", "words"), [

@@ -164,7 +164,7 @@ def test_every_setting_is_a_command_line_option_with_an_explanation() -> None:
     for option in config.options():
         assert f"--{option.name}" in words
         assert option.help
-        # The default that the text names is the value used without files.
+        # The default named in --help is the value of Config() without configuration files.
         if option.default not in ("auto", "card"):
             assert option.parse(option.default) == getattr(Config(), option.name.replace("-", "_"))
 

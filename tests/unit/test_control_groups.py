@@ -20,7 +20,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, KIB, MIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined, peer
 
-RESERVE = 512 * MIB                     # of a limit of 8 GiB
+RESERVE = 512 * MIB                     # bytes of a limit of 8 GiB that are not promised
 CARD = FACTS.memory_total
 
 
@@ -111,12 +111,12 @@ def test_control_group_memory_limit_is_read_again_at_each_commit_request(machine
     assert machine.ask(client, 6 * GIB).reason
     machine.group("box", 8 * GIB)
     assert machine.ask(client, 6 * GIB).commit >= 6 * GIB
-    machine.group("box", 8 * GIB, 5 * GIB)              # other memory of the group has grown
+    machine.group("box", 8 * GIB, 5 * GIB)  # memory of other processes in the group has grown
     assert machine.ask(client, 6 * GIB + 1).reason
     machine.group("box", "max")
     assert machine.ask(client, 7 * GIB).commit >= 7 * GIB
     machine.group("other", GIB)
-    machine.process(4001, "other")                      # moved to another group
+    machine.process(4001, "other")                      # the process has moved to another group
     why = machine.ask(client, 7 * GIB + 1).reason
     assert why.endswith(f" and {machine.root}/other/memory.max is 1GiB")
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]

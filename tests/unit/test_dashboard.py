@@ -105,7 +105,7 @@ def test_table_wider_than_the_terminal_drops_the_least_important_columns_first(
         assert widths == natural
     if any(COLUMNS[at].drop_rank for at in there):
         assert sum(widths) + gap * (len(there) - 1) <= width
-    if gone:                            # the least important ones
+    if gone:                            # omitted columns are less important than all shown columns
         least = min(COLUMNS[at].drop_rank for at in gone)
         assert all(COLUMNS[at].drop_rank < least for at in there)
 
@@ -182,7 +182,7 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     one = Snapshot("1.0", 30, 30_000_000, False, "auto", (LONG,), (LONGEST,))
     gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
     clients = drawn(table(CLIENTS, one.clients, width), width)
-    assert len(gpus) == len(clients) == 3       # a heading, a line, a row: nothing is wrapped
+    assert len(gpus) == len(clients) == 3       # a heading, a line and a row: no row is wrapped
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
         assert words in gpus[2]

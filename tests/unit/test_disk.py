@@ -96,7 +96,7 @@ def test_disk_budget_is_zero_while_the_directory_is_missing(tmp_path: Path, mana
     folder = tmp_path / "swap"
     folder.mkdir()
     manager.disk.use((folder, GIB))
-    for _ in range(1000):               # errors of a client, which may lie
+    for _ in range(1000):               # a client may report any number of errors
         manager.disk.failed(peer(), 28)
     time.pass_by(SECOND)
     assert (budget(manager), manager.disk.fault) == (GIB, "")

@@ -135,7 +135,7 @@ def test_doctor_names_programs_that_use_a_gpu_without_the_library(
     without = list(checks.program_findings(inspection, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
     assert "is unknown, since nvshared does not answer on this bus" in without[1].words
-    maps.clear()                        # unreadable
+    maps.clear()                        # the maps of all processes are unreadable
     assert grades(checks.program_findings(inspection, None)) == [("unshared", "note")] * 2
     assert grades(checks.program_findings(inspection, a_snapshot())) == [
         ("unshared", "warning")] * 2
@@ -265,7 +265,7 @@ def test_doctor_says_why_a_systemd_unit_failed_and_how_to_restart_it(
     _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
     assert service.words.endswith(why)
     assert service.advice.endswith(f"after the repair: {start}")
-    # A command that runs without a daemon on the bus says the same.
+    # The error of other commands without a daemon has the same advice.
     error = connection.not_running("system")
     assert error.message == f"nvshared is not running: {why}"
     assert error.hint.endswith(start)

@@ -33,9 +33,9 @@ SOURCES = ("nvshared/**/*.py", "libhook/**/*.[ch]", "libhook/**/*.md", "tests/**
 
 
 def parts(path: Path) -> Iterator[str]:
-    """All that a document shows as typed: indented or fenced lines, and what stands in backquotes.
+    """Indented or fenced lines of a document, and text in backquotes.
 
-    A comment behind a command is none of it.
+    Comments behind commands are removed.
     """
     fenced = False
     for line in path.read_text().splitlines():

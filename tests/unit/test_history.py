@@ -126,7 +126,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_history_passes_the_usage_of_each_minute_to_the_store_once(machine: Machine) -> None:
-    machine.time.pass_by(3600 * SECOND)     # an hour without clients
+    machine.time.pass_by(3600 * SECOND)     # no client for an hour
     machine.set -= 3600
     alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
     machine.time.pass_by(20 * SECOND)

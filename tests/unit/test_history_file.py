@@ -406,7 +406,7 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
     for one in refused:
         with pytest.raises(NoHistory, match="too many ask for the history at once; try again"):
             one.result()
-    asking[0].cancel()                  # the caller is gone
+    asking[0].cancel()                  # the caller of this query has left the bus
     await asyncio.sleep(0)
     for done, task in tasks:
         if done.set_running_or_notify_cancel():

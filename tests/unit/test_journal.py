@@ -66,9 +66,9 @@ class Systemd(Notifier):
         self.watchdog = watchdog
         self.words: list[str] = []
         self.pings = 0
-        self.tries = 0                  # to store sockets
-        self.heard = asyncio.Event()    # set by a status
-        self.stopped = asyncio.Event()  # set by the third ping
+        self.tries = 0                  # number of attempts to store sockets
+        self.heard = asyncio.Event()    # set when a status is sent
+        self.stopped = asyncio.Event()  # set at the third ping
 
     @property
     def listened(self) -> bool:
@@ -128,13 +128,13 @@ async def test_systemd_watchdog_gets_no_ping_while_a_scheduler_hangs(
     assert isinstance(scheduler, Scripted)
     systemd = Systemd(watchdog=3000)
     if fault == "stuck":
-        gpu._handling = True            # as if the scheduler hung in an event
+        gpu._handling = True            # the scheduler seems to hang in an event
     else:
         scheduler.due = gpu._clock() - OVERDUE - 1
     report = asyncio.create_task(journal.report(systemd, manager, systemd.stopped))
     while not caplog.messages:          # noqa: ASYNC110 - the watchdog sends no event
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.02)           # twenty times as long as a ping would take
+    await asyncio.sleep(0.02)  # 20 ms: without the hang about 20 pings would have been sent
     report.cancel()
     assert systemd.pings == 0
     assert caplog.messages == ["nothing is decided any more on gpu0"]
@@ -170,7 +170,7 @@ def test_systemd_watchdog_gets_no_ping_while_the_event_loop_hangs(
         assert hung.wait(60)
         while select.select([listener], [], [], 0)[0]:
             listener.recv(100)
-        assert not select.select([listener], [], [], 0.1)[0]    # a hundred pings would have come
+        assert not select.select([listener], [], [], 0.1)[0]    # about 100 pings without the hang
         hang.clear()
         release.set()
         ping(listener)

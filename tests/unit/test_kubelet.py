@@ -207,17 +207,17 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
     ("nvidia.com/gpu", "/dev/nvidia3", "is"),
     ("nvidia.com/GA100_A100", "0000:17:00.0", "is"),                # KubeVirt
     ("example.com/gpu", "17:00.0", "is"),
-    # Another one.
+    # Another card.
     ("nvidia.com/gpu", f"GPU-{ANOTHER}", ""),
     ("nvidia.com/mig-1g.10gb", f"MIG-{ANOTHER}", ""),
     ("nvidia.com/gpu", "nvidia30", ""),
     ("nvidia.com/gpu", "nvidia0/vgpu3", ""),
     ("nvidia.com/bf3", "0000:17:00.1", ""),
-    # No GPU, or not NVIDIA's.
+    # Devices that are no GPU, or no GPU of NVIDIA.
     ("rdma/hca", "0", ""),
     ("devices.kubevirt.io/kvm", "kvm12", ""),
     ("amd.com/gpu", "card0", ""),
-    # A GPU's, and nothing says which.
+    # Devices of a GPU, without a sign which GPU.
     ("nvidia.com/gpu", "0", "may be"),
     ("tencent.com/vcuda-core", "tencent.com/vcuda-core-0", "may be"),
     ("aliyun.com/gpu-mem", "whatever", "may be"),
@@ -399,7 +399,7 @@ def test_messages_about_wrong_pod_annotations_are_bounded_in_number_and_length(t
     one = pod({"metadata": META | {"annotations": wrong | {f"{PREFIX}weight": text}}})
     terms.handle("LISTED", [one])
     assert ended.wait(60)
-    for number in range(5):             # news of other pods cause no further write
+    for number in range(5):             # events of other pods cause no further write
         ended.clear()
         terms.handle("ADDED", pod({"metadata": META | {"uid": f"o{number}", "name": "other"}}))
     terms.handle("MODIFIED", one)

@@ -99,5 +99,5 @@ def test_listening_backlog_equals_that_of_the_systemd_unit(path: Path) -> None:
             one.setblocking(False)
             one.connect(str(path))
             queued += 1
-    assert queued == BACKLOG + 1        # as the kernel counts
+    assert queued == BACKLOG + 1        # the kernel admits one connection more than the backlog
     assert f"\nBacklog={BACKLOG}\n" in Path("systemd/nvshared.socket").read_text()

@@ -56,7 +56,7 @@ def test_unknown_gpu_name_is_refused_with_the_valid_names(manager: Manager, name
 
 
 def test_clients_are_found_by_id_and_pid(manager: Manager) -> None:
-    assert [gpu.facts.index for gpu in manager.gpus] == [0, 1]      # in order
+    assert [gpu.facts.index for gpu in manager.gpus] == [0, 1]      # sorted by index
     assert manager.next_id() != manager.next_id()
     one = joined(manager.gpus[0], 1, Noted())
     two = joined(manager.gpus[1], 2, Noted())

@@ -56,7 +56,7 @@ def test_daemon_set_mounts_the_folders_that_nvshare_kubelet_uses() -> None:
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
     mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
     assert {one["mountPath"]: one["name"] for one in mounts.values()} == {
-        path: name for name, path in paths.items()}     # each at the path it has on the host
+        path: name for name, path in paths.items()}     # mounted at the host's paths
     written = {path for path, mount in mounts.items() if not mount.get("readOnly")}
     assert written == {f"{options.KUBELET}/{REGISTRY}", KUBELET_STATE}
     assert set(mounts) - written == {

@@ -65,7 +65,7 @@ def test_connection_close_returns_before_descriptors_sent_by_the_client_are_rele
         pair: Pair) -> None:
     async def closes() -> None:
         emptied = asyncio.Event()
-        pair.client.send(b"")           # packets before them, as an attacker may send
+        pair.client.send(b"")           # an attacker may send packets before the descriptor
         pair.send_lingering(b"packet")
         connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
         await asyncio.sleep(0.2)

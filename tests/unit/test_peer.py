@@ -149,16 +149,16 @@ def test_peer_with_uid_0_has_the_account_of_root_only_outside_containers() -> No
     assert accounts(0, "0::/user.slice/user-0.slice/session-1.scope\n") == ""
     assert accounts(0, "0::/system.slice/train.service\n") == ""
     assert accounts(0, "0::/\n") == ""
-    # In a container without a user namespace root is user 0, too.
+    # In a container without a user namespace, uid 0 is not the root of the host.
     assert accounts(0, f"0::/kubepods/besteffort/{pod}/{box}\n") == f"pod:{pod[3:]}"
     assert accounts(0, f"0::/docker/{box}\n") == f"container:{box}"
     assert accounts(0, "0::/lxc.payload/web\n") == "container:web"
-    # A container without known pids, users or control group.
+    # In containers of unknown kind, recognised by pids, user ids or an unknown control group.
     assert accounts(0, "0::/\n", numbers="9\t1") == "user:0"
     assert accounts(0, "0::/\n", users="0 0 1\n") == "user:0"
     assert accounts(0, "0::/\n", users="") == "user:0"
     assert accounts(0, "0::/engine/task\n") == "user:0"
-    # A path too long for the kernel to show.
+    # The kernel shows no path where the path is too long.
     assert accounts(0, "") == "user:0"
 
 
@@ -170,7 +170,7 @@ def test_peer_belongs_to_the_user_of_its_uid_only_if_the_uid_is_of_the_host() ->
     assert one(Kind.JOB, "42").is_of(1000)
     assert one(Kind.CONTAINER, "alice/9f1c").is_of(1000)
     assert not one(Kind.UNIT, "jupyter-alice.service").is_of(1001)
-    # Each image may have a user of that number.
+    # A container image may have a user with uid 1000.
     assert not one(Kind.POD, "01234567").is_of(1000)
     assert not one(Kind.CONTAINER, "9f1c").is_of(1000)
 
@@ -181,5 +181,5 @@ def test_peer_in_a_container_has_the_account_of_the_container_unless_a_user_runs
     assert accounts(1000, "0::/\n") == "user:1000"
     assert accounts(1000, "0::/system.slice/train.service\n") == "user:1000"
     assert accounts(1000, f"0::/docker/{box}\n") == f"container:{box}"
-    # But its own are that user's.
+    # But the account of a container that user 1000 runs is user 1000.
     assert accounts(1000, f"0::{manager}/user.slice/libpod-{box}.scope\n") == "user:1000"

@@ -177,7 +177,7 @@ def test_writeback_begins_with_the_longest_idle_client() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 30)
-    talk.run(C, 60)                     # evicts 40 GiB of A
+    talk.run(C, 60)                     # the LOAD of C evicts 40 GiB of A
     for client in (A, B):
         talk.go_idle(client)
     # A lacks 40 GiB, of which B can free 30; the writeback begins while C runs.
@@ -198,7 +198,7 @@ def test_writeback_that_lacked_host_memory_is_not_tried_again_before_the_next_tu
     (order,) = writebacks(talk.wait(1))
     assert not writebacks(talk.written_back(order, 3, no_memory=True))
     assert not writebacks(talk.wait(100))
-    talk.want(B)                        # a turn permits another try
+    talk.want(B)                        # after a turn of B the writeback may be tried again
     talk.idle(B)
     talk.stopped(B, wants=False)
     assert writebacks(talk.wait(1.01))

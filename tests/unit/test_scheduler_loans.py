@@ -263,7 +263,7 @@ class Pair:
         self.lent = self.returned = 0
         self.excused = [False, False]
         self.capacities = [0, 0]
-        self.heard = [0, 0]             # orders of the other card checked so far
+        self.heard = [0, 0]             # number of the other card's orders checked so far
         for number, card in enumerate(self.cards):
             made = partial(Scheduler, neighbour=card)
             with mock.patch.object(scheduler_world, "Scheduler", made):

@@ -84,9 +84,9 @@ def test_pin_request_is_refused_if_another_client_would_not_fit_beside_the_pinne
     talk.join(1, 90)
     talk.join(2, 20)
     assert granted(talk, 2, 31, pins=11) is False
-    assert granted(talk, 2, 20.5, 2, pins=11) is False  # pinning 11 of the 20 it has
+    assert granted(talk, 2, 20.5, 2, pins=11) is False  # 11 of the client's 20 GiB would be pinned
     assert granted(talk, 2, 29, 3, pins=9)
-    # A grant counts before the memory is there.
+    # A granted pin counts before the memory is pinned.
     assert granted(talk, 2, 31, 4, pins=2) is False
     assert granted(talk, 1, 92) is False
     assert granted(talk, 1, 91, 2)
@@ -106,7 +106,7 @@ def test_grant_to_pin_counts_as_pinned_until_the_hook_reports_the_outcome() -> N
     assert granted(talk, 2, 7, 4, pins=5) is False
     talk.changed(2, pinned=2, answered=4, to_pin=4)     # pinned and to_pin add up to the same
     assert granted(talk, 2, 7, 5, pins=5) is False
-    talk.changed(2, pinned=2, answered=5, to_pin=0)     # the driver refused it, or it was freed
+    talk.changed(2, pinned=2, answered=5, to_pin=0)     # refused by the driver, or freed
     assert granted(talk, 2, 9, 6, pins=5)
 
 
@@ -198,7 +198,7 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
 
 
 def test_host_memory_is_promised_once_to_either_a_commit_or_an_allocation_beyond_the_card() -> None:
-    talk = Talk(capacity=100, host=64)          # of which 4 are the margin
+    talk = Talk(capacity=100, host=64)          # 4 of the 64 GiB are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)
     assert not may_hold_beyond(talk, 1, 61, 2)

@@ -101,7 +101,7 @@ class Tenancy(World):
         return self.scheduler.snapshot().clients[hook.id].state
 
     def held(self) -> Counter[int]:
-        """Time held by each program, ended ones included; us."""
+        """Time (us) held by each program, ended programs included."""
         seen = self.scheduler.snapshot()
         return self.gone + Counter({
             id: self.scheduler.usage(id, seen.now).held for id in seen.clients})
@@ -117,7 +117,7 @@ class Tenancy(World):
                 for tenants in self.tenants.values()}
 
     def computed(self, *hooks: Hook, time: int) -> list[float]:
-        """The part of this time, from now on, that the kernels of each run."""
+        """The part of the next `time` us in which the kernels of each program run."""
         before = [hook.computed for hook in hooks]
         self.advance(time)
         return [(hook.computed - was) / time for hook, was in zip(hooks, before, strict=True)]
@@ -128,7 +128,7 @@ class Tenancy(World):
 
     def restart(self) -> None:
         super().restart()
-        self.terms.clear()              # a daemon does not remember those of clients
+        self.terms.clear()              # a restarted daemon does not know terms of clients
 
     def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         terms = self.terms.get(action.client, Terms())
@@ -235,8 +235,8 @@ def test_time_in_which_several_programs_of_a_tenant_run_is_charged_to_the_tenant
     assert beside == pytest.approx(alone, rel=0.15)
 
 
-# Tenants of the idle program and of the others; weight of the first and request of the idle one's
-# tenant; share of the idle program afterwards.
+# Tenants of the idle and of the other programs; weight of the first program and compute
+# request of the idle program's tenant; share of the idle program afterwards.
 IDLERS: dict[str, tuple[list[str], dict[str, Any], float]] = {
     "tenant": (["user:b", "user:a", "user:a"], {}, 1 / 2),
     "job": (["user:a job:2", "user:a job:1", "user:b"], {}, 1 / 4),
@@ -475,7 +475,7 @@ def test_high_priority_client_ends_no_turn_and_background_client_overtakes_no_no
     talk.come(1, "user:bob")
     talk.come(2, "user:carol")
     assert runs(talk.come(4, "user:erin", 10)) == []
-    assert 5 in runs(talk.come(5, "user:dave", 10))     # a client of normal priority does
+    assert 5 in runs(talk.come(5, "user:dave", 10))  # client 5, of normal priority, does overtake
     talk.leave(5)
     talk.wait(1)
     assert stops(talk.come(3, "user:alice")) == []
@@ -497,8 +497,8 @@ def test_background_client_observes_the_work_in_flight_of_all_holders_of_higher_
     orders = [
         talk.come(1, "user:bob"), talk.come(2, "user:alice"),
         talk.join(3, 0, tenants=("user:carol",)),
-        talk.join(4, 0, tenants=("user:alice",)),       # holds nothing yet
-        talk.come(5, "user:dave", 150),                 # waits for memory
+        talk.join(4, 0, tenants=("user:alice",)),       # client 4 has no memory and no turn
+        talk.come(5, "user:dave", 150),                 # client 5 does not fit and has no turn
         talk.leave(5), talk.leave(3), talk.rank("user:alice", Priority.NORMAL),
         talk.rank("user:bob", Priority.BACKGROUND), talk.leave(1)]
     assert [*map(flight_orders, orders)] == [
@@ -526,14 +526,14 @@ def test_compute_limited_client_that_used_its_share_waits_for_the_next_accountin
     world.advance(WINDOW // 2)
     assert one.open
     world.advance(20 * SECOND)
-    # No turn is shorter. The first turn ends with the present window.
+    # Each turn lasts at least 50 ms, also the first, which ends with the present window.
     assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
 
 
 @pytest.mark.parametrize(("tail", "carryover", "least", "most"), [
     (100, 100, 0.095, 0.105),           # overused time is taken off later windows
-    (100, 25, 0.095, 0.12),             # in parts,
-    (100, 0, 0.5, 1),                   # or not at all
+    (100, 25, 0.095, 0.12),             # a quarter of the overused time is taken off later windows
+    (100, 0, 0.5, 1),                   # the overused time is not taken off
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
 def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accounting_window(
@@ -555,12 +555,12 @@ def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_period
     world.advance(2 * kernel)
     parts = [world.computed(one, time=5 * SECOND)[0] for _ in range(12)]
     assert sum(parts[:6]) / 6 == pytest.approx(percent / 100, abs=max(0.01, kernel / (30 * SECOND)))
-    grain = max(0.03, kernel / (5 * SECOND))        # computed is counted when a kernel ends
+    grain = max(0.03, kernel / (5 * SECOND))        # `computed` grows only when a kernel ends
     assert all(part == pytest.approx(percent / 100, abs=grain) for part in parts)
     assert sum(parts) / 12 == pytest.approx(percent / 100, abs=max(0.005, kernel / (60 * SECOND)))
     if kernel < 50 * MILLISECOND and percent > 5:
         world.advance(SECOND)
-        for _ in range(10):             # no pause is long
+        for _ in range(10):             # no pause lasts 200 ms
             assert world.computed(one, time=200 * MILLISECOND) != [0]
 
 
@@ -645,7 +645,7 @@ LIMITED: dict[str, tuple[Settings, list[str], dict[str, int], int, list[float], 
     "and its own": (SETTINGS, ["user:a"] * 2, {"user:a": 60}, 20, [0.2, 0.6], 0.8),
     "all levels": (
         TURNS, ["user:a job:1", "user:a"], {"user:a": 50, "job:1": 20}, 100, [0.2, 0.5], 0.5),
-    "together": (                       # time in which several run uses the limit once
+    "together": (                       # time in which several programs run counts once
         SETTINGS, ["user:a"] * 3 + ["user:b"], {"user:a": 50}, 100, [0.5, 0.5, 0.5, 1], 2.48),
 }
 
@@ -671,7 +671,7 @@ def test_tenant_compute_limit_holds_for_new_programs_until_it_is_removed() -> No
     assert world.computed(hook, time=4 * SECOND) > [0.9]
     world.set_terms("user:alice", compute_limit=30)
     world.advance(2 * SECOND)
-    for _ in range(10):                 # new programs, the same account
+    for _ in range(10):                 # each new program belongs to the same tenant
         world.kill(hook)
         hook = world.program("user:alice")
         assert world.computed(hook, time=4 * SECOND) <= [0.3 + 0.08]
@@ -938,7 +938,7 @@ def test_tenant_memory_limit_below_allocated_memory_refuses_further_commits() ->
     talk.obey(talk.changed(2, allocated=5))
     talk.obey(talk.wait(2))
     assert answer(talk, 1, 25, 3).commit == 25 * GIB
-    assert answer(talk, 1, 31, 4).reason == refused.reason    # also for one client
+    assert answer(talk, 1, 31, 4).reason == refused.reason    # the limit holds for one client, too
 
 
 def test_commit_is_bounded_by_the_tightest_memory_limit_of_all_tenant_levels() -> None:

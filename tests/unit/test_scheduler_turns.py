@@ -31,7 +31,7 @@ def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     actions = talk.loaded(next(a for a in first if isinstance(a, Load)))
     assert actions[0] == TurnStarted(1)
     assert paced(actions) == [(1, False)]
-    assert talk.want(1) == []           # sent before RUN arrived
+    assert talk.want(1) == []           # the client sent this report before RUN arrived
     assert talk.view(1).state is ClientState.RUNNING
 
 
@@ -83,7 +83,7 @@ def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     assert stops(talk.idle(1)) == [1]
     actions = talk.obey(talk.stopped(1, wants=False))
     assert TurnEnded(1, TurnEnd.IDLE, SECOND) in actions
-    assert paced(actions)[:1] == [(2, False)]   # no other client waits any more
+    assert paced(actions)[:1] == [(2, False)]   # not paced, as no other client waits
     assert talk.view(1).state is ClientState.IDLE
 
 
@@ -196,7 +196,7 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
     assert stops(actions) == []
     assert sorted(runs(actions)) == [1, 2, 3]
     assert stops(talk.wait(TQ)) == [1, 2]
-    assert stops(talk.stopped(1)) == [3]  # client 1 waits again
+    assert stops(talk.stopped(1)) == [3]  # client 1 wants another turn, so client 3 is stopped
     assert talk.stopped(2)[1:] == []
     assert runs(talk.stopped(3)) == [1]
 
@@ -351,7 +351,7 @@ def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None
     assert stops(talk.need_room(2, allocated=60)) == [2]
     actions = talk.stopped(2)
     assert talk.view(2).state is ClientState.WAITING
-    assert runs(actions) == [1]         # others wait now
+    assert runs(actions) == [1]         # client 1 gets a new RUN, as another client now waits
     assert stops(talk.wait(TQ)) == [1]
     talk.obey(talk.stopped(1))
     assert talk.view(2).state is ClientState.RUNNING

@@ -20,9 +20,9 @@ from nvshared.report.metrics import SCRAPES_AT_MOST, Scrapes
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
-GENEROUS = 600.0                        # seconds; reached only by a failing test
+GENEROUS = 600.0                        # seconds until a failing test ends
 LIMIT = 0.2                             # seconds for a whole scrape, in tests of this time limit
-SLOW = 100                              # clients
+SLOW = 100                              # number of slow connections
 ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
 BIG = 1000                              # samples of 10 kB, more than the kernel takes at once
 
@@ -98,7 +98,7 @@ async def site(monkeypatch: pytest.MonkeyPatch,
     site = Site(monkeypatch)
     await site.start(monkeypatch)
     yield site
-    await site.stop()                   # for the second time if the test has stopped it
+    await site.stop()                   # a second stop() has no effect
     site.leave()
     await until(lambda: (descriptors(), site.count) == (site.before, 0))
     assert capfd.readouterr().err == ""
@@ -183,7 +183,7 @@ async def test_metrics_server_stops_while_figures_are_collected(
 
     monkeypatch.setattr(Scrapes, "read", read)
     waiting = [site.connect(ASK) for _ in range(3)]
-    waiting += [site.connect(ASK[:-2]) for _ in range(SCRAPES_AT_MOST - 3)]     # and half requests
+    waiting += [site.connect(ASK[:-2]) for _ in range(SCRAPES_AT_MOST - 3)]  # incomplete requests
     await until(lambda: site.count == len(waiting))
     await asyncio.wait_for(asked.wait(), GENEROUS)
     await site.stop()                   # before any connection reaches its limit

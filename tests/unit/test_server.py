@@ -184,7 +184,7 @@ async def test_user_with_many_unserved_connections_is_refused_and_other_users_ar
         await until(lambda: all(map(answer, [*flood, *others])))
         assert {refusal(answer(one)) for one in others} == {Refusal.NO_SUCH_GPU}
         assert 0 < len(refused) <= 50
-        # Served connections have made room for as many.
+        # The answered connections no longer count, so as many new connections are answered.
         late = [await site.connect(ATTACKER) for _ in range(5)]
         await until(lambda: all(map(answer, late)))
         assert {refusal(answer(one)) for one in late} == {Refusal.NO_SUCH_GPU}

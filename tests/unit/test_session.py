@@ -42,7 +42,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, Wire, peer, scr
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
 OTHER = replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
 FIGURES = Memory(6, 5, 4, 3, 2, 1, 9, 8, 6)
-FIRST = replace(FIGURES, answered=0, to_pin=0)  # HELLO has no such fields
+FIRST = replace(FIGURES, answered=0, to_pin=0)  # HELLO has neither `answered` nor `to_pin`
 TENANTS = ("user:root",)                 # tenants of the test's process
 
 
@@ -107,7 +107,7 @@ def test_client_has_the_name_and_gang_that_its_library_sent_before_hello(
     assert client is not None
     assert (client.name, client.peer.gang, client.peer.gang_size) == found
     assert str(client) == f"{found[0]}[{client.peer.pid}]"
-    assert client.peer.name == "python"                 # the name by the kernel stays
+    assert client.peer.name == "python"                 # the process name from the kernel stays
     with pytest.raises(ProtocolError, match=f"a {record.type.name} came after HELLO"):
         made.says(record)
 
@@ -512,7 +512,7 @@ def test_session_with_random_packets_closes_no_other_connection(
 
 @pytest.fixture
 def looks(manager: Manager) -> list[tuple[int, Callable[[], None]]]:
-    """Pending reads of limits: bytes not yet counted for the process, and what ends the read."""
+    """Pending reads of memory limits: bytes not yet counted for the process, and the callback."""
     pending: list[tuple[int, Callable[[], None]]] = []
 
     def look_up(_peer: Peer, more: int, then: Callable[[], None]) -> bool:

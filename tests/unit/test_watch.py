@@ -62,7 +62,7 @@ async def test_config_watch_notices_a_file_written_replaced_and_deleted(
         changes: Callable[[Path], Changes], tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "nvshared.conf"
     watched = changes(file)
-    file.parent.mkdir(parents=True)     # after the start
+    file.parent.mkdir(parents=True)     # the folder is made after the watch began
     put(file, "[gpu]\n")
     await watched.noticed()
     put(file, "[gpu]\ntq = 3\n")
@@ -108,12 +108,12 @@ async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_vo
 
 async def test_config_watch_reports_a_change_made_before_it_runs(
         changes: Callable[[Path], Changes], file: Path) -> None:
-    watched = changes(file)             # which runs at the next await
+    watched = changes(file)             # the watch begins to run at the next await
     put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
 
 
-async def test_config_watch_reports_a_file_only_once_the_file_no_longer_changes(
+async def test_config_watch_reports_a_changed_file_after_a_time_without_changes(
         changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
     watched = changes(file)
