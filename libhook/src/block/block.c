@@ -83,7 +83,7 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in a better tier than the block's own place; else keeps that. False: has none. */
+/* Takes a place in a tier before that of block->place, or keeps block->place. False: no place. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -98,11 +98,11 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
     return *tier != NULL;
 }
 
-/* The oldest resident block that could give up its place: it is evicted last. The result is
+/* The oldest resident block that could give up its place: the oldest is evicted last. The result is
  * invalid after take_place(), which may release the lock. */
 static struct block *find_kept_place(const struct block *block)
 {
-    /* A writeback takes no place of a clean block: that would only make another block clean. */
+    /* A writeback takes no place from a clean block: the number of clean blocks would not grow. */
     for (struct block *kept = search_first(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL

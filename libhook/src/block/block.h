@@ -17,7 +17,7 @@ enum block_state {
     BLOCK_LOADING,                   /* being loaded; mapped */
     BLOCK_COPYING,                   /* swapped; being copied from another GPU to the host */
     BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
-    BLOCK_LOST,                      /* its context failed (block.c); counted nowhere */
+    BLOCK_LOST,                      /* bytes lost: context or disk failed; counted nowhere */
 };
 
 /* The digest of a block, computed by examine.cu. */
@@ -33,8 +33,8 @@ static inline bool content_equal(const struct content *a, const struct content *
 
 /* Digests of a block, read while its program did not run. */
 struct reading {
-    struct content part, all;        /* digests: of one word in every PART (contents.c); of all */
-    bool whole;                      /* `all` is valid; false: by `part` the block has changed */
+    struct content part, all;        /* digests: of one word in PART (contents.c); of all words */
+    bool whole;                      /* `all` is valid; false: `part` shows a change */
     uint64_t turn;                   /* the reading is valid while client->turns equals this;
                                         0: never */
 };
@@ -44,25 +44,25 @@ struct block {
     size_t size;
     struct client *client;
     enum block_state state;
-    bool doomed;                     /* freed by the program during a move; the mover frees it */
+    bool doomed;                     /* freed by the program during a move: freed at its end */
     bool immovable;                  /* set by block_hold(): must be neither evicted nor loaded */
-    bool managed;                    /* mapped by the driver, and not readable by examine.cu */
+    bool managed;                    /* managed memory: mapped by the driver, not examined */
     struct place place;              /* where its swapped bytes are; may be kept while resident */
     struct place copy;               /* in host memory: a copy of a `place` on another GPU */
     CUmemGenericAllocationHandle handle;
-    uint64_t clean_as_of_turn;       /* the place is current while the client's `turns` equals this;
-                                        0: never */
+    uint64_t clean_as_of_turn;       /* `place` has the block's bytes while client->turns
+                                        equals this; 0: never */
     struct reading reading;
-    struct content part;             /* digest at the last eviction, valid if `part_valid` */
-    struct content content;          /* digest of the place if `known`, and of the block if
-                                        `content_valid` */
+    struct content part;             /* `reading.part` at the last eviction, if `part_valid` */
+    struct content content;          /* digest of all words: of `place`, if `known`; of the block
+                                        when it was last copied there, if `content_valid` */
     bool part_valid, content_valid, known;
-    bool zero;                       /* swapped without a place: cleared when it is loaded */
+    bool zero;                       /* swapped without a place: a load fills it with zeros */
     bool was_read, was_zero;         /* contents.c has read it; it was all zero when last read */
-    bool changed_before;             /* its bytes had changed at its last eviction */
+    bool changed_before;             /* at the last eviction its bytes differed from `place` */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
-    struct disk_extent *write;       /* its write to the file in flight (store.c); NULL: none */
-    struct block *older, *younger;   /* neighbours in the client's list, by time of allocation */
+    struct disk_extent *write;       /* its write in flight to the file (store.c); NULL: none */
+    struct block *older, *younger;   /* links of the client's list, in order of allocation */
     uint64_t number;                 /* larger than the number of each older block */
     uint16_t fits;                   /* a bit for each search of search.c that it satisfies */
 };
@@ -72,7 +72,7 @@ static inline bool block_is_moving(const struct block *block)
     return block->state == BLOCK_EVICTING || block->state == BLOCK_LOADING
         || block->state == BLOCK_COPYING;
 }
-/* Whether the driver has the block mapped, as also while it is being evicted or loaded. */
+/* Whether the block is mapped on the card, as it is also while being evicted or loaded. */
 static inline bool block_is_mapped(const struct block *block)
 {
     return block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
@@ -89,13 +89,13 @@ static inline bool block_reading_is_valid(const struct block *block)
 {
     return block->reading.turn == block->client->turns;
 }
-/* Marks the block clean until the client's next turn; no effect while the client runs. */
+/* Marks the block clean until the client's next turn begins; not clean if the client runs. */
 void block_note_clean(struct block *block);
 void block_hold(struct block *block, bool held);
 /* Adds an EMPTY block to its client's list, counted as allocated. NULL: out of memory. */
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size);
-/* Takes a place in the first of the block's tiers with space, with `allowance` as in tier.h. If
- * no tier has space, resident blocks give up the places that they keep. */
+/* Takes a place in the first of the block's tiers with space; memory.host may grow to `allowance`
+ * bytes. If no tier has space, resident blocks of the client give up their places. */
 bool block_take_place(struct block *block, uint64_t allowance);
 /* Gives up `place` and `copy`. */
 void block_give_place(struct block *block);
@@ -108,11 +108,11 @@ void blocks_give_places(struct client *client, uint64_t allowance);
 /* The access rights to the client's memory. Fills at most CLIENTS_MAX entries; returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
-/* [owner][reader], by device: context pairs and pools that let `reader` access owner's memory. */
+/* [owner][reader], by device: number of context pairs and pools that open owner to reader. */
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps an EMPTY or SWAPPED block and counts it as resident; the caller sets the state. */
 CUresult block_map(struct block *block);
-/* Unmaps and releases the memory. After an error (the context has failed) it stays counted. */
+/* Unmaps and releases the memory. If the context has failed, the memory stays counted. */
 CUresult block_unmap(struct block *block);
 void block_share(struct block *block);
 /* Makes a resident or swapped block LOST without saving its bytes; no effect on a moving block. */
@@ -120,6 +120,6 @@ void block_lose(struct block *block);
 /* Frees the block with its addresses, now or, if it is moving, at the end of the move. */
 void block_free(struct block *block);
 
-/* Called after a failed move. If all contexts have failed for good, all blocks become LOST but
- * the moving blocks: copies of moving blocks fail, too. Service thread. */
+/* Called after a failed move. If all contexts of the device have failed for good, all blocks become
+ * LOST, except blocks that are moving: their copies fail later. Service thread. */
 void release_if_context_failed(struct client *client);

@@ -13,9 +13,9 @@
  * The kernel keeps the card from other work, often in another client's turn. Of a block that was
  * evicted before, it first reads one word in 64; only if these words equal the last eviction's,
  * or are zero, does it read all words, which decide. So a block that changes before each eviction
- * is read completely once. The switch of contexts costs the running client more than reading one
- * word in 64, so one launch samples as many blocks as it can, also blocks of later orders (swap.c).
- * Fewer blocks are read completely in a launch: each GiB takes a third of a millisecond. */
+ * is read completely once only. The switch of contexts costs the running client more than reading
+ * one word in 64, so one launch samples as many blocks as it can, also blocks of later orders
+ * (swap.c). Fewer blocks are read completely in a launch: 0.3 ms for each GiB. */
 #include "block/contents.h"
 
 #include <string.h>
@@ -39,9 +39,9 @@ struct target {
     uint64_t words;
 };
 
-/* One for each client, in its copy_context. Protected by service_lock. */
+/* By client index; its objects are in the client's copy_context. Protected by service_lock. */
 static struct examiner {
-    bool settled, usable;            /* the kernel need not be loaded again; it can be used */
+    bool settled, usable;            /* no further attempt to load the kernel; it is loaded */
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
@@ -54,7 +54,7 @@ struct launch {
     struct content *found[READS_MAX];
 };
 
-/* The first half of the table is for blocks to read in part, the second for all words. */
+/* The table's first half is for blocks to sample, the second for blocks to read completely. */
 #define ENTRY (sizeof(struct target) + sizeof(struct content))
 #define HALF (READS_MAX * ENTRY)
 
@@ -64,7 +64,7 @@ __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
 
 _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 
-/* The random seed of the digests' keys; 0: the system gave none. */
+/* The random seed of the digests' keys; 0: the kernel has given no random bytes. */
 static uint64_t seed(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

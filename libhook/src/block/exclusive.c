@@ -5,7 +5,7 @@
  * STOP arrives during the drain, the sequence is repeated.
  *
  * Work in flight may wait for the calling thread, so the caller's patience bounds all drains and
- * waits for captures; not the wait for the client's turn, when no work is in flight. */
+ * waits for captures, but not the wait for the client's turn, during which no work is in flight. */
 #include "block/exclusive.h"
 
 #include <time.h>
@@ -48,7 +48,7 @@ static bool drain(struct task *task)
     return drained;
 }
 
-/* Closes the gate, drains, runs the action. service_lock, memory_lock: held, but for the drain. */
+/* Closes the gate, drains, runs the action. Both locks are held, but released during the drain. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;

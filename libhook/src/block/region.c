@@ -12,7 +12,7 @@
 /* A reserved range of addresses. */
 struct region {
     CUdeviceptr base, end;
-    struct page_owner **owner;       /* of each page; Linux populates the table on demand */
+    struct page_owner **owner;       /* of each page; Linux allocates the table on first use */
     struct region *next;
 };
 
@@ -55,7 +55,7 @@ CUresult region_take(size_t size, CUdeviceptr *address)
     size_t most = size > REGION_SIZE ? size : REGION_SIZE;
     if (ranges_take(&space, size, UINT64_MAX, address))
         return CUDA_SUCCESS;
-    /* A large region may be refused: RLIMIT_AS, 39-bit addresses. */
+    /* The driver may refuse a large region (RLIMIT_AS, 39-bit addresses): halves the size. */
     while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
         most = most / 2 > size ? most / 2 : size;
     return result == CUDA_SUCCESS && !ranges_take(&space, size, UINT64_MAX, address)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device addresses, in pages of 2 MiB of large regions reserved once from the driver. Taken
- * pages stay taken until given back, mapped or not. memory_lock is held in all functions. */
+/* Hands out device addresses in pages of 2 MiB, from large regions reserved once from the driver.
+ * A page, mapped or not, is in use until region_give(). memory_lock is held in all functions. */
 #pragma once
 
 #include "tier/tier.h"
@@ -8,17 +8,17 @@
 struct block;
 struct client;
 
-/* Head of all structures that own pages. */
+/* First member of each structure that owns pages. */
 struct page_owner {
     const struct owner_operations *operations;     /* memory/allocation.h */
     const struct owner_mappings *mappings;         /* NULL: mapped only at its blocks' addresses */
-    const CUmemAllocationProp *properties;         /* of physical memory; NULL: defaults */
+    const CUmemAllocationProp *properties;         /* of its physical memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
     CUcontext context;               /* the memory ends with this context; NULL: with no context */
-    struct block *const *blocks;     /* all blocks, in the order of addresses */
+    struct block *const *blocks;     /* all blocks of the owner, by rising address */
     size_t block_count;
 };
-/* Map and unmap a block at further addresses than block->address (memory/vmm.c). */
+/* Map and unmap a block at the program's addresses, besides block->address (memory/vmm.c). */
 struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);
@@ -35,5 +35,5 @@ CUresult region_map_new(size_t size, const CUmemAllocationProp *properties,
 void region_unmap(CUdeviceptr address, size_t size);
 
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
-struct page_owner *region_owner(CUdeviceptr address); /* NULL: not the library's, or not in use */
+struct page_owner *region_owner(CUdeviceptr address); /* NULL: outside all regions, or free */
 bool region_contains(CUdeviceptr address);        /* reserved by the library, in use or not */

@@ -2,8 +2,8 @@
 /* A program may have tens of thousands of blocks, moved one by one while memory_lock is held: each
  * search must not scan all blocks. Each block records the searches that it satisfies, and each
  * search where its next scan begins. Blocks are moved in the order of the search, so the scans of
- * one EVICT or LOAD together pass each block about once. At the begin of a turn the conditions that
- * depend on the turn change for all blocks, so all are recomputed before the next search. */
+ * one EVICT or LOAD together pass each block about once. A new turn changes conditions of all
+ * blocks, so the searches of all blocks are recomputed before the first search in that turn. */
 #include "block/search.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static struct searches {
     struct block *first[SEARCHES];   /* no block before this one, in the order of the search,
                                         satisfies the search; NULL: no block does */
     uint64_t bytes[SEARCHES];        /* of all blocks that satisfy each search */
-    uint64_t turn;                   /* client->turns for which all this is valid */
+    uint64_t turn;                   /* client->turns for which `first` and `bytes` are valid */
 } all[CLIENTS_MAX];
 
 _Static_assert(SEARCHES <= 16, "a bit for each");

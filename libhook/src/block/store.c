@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A block keeps its place in host memory until its bytes are in the file, so a LOAD never waits
- * for a write. A block that is freed or moved meanwhile passes its place to the write. The
- * youngest blocks, evicted first, are written first: they fill whole slabs of host memory, which
- * are then released. */
+ * for a write. A block that is freed meanwhile, or gives up its place, passes its place to the
+ * write. The youngest blocks, evicted first, are written first: they fill whole slabs of host
+ * memory, which are then released. */
 #include "block/store.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static void set_limit(struct client *client, uint64_t bytes)
     disk_wake_writers();
 }
 
-/* Ends a write. If it succeeded and the block is unchanged, the file becomes the block's place. */
+/* Ends a write. If it succeeded and the block is unchanged, the extent becomes its place. */
 static void finish(struct client *client, struct disk_extent *extent)
 {
     struct block *block = extent->block;

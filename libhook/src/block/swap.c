@@ -37,7 +37,7 @@
 #define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2               /* copies in flight of a speculative order */
 #define PIECE_AHEAD ((size_t)16 << 20)
-#define HELD_MOST_US 2000            /* a loop holds memory_lock for at most so long */
+#define HELD_MOST_US 2000            /* longest time that a loop holds memory_lock */
 
 struct progress {
     uint64_t bytes;                  /* bytes of the blocks moved so far */
@@ -52,10 +52,10 @@ struct pipeline {
         struct block *block;
         struct progress *progress;
         size_t bytes;
-        bool last;                   /* the move is the last copy of its block */
-    } moves[COPIES_IN_FLIGHT];       /* a ring; each entry has the event of its index */
+        bool last;                   /* this copy is the last of its block */
+    } moves[COPIES_IN_FLIGHT];       /* a ring; entry i has event i of copy_events[client] */
     unsigned first, count;
-    uint64_t since, bytes;           /* us: when no copy was in flight last; bytes copied since */
+    uint64_t since, bytes;           /* us: when the first copy began; bytes copied from then on */
 };
 
 static unsigned pipeline_depth(const struct nvshare_order *order)
@@ -79,7 +79,7 @@ static bool order_yields(struct client *client, const struct nvshare_order *orde
 }
 
 /* Releases memory_lock now and then in long loops, for the 50 us in which a waiting thread wakes
- * up: a mutex is not handed to that thread. `held_since`: kept by the caller, 0 at first. */
+ * up: unlocking does not hand over a mutex. *held_since: us, kept by the caller, 0 at first. */
 static void memory_lock_yields(uint64_t *held_since)
 {
     uint64_t now = now_microseconds();
@@ -175,8 +175,8 @@ static void avoid_lender(struct client *client, struct block *block)
         block_return_place(block);
 }
 
-/* Called also for a block chosen for a move that will not begin. Frees the block if the program
- * has freed it. */
+/* Ends the move of a block, also before its first copy. Frees the block if the program has freed it
+ * during the move. */
 static void end_move(struct block *block, enum block_state state)
 {
     block->writing_back = false;
@@ -305,7 +305,7 @@ static bool pipeline_start(struct client *client, struct pipeline *line, struct 
  * blocks that were never read are read first: a program that allocates most of the card in advance
  * has many of them. Unless a block is clean, it is read again when it is evicted. */
 
-/* The next victim. `unready`: only blocks that need a copy (writeback). *rank: 0 at first. */
+/* The next victim. `unready`: must need a copy (writeback). *rank: of the victim; 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;
@@ -331,7 +331,7 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
         size_t count = 0;
         for (; count < WHOLE_READS_MAX && (block = search_first(client, SEARCH_UNREAD)) != NULL;
              count++) {
-            block_set_state(block, BLOCK_EVICTING);      /* so that a free is deferred */
+            block_set_state(block, BLOCK_EVICTING);      /* a free is then deferred */
             blocks[count] = block;
         }
         if (count == 0)
@@ -350,8 +350,8 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
 struct eviction {
     struct client *client;
     const struct nvshare_order *order;
-    bool keeps_resident;             /* of a writeback: KEEP */
-    uint64_t ready;                  /* of a writeback: bytes that need no copy any more */
+    bool keeps_resident;             /* a writeback (EVICT with KEEP) */
+    uint64_t ready;                  /* of a writeback: bytes that can be evicted without a copy */
     unsigned flags;                  /* of the answer to the order */
     struct pipeline line;
     struct progress progress;
@@ -365,8 +365,8 @@ struct eviction {
 
 enum verdict { CHANGED, UNCHANGED, EMPTY };
 
-/* Chooses at most `most` blocks until their sizes add up to `wanted` bytes, either all managed
- * or none. They become EVICTING, so that a free by the program is deferred. */
+/* Chooses at most `most` blocks until their sizes add up to `wanted` bytes, all managed or
+ * all not managed. They become EVICTING, so that a free by the program is deferred. */
 static size_t take(const struct eviction *eviction, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
@@ -449,8 +449,8 @@ static enum verdict classify(struct eviction *eviction, struct block *block)
         ? UNCHANGED : CHANGED;
 }
 
-/* Starts to copy a block to a new place. False: no more can be evicted now. May release
- * memory_lock. */
+/* Starts to copy a block to its place in a tier. False: no further block can be evicted now. May
+ * release memory_lock. */
 static bool start_copy(struct eviction *eviction, struct block *block)
 {
     struct client *client = eviction->client;
@@ -500,7 +500,7 @@ static void end_eviction(struct eviction *eviction)
         | (eviction->progress.yielded ? NVSHARE_YIELDED : 0);
 }
 
-/* Bytes to evict, in addition to blocks with their last copy in flight. */
+/* Bytes still to evict, not counting blocks with their last copy in flight. */
 static uint64_t surplus(const struct eviction *eviction)
 {
     const struct nvshare_memory *memory = &eviction->client->memory;
@@ -512,7 +512,7 @@ static uint64_t surplus(const struct eviction *eviction)
     return filled > eviction->order->room ? filled - eviction->order->room : 0;
 }
 
-/* Starts to evict one block. False: no more can be evicted now. May release memory_lock. */
+/* Starts to evict a block. False: no further block can be evicted now. May release memory_lock. */
 static bool evict(struct eviction *eviction, struct block *block)
 {
     if (block->doomed || eviction->client->pin_reason != NVSHARE_PIN_NONE) {
@@ -541,7 +541,7 @@ static bool evict(struct eviction *eviction, struct block *block)
     return true;
 }
 
-/* Writes back one block, if its place is not current. False: no more can be written back now. */
+/* Writes back a block, unless its place has its bytes. False: no further block can be moved now. */
 static bool write_back(struct eviction *eviction, struct block *block)
 {
     enum verdict verdict = block->doomed ? EMPTY : classify(eviction, block);
@@ -569,7 +569,7 @@ static struct block *next_victim(struct eviction *eviction)
     return eviction->blocks[eviction->taken++];
 }
 
-/* Evicts or writes back blocks until the order is fulfilled. False: no more can be moved now. */
+/* Evicts or writes back blocks until the order is fulfilled. False: no more blocks can be moved. */
 static bool move_victims(struct eviction *eviction)
 {
     struct client *client = eviction->client;
@@ -682,7 +682,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
         return;
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
-    surplus = client->borrowed > loan ? client->borrowed - loan : 0; /* again, with memory_lock */
+    surplus = client->borrowed > loan ? client->borrowed - loan : 0; /* the lock was released */
     /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
      * would count twice against the order's `host`. It is therefore subtracted from memory.host
      * until all is copied, and added only in reports, which other threads may send meanwhile. Frees
@@ -732,7 +732,7 @@ struct load {
     struct progress progress;
 };
 
-/* Maps a block and starts to copy its bytes. False: no more can be loaded now. */
+/* Maps a block and starts to copy its bytes. False: no further block can be loaded now. */
 static bool load_block(struct client *client, struct pipeline *line, struct load *load,
                        struct block *block)
 {

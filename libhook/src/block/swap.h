@@ -8,17 +8,17 @@
 struct client;
 struct nvshare_order;
 
-/* Carries out LOAD, and LOADs that arrive meanwhile; answers each with MOVED. */
+/* Carries out `order`, a LOAD, and LOADs that arrive meanwhile; answers each with MOVED. */
 void swap_in(struct client *client, const struct nvshare_order *order);
-/* Carries out EVICT without KEEP; `*flags` receives the errors. Returns the bytes copied. */
+/* Carries out EVICT without KEEP; *flags: flags of the answer. Returns the bytes copied. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
 /* Carries out EVICT with KEEP. Returns the bytes that can now be evicted without a copy. */
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* While more bytes are on another GPU than the order's loan, gives up the places on that GPU of
- * resident blocks and of swapped blocks with a copy on the host. memory_lock is held. Returns the
- * bytes of loan allowed. */
+/* Until at most order->loan bytes are on another GPU, gives up the places on that GPU of resident
+ * blocks and of swapped blocks with a copy on the host. memory_lock is held. Returns the bytes that
+ * may be there. */
 uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order);
-/* Copies borrowed blocks beyond the order's loan to host memory. */
+/* Moves blocks from another GPU to the host until at most order->loan bytes are left there. */
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags);
 
 /* Makes the copy context current; sets up its stream and events if it is new. False: no context. */

@@ -41,7 +41,7 @@
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
 #define PAUSE_MS 100                 /* before the next accept if no descriptor is free */
-#define HANDLE_PATIENCE_US 250000    /* of a drain before the handle is returned */
+#define HANDLE_PATIENCE_US 250000    /* longest drain within cuIpcGetMemHandle */
 
 /* The requested allocation, or NULL. memory_lock is held. */
 static struct page_owner *find(const struct ipc_request *request,
@@ -136,7 +136,7 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
                        share_all, (void *)request);
 }
 
-/* The block's descriptor as a handle of own_file.h (-1: no such allocation), and the answer. */
+/* Fills *part for a block. Returns its descriptor, a handle of own_file.h; -1: none. */
 static int export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
@@ -162,9 +162,9 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 /*
  * A process shares its memory on two sockets. One is abstract: it leaves no file behind, but is
  * visible only in the same network namespace. Containers that share the IPC namespace have only
- * /dev/shm in common, where the other is a file. The file of a killed process, to which connecting
- * is refused, is removed by the next process; only if it is old, because a socket that is not
- * listening yet refuses, too.
+ * /dev/shm in common, where the second socket is a file. The file of a killed process, to which
+ * connecting is refused, is removed by the next process; only if it is old, because a socket that
+ * is not listening yet refuses, too.
  */
 
 #define FOLDER "/dev/shm/"
@@ -172,7 +172,7 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 #define FORMAT "%s" PREFIX "%016llx%016llx"
 #define OLD_S 60
 
-static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* this process's socket file */
+static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* path of the process's socket */
 static pid_t maker;
 
 unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address)
@@ -223,7 +223,7 @@ static void at_exit(void)
 /*
  * A thread for each socket sends descriptors of shared memory to all its peers at once: any process
  * may connect. A peer that makes no progress is dropped after PATIENCE_MS, or when another peer
- * needs its entry. It must be a process of the same user and know the secret of the handle.
+ * needs its entry. A peer must run as the same user or root, and know the secret of the handle.
  */
 
 struct peer {
@@ -281,7 +281,7 @@ static bool read_request(struct peer *peer)
     return false;
 }
 
-/* Sends a part to a peer with socket space. False: it was the last part, or sending failed. */
+/* Sends a part to a peer with socket space. False: the last part was sent, or sending failed. */
 static bool send_next_part(struct peer *peer)
 {
     struct ipc_part part;
@@ -294,7 +294,7 @@ static bool send_next_part(struct peer *peer)
 
 static void drop_peer(struct peer *peer)
 {
-    /* close() may not end the connection: a child forked by a raw system call has the socket. */
+    /* close() may not end the connection: a child forked by a raw system call has it open, too. */
     shutdown(own_file_descriptor(peer->socket), SHUT_RDWR);
     own_file_close(peer->socket);
     peer->socket = -1;

@@ -12,23 +12,23 @@ struct ipc_request {
     uint64_t id;                     /* identifies the allocation, as addresses are reused */
 };
 
-/* The content of the library's handle, with which processes of the same user may open the memory.
+/* The library's content of a CUipcMemHandle, by which processes of the same user open the memory.
  * The socket's name proves nothing: /proc/net/unix shows it to every process, and after the owner's
  * end any process may bind it. */
 struct ipc_ticket {
     uint64_t magic;
     uint64_t name[2];                /* random name of the owner's socket */
-    uint64_t secret;                 /* proves that the owner answers; never sent to it */
+    uint64_t secret;                 /* proves that the owner answers; never sent to the owner */
     struct ipc_request request;
 };
 #define IPC_MAGIC 0x6572616873766e02ull
 
-/* The owner's answer: one for each block, with its descriptor; without one: no such allocation. */
+/* The owner's message for each block, with its descriptor. No descriptor: no such allocation. */
 struct ipc_part {
     uint64_t secret;                 /* the ticket's secret */
     uint64_t left;                   /* bytes of this and all later parts */
     uint64_t size;                   /* bytes of this part */
-    uint64_t offset;                 /* at which the allocation begins in the first part */
+    uint64_t offset;                 /* bytes of the first part before the allocation */
     uint64_t bytes;                  /* size of the allocation */
 };
 

@@ -63,7 +63,7 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
     return from >= 0 || *again ? from : begin(IPC_FILE, ticket, again);
 }
 
-/* Not by SO_RCVTIMEO: each signal of an interval timer would restart that timeout. */
+/* Waits for a message. SO_RCVTIMEO would not do: each signal of a timer restarts that timeout. */
 static bool wait_for(int from)
 {
     struct pollfd ready = { .fd = own_file_descriptor(from), .events = POLLIN };
@@ -235,7 +235,7 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Repeats the request: an owner with too many peers drops connections that it has not read. */
+/* Repeats the request: an owner with too many peers drops connections before it reads requests. */
 static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **made)
 {
     BLOCKED;
@@ -255,7 +255,7 @@ static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **m
 
 static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
 {
-    struct ipc_import *import = NULL; /* always set; gcc 13 cannot tell */
+    struct ipc_import *import = NULL; /* always set by fetch_new(); gcc 13 warns */
     CUresult result = fetch_new(ticket, &import);
     if (result != CUDA_SUCCESS)
         return result;

@@ -20,7 +20,7 @@
 #include "memory/managed.h"
 #include "memory/vmm.h"
 
-/* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
+/* The object that contains `address`, retired or not; *base: its first address. NULL: none. */
 static struct object *find(CUdeviceptr address, CUdeviceptr *base)
 {
     struct page_owner *owner = region_owner(address);
@@ -343,14 +343,14 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
  * For the daemon a spare is resident memory. Spares are released before anything is refused
  * (reclaim()), and before the library evicts, copies or reports anything (client_may_keep_freed()).
  * Their age is limited because no turn ends while all programs fit the card; their amount, because
- * the daemon may refuse growth to others for them, and the driver needs memory for modules.
+ * the daemon may refuse memory to other clients for spares, and the driver needs some for modules.
  */
 
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
-#define PART_LEFT 16                 /* none are kept if the client leaves less than 1/16 of it */
-#define MOST 1024                    /* most spares: one thread may have to release them all */
+#define PART_LEFT 16                 /* no spare if the client leaves less than 1/16 of the card */
+#define MOST 1024                    /* most spares: one thread may have to release all spares */
 #define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
 
 /* One for each client, by index. Protected by memory_lock. */
@@ -449,7 +449,7 @@ static bool spare_keep(struct large *large)
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
     const struct spares *spares = spares_of(client);
-    /* If the daemon has lowered limits.commit below the need, it must decide about the request. */
+    /* If limits.commit is below the client's need, the daemon must decide about the request. */
     if (spares->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
@@ -511,11 +511,11 @@ struct deferred {
     uint64_t number;                 /* in the sequence of all deferred frees */
     struct deferred *next;
 };
-static struct deferred *deferred;    /* this and the next two are protected by memory_lock */
+static struct deferred *deferred;    /* memory_lock protects deferred, deferrals, waited_in */
 static uint64_t deferrals;           /* `number` of the latest deferred free */
 static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
-/* Releases the context's deferred frees up to `number`; work in flight may use later frees. */
+/* Releases the context's deferred frees up to `number`: work in flight may use later frees. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
 {
     EACH_LISTED(struct deferred, one, deferred)

@@ -27,27 +27,27 @@ struct memory_description {
     CUmemAllocationHandleType handle_types;        /* handle types for which it is exportable */
     bool ipc;                        /* exportable with cuIpcGetMemHandle() */
     bool imported;                   /* memory of another process */
-    CUdevice reader;                 /* if imported: another device that can access it */
+    CUdevice reader;                 /* if imported: the device for which it is mapped */
 };
 
 struct object {
     unsigned long long id;
-    size_t size : 62;                /* bytes as requested; 0: none */
+    size_t size : 62;                /* bytes as requested; 0: no allocation */
     bool sync_memops : 1;
     bool retired : 1;                /* freed by the program, but not released yet */
-    struct async_allocation *async;  /* as pool.c knows it; NULL: it does not */
+    struct async_allocation *async;  /* record of pool.c for the allocation; NULL: none */
 };
 
 /* Operations of a page_owner on its memory, in which `address` lies. NULL: not supported. Retiring
  * makes an allocation invalid for the program; releasing frees its memory, which no work may use
  * then. */
 struct owner_operations {
-    /* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
+    /* The object that contains `address`, retired or not; *base: its first address. NULL: none. */
     struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
     /* For owners without object(). False: the program has no allocation at `address`. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,
                      struct memory_description *description);
-    /* Releases a retired object. NULL: the owner has only one, and is destroyed. */
+    /* Releases a retired object. NULL: the owner has only one object: destroy(). */
     void (*release)(struct page_owner *owner, CUdeviceptr address);
     void (*destroy)(struct page_owner *owner);
 };
@@ -61,10 +61,10 @@ struct large {
     uint64_t freed_at;               /* us: when the program freed it */
     struct ring order;               /* in the list of its client's spares */
     struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
-    struct block *blocks[];          /* owner.block_count */
+    struct block *blocks[];          /* owner.block_count entries */
 };
 
-/* *result: the value to return; *address: the new address if that is CUDA_SUCCESS. */
+/* *result: the value to return; *address: the new address if *result is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
 bool memory_free(CUdeviceptr address, CUresult *result);
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
@@ -102,7 +102,7 @@ size_t slab_slot_size(size_t bytes, unsigned *class);
 void spares_prepare(const struct client *client);   /* for a new client */
 /* A `reclaimer` (gate/client.h): releases the oldest spares first. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* Releases spares that are too old. Returns the us until it must be called again. */
+/* Releases spares that are too old. Returns the us until the next call is due, or NEVER. */
 int64_t spares_expire(struct client *client);
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Managed memory in blocks, loaded by a prefetch to the card and evicted by a prefetch to the host.
- * A page counts as resident while its block is, wherever the CPU has migrated it. Only submitted
- * work migrates pages to the card, so an evicted block has no page there while the gate is closed.
+ * A page counts as resident while its block does, even if the CPU has migrated it to the host. Only
+ * submitted work migrates pages to the card: an evicted block has none there with the gate closed.
  *
  * With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card could ever hold.
  * The excess stays on the host, which the card accesses over the bus, and has no blocks. On devices
@@ -23,7 +23,7 @@
 #include "memory/allocation.h"
 #include "tier/ranges.h"
 
-/* The program's last prefetch of a run of pages; the driver would report the library's prefetch. */
+/* The program's last prefetch of some pages. The driver would report the library's own prefetch. */
 struct prefetch {
     struct range range;
     CUmemLocation location;
@@ -84,7 +84,7 @@ static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t
 }
 
 struct managed {
-    struct range range;              /* `size`: as requested */
+    struct range range;              /* `size`: bytes as requested */
     struct client *client;
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
     struct managed *next;            /* in `freed` */

@@ -9,15 +9,15 @@ struct memory_description;
 /* False: no client, or its managed memory is not evictable. Else *result is the return value. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
-/* For a cuMemAlloc that does not fit the card: host memory. False: disabled, or refused. */
+/* Allocates host memory for a cuMemAlloc beyond the card's size. False: disabled, or refused. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
 /* `plain`: only memory from cuMemAlloc. False: no such allocation begins at `address`. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location);
-/* *location: to which the program last prefetched the whole range; type INVALID: to no single one.
- * False: the driver's answer is right, as the library has prefetched nothing there. */
+/* *location: the last destination of the program's prefetches, if the same for the whole range;
+ * else type INVALID. False: ask the driver, as the library has prefetched nothing there. */
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location);
 
 /* The following functions are called with memory_lock held. */

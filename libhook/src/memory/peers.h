@@ -5,7 +5,7 @@
 
 void memory_imported(void);         /* this process has mapped memory of another process */
 /* Whether two addresses lie in memory of the library on different devices that cannot both access
- * each other's memory; returns the context of each then. */
+ * each other's memory; sets the context of each address then. */
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcontext *from_context);
 
 /* Whether memory_apart() is false for all addresses. */

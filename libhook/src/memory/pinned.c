@@ -22,12 +22,12 @@
 #define ROOM_GROWS 4
 #define ROOM_PART 8                  /* the largest request is the card's size divided by this */
 
-/* What this thread's last pinned_begin() was granted, until pinned_end(). */
+/* The memory granted to this thread's last pinned_begin(); `client` NULL after pinned_end(). */
 static __thread struct request {
     struct client *client;
-    CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
+    CUcontext context;               /* the context's end frees the memory; NULL: no end does */
     size_t bytes;
-    bool inside;                     /* inside the gate; false: already counted as pinned */
+    bool inside;                     /* inside the gate, `bytes` in pending; false: in pinned */
 } request;
 
 static uint64_t *counter_of(struct client *client)
@@ -35,7 +35,7 @@ static uint64_t *counter_of(struct client *client)
     return request.inside ? &client->memory.pending : &client->memory.pinned;
 }
 
-/* Gives back what this thread's request was granted. memory_lock is held. */
+/* Gives back the bytes granted to this thread's request. memory_lock is held. */
 static void withdraw_request(void)
 {
     *counter_of(request.client) -= request.bytes;
@@ -150,7 +150,7 @@ void pinned_release_on(CUdevice device, size_t bytes)
 struct counted {
     size_t bytes;
     struct client *client;
-    CUcontext context;               /* whose end frees it; NULL: no context's end does */
+    CUcontext context;               /* the context's end frees it; NULL: no end does */
     unsigned keys;
 };
 

@@ -24,7 +24,7 @@ void pinned_release_on(CUdevice device, size_t bytes);
 /* Records an object under a key (a handle, an address), between pinned_begin() and pinned_end(). It
  * counts until all its keys are forgotten, or its context (current in pinned_begin()) ends. */
 void pinned_remember(uint64_t key, size_t bytes);
-/* Adds a key to the object that has the key `known`. No-op if there is none. */
+/* Adds a key to the object that has the key `known`. No-op if no object has it. */
 void pinned_refer(uint64_t key, size_t size, uint64_t known);
 /* Returns the size given with the key; 0: no object has it. */
 size_t pinned_forget(uint64_t key);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. cuMemCreate returns a
- * handle number of the library, for blocks at a home, an address range of the library, through
- * which they are evicted and loaded. Wherever the program maps the allocation (an alias), the same
+ * handle number of the library, for blocks in an address range of the library (the home),
+ * where they are evicted and loaded. Wherever the program maps the allocation (an alias), the same
  * blocks are mapped once more. Export to another process, multicast and NICs need a handle of the
  * driver: the first such request pins the allocation; its handle number and addresses stay valid.
  */
@@ -28,7 +28,7 @@ struct vmm_allocation {
     CUmemAllocationProp properties;
     size_t size;
     struct client *client;
-    struct large *memory;            /* evictable; NULL: the allocation is pinned */
+    struct large *memory;            /* the evictable memory; NULL: the allocation is pinned */
     CUmemGenericAllocationHandle real; /* the driver's handle, if the allocation is pinned */
     unsigned references;             /* handles returned and not yet released */
     bool pinning;                    /* a thread is pinning it */
@@ -39,7 +39,7 @@ struct vmm_allocation {
 /* One mapping of a VMM allocation, always of the whole allocation. */
 struct alias {
     struct range range;
-    struct range reservation;        /* the program's, around the alias */
+    struct range reservation;        /* the program's reservation around the alias */
     struct vmm_allocation *vmm;
     struct alias *next;              /* of the same VMM allocation */
     size_t access_count;
@@ -59,7 +59,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Not recorded if host memory is short: calls that map swapped memory in it wait at the gate. */
+/* Without host memory it is not recorded: calls that map swapped memory in it wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -382,7 +382,7 @@ static void take_over(struct vmm_allocation *vmm)
     become_pinned(vmm, handle);
 }
 
-/* Pins a single block; releases memory_lock meanwhile. NOT_READY: it was evicted again. */
+/* Pins a single block; releases memory_lock meanwhile. NOT_READY: the block was evicted again. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;
@@ -609,7 +609,7 @@ static bool any_remapping(void)
     return false;
 }
 
-/* Takes memory_lock. No mapping may change while pin_in_place() replaces memory. */
+/* Locks memory_lock once no client is remapping: exclusively() may be replacing memory. */
 static void begin(void)
 {
     pthread_mutex_lock(&memory_lock);

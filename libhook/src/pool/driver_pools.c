@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counts the card memory that the driver's own pools hold. A pool grows by 32 MiB or more at a time
- * and releases memory at some later synchronisation. It is therefore queried before and after each
- * allocation, and when the program has freed memory, trimmed or been drained. Imported pools count
- * for the process that created them.
+ * and releases memory at some later synchronisation. Each pool is therefore queried before and
+ * after each allocation, and after each free, trim and drain. Imported pools count for the process
+ * that created them.
  */
 #include "pool/driver_pools.h"
 
@@ -28,7 +28,7 @@ struct driver_pool {
     struct driver_pool *next;
 };
 
-/* Protects the list. Held during driver calls for a pool. Taken before memory_lock. */
+/* Protects driver_pools. Held during driver calls for a pool. Taken before memory_lock. */
 static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
@@ -149,7 +149,7 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
     add(handle, device);
 }
 
-/* The memory of allocations that outlive their pool stays counted: it can no longer be queried. */
+/* The memory of allocations that outlive their pool stays counted: its end cannot be queried. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
     RELAXED;

@@ -5,10 +5,10 @@
  *
  * Until an event signals that the stream has reached a free, the allocation is in the stream's
  * pending list; then it is idle in its pool. An allocation uses
- *   1. a free allocation that fits: one freed in the same stream, because the stream's order
- *      separates the uses; or an idle one, unless the program forbids reuse for its pool;
+ *   1. a free allocation that fits and was freed in the same stream (the stream's order separates
+ *      the uses), or is idle and in a pool for which the program has not forbidden reuse;
  *   2. else new memory, after the pool has released idle allocations beyond its threshold;
- *   3. else pending memory, unless the program forbids it: the stream first waits for its work.
+ *   3. else a pending allocation after its work, for which the stream waits, if that is allowed.
  * Before a client is evicted, all idle memory is released: that costs less than to copy it once.
  */
 #include "pool/pool.h"
@@ -29,7 +29,7 @@
 
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
 #define MOST ((size_t)1 << 46)       /* upper limit, bytes of one allocation */
-#define SEARCHED 256                 /* maximum free allocations of a class per search */
+#define SEARCHED 256                 /* most free allocations that one search looks at */
 
 struct pool {
     CUmemoryPool handle;
@@ -37,13 +37,13 @@ struct pool {
     size_t most;                     /* maximum bytes; 0: no maximum */
     uint32_t readers;                /* a bit for each other device with access */
     bool destroyed;                  /* by the program; this struct is freed with its last user */
-    unsigned users;                  /* number of its allocations, and of calls in progress */
+    unsigned users;                  /* number of its allocations plus calls in progress */
     uint64_t threshold;              /* bytes up to which it keeps idle memory */
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
     bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
-    uint64_t used, used_high;        /* bytes as requested; highest since a reset */
-    uint64_t lost;                   /* bytes freed by cuMemFree; the driver reports such as used */
-    uint64_t reserved, reserved_high;
+    uint64_t used, used_high;        /* bytes in use, as requested; highest since a reset */
+    uint64_t lost;                   /* bytes freed by cuMemFree, still reported as used */
+    uint64_t reserved, reserved_high; /* bytes of card memory; highest since a reset */
     uint64_t peak;                   /* highest `used`; the program cannot reset it */
     struct ring idle;                /* free allocations that no work touches, oldest first */
     struct ring freed[ASYNC_CLASSES];/* all free allocations, by size class */
@@ -55,10 +55,10 @@ struct async_allocation {
     size_t size;                     /* bytes as requested */
     size_t room;                     /* bytes of card memory that it occupies */
     unsigned class;
-    struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
+    struct pool *pool;               /* NULL: from cuMemAlloc, freed by cuMemFreeAsync */
     uint64_t stream;                 /* stream_name() of the stream of the free; 0: unknown */
     CUcontext context;               /* in which `stream` is unique */
-    struct marker *marker;           /* recorded after the work that touches it; NULL: none does */
+    struct marker *marker;           /* behind all work that may use it; NULL: no such work */
     struct ring order;               /* in a pending list, or in the pool's idle list */
     struct ring alike;               /* in the list of free allocations of its class */
 };
@@ -72,10 +72,10 @@ struct marker {
     struct marker *next;             /* in the list of unused markers */
 };
 
-/* The frees in a stream of memory that earlier work of the stream may still touch. */
+/* Allocations freed in one stream that earlier work of the stream may still use. */
 struct pending_frees {
     CUcontext context;
-    uint64_t stream;                 /* its name, unique in the context */
+    uint64_t stream;                 /* stream_name(), unique in the context */
     struct ring allocations;         /* in the order of their events */
     struct pending_frees *next;
 };
@@ -197,9 +197,9 @@ static struct async_allocation *async_retire(CUdeviceptr address)
 }
 
 /*
- * Pending frees. Events of a stream complete in order, so only each stream's oldest is queried.
- * No thread waits for an event, because the work may wait for that thread. The driver does the same
- * (measured on an H100, driver 580).
+ * Pending frees. Events of a stream complete in order, so only each stream's oldest event is
+ * queried. No thread waits for an event, because the work may wait for that thread. The driver does
+ * the same (measured on an H100, driver 580).
  */
 
 static struct pending_frees *pending_frees_of(CUcontext context, uint64_t stream)
@@ -249,7 +249,7 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Marks a stream's end. Without memory_lock. Returns the driver's error; no marker is made then. */
+/* Marks the stream's last submitted work. Without memory_lock. After an error *made is invalid. */
 static CUresult mark(CUstream stream, struct marker **made)
 {
     CUcontext context, current = NULL;
@@ -355,8 +355,8 @@ static bool usable(const struct async_allocation *async, CUcontext context, uint
         || (async->stream == stream && stream != 0 && async->context == context);
 }
 
-/* The smallest free allocation that fits; of equals, the latest freed. `early`: work in another
- * stream may still touch it. */
+/* The smallest free allocation that fits; of equal sizes, the latest freed. `early`: also an
+ * allocation that work in another stream may still use. */
 static struct async_allocation *fitting(const struct pool *pool, size_t room, unsigned class,
                                         CUcontext context, uint64_t stream, bool early)
 {
@@ -380,8 +380,8 @@ static struct async_allocation *fitting(const struct pool *pool, size_t room, un
     return best;
 }
 
-/* Before the pool grows by `room` bytes, releases idle memory beyond its threshold, or beyond its
- * largest use and a quarter. False: the growth would exceed the pool's maximum. */
+/* Before the pool grows by `room` bytes, releases idle memory beyond its threshold or beyond 1.25
+ * times its peak use plus 64 MiB. False: the growth would exceed the pool's maximum. */
 static bool shrink_before_growth(struct pool *pool, size_t room)
 {
     uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;
@@ -398,7 +398,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     CUdeviceptr address;
     if (!shrink_before_growth(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pool->reserved += room;          /* at once: allocation_make() may release memory_lock */
+    pool->reserved += room;          /* before allocation_make(), which may release memory_lock */
     /* The context is NULL, because pools, and so their memory, outlive contexts. */
     CUresult result = allocation_make(client, NULL, bytes, &address);
     *async = result == CUDA_SUCCESS ? new_async(address, pool) : NULL;
@@ -468,7 +468,7 @@ uint64_t pool_attribute(CUmemoryPool handle, CUmemPool_attribute attribute, uint
         ? value : otherwise;
 }
 
-/* Lists the default pool. NULL: it is not `handle`, or another device has access to it. */
+/* Lists the device's default pool. NULL: that is not `handle`, or other devices have access. */
 static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
@@ -493,7 +493,7 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* A default pool of a client's device becomes the library's, before it is allocated from. */
+/* The library's pool for `handle`; lists it first if it is a client device's default pool. */
 static struct pool *pool_adopted(CUmemoryPool handle)
 {
     struct pool *pool = pool_named(handle);
@@ -520,7 +520,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
 {
     CUdevice device = 0;
     uint32_t readers = 0;
-    bool first = client_none();      /* perhaps a forked child, where the lock stays locked */
+    bool first = client_none();      /* maybe a forked child, where memory_lock stays locked */
     if (first && (*result = REAL(cuMemPoolDestroy)(handle)) != CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&memory_lock);

@@ -21,7 +21,7 @@ CUmemoryPool pool_of(CUdeviceptr address);
 
 /* Lists a pool that the driver has created. `most`: bytes, 0 for no maximum. */
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most);
-/* These two call the driver. */
+/* The next two functions also call the driver. */
 bool pool_destroy(CUmemoryPool handle, CUresult *result);
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
@@ -41,7 +41,7 @@ void pools_settle(void);
 
 /* Releases free memory of pools without waiting for work. True if any was released. */
 bool pools_yield(const struct client *client);
-/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as pools may keep it (thresholds). */
+/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as pools may keep idle memory. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Completes the pending frees of an ending context: its work is done, its events are destroyed. */
 void pending_frees_context_ends(CUcontext context);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tier of a file on a disk, one for each client. The daemon opens it unlinked, so none
+/* The tier of a file on a disk, one file for each client. The daemon opens it unlinked, so no file
  * remains after a crash. Blocks are written from host memory (block/store.c). The file keeps the
  * bytes of a loaded block: if unchanged, the block is evicted again without a copy.
  *
  * A few threads have one request each in flight, a chunk; all take chunks of the same block
  * before chunks of the next block. Writers write from page-locked host memory, readers read into a
- * page-locked slot that the service thread copies to the card. So a disk that hangs blocks only
- * these threads and loads of blocks on it. Registered memory is page-aligned, as O_DIRECT needs.
+ * page-locked slot that the service thread copies to the card. So a disk that hangs stops only
+ * these threads and the loads of its blocks. Registered memory is page-aligned, as O_DIRECT needs.
  *
  * No write begins while the size of the file changes. The file grows by fallocate(), because a
  * file system carries out writes that extend a file one at a time. It shrinks only to the size
@@ -15,8 +15,8 @@
  *
  * The program may close any descriptor, or put another file at its number, which a write would
  * destroy. Readers and writers therefore have a descriptor table of their own with only the file in
- * it, and the number in the program's table is closed at once. They call no driver function and
- * print nothing.
+ * it, and the number in the program's table is closed at once. Readers and writers
+ * call no driver function and print nothing.
  *
  * A chunk with a wrong checksum, or that cannot be read, makes its block lost: the block is never
  * mapped again (swap.c), and the driver reports any use of it. */
@@ -40,8 +40,8 @@
 #include "tier/ranges.h"
 
 #ifdef __SANITIZE_THREAD__
-/* TSan would take the descriptors of these threads' own table for the program's of the same
- * number, and report writes that block/store.c drops because their memory was overwritten. */
+/* TSan would confuse descriptors in these threads' own table with the program's of the same number,
+ * and report races of writes that block/store.c discards because the block was overwritten. */
 #define pread(...) syscall(SYS_pread64, __VA_ARGS__)
 #define pwrite(...) syscall(SYS_pwrite64, __VA_ARGS__)
 #define UNCHECKED __attribute__((no_sanitize("thread")))
@@ -62,19 +62,19 @@
 
 static struct disk {
     struct client *client;
-    int descriptor;                  /* in the descriptor table of the threads below */
+    int descriptor;                  /* the file's, in the table of readers and writers */
     int handle;                      /* of own_file.h, while the file is being opened */
-    int opened;                      /* 0 or an errno; -1: not known yet */
+    int opened;                      /* result: 0 or an errno; -1: still being opened */
     bool quits;
-    struct ranges space;             /* unused bytes; the last range has no end */
+    struct ranges space;             /* unused offsets of the file; the last range has no end */
     uint64_t used;                   /* bytes in use */
     uint64_t grown;                  /* size of the file, bytes, as requested from the kernel */
-    bool resizes;                    /* a thread changes the file's size: no other may write */
+    bool resizes;                    /* a thread changes the file's size: no write may begin */
     struct disk_extent *writes;      /* queue of writes with chunks not begun */
     struct disk_extent *reads;       /* queue of loads with chunks not begun */
     struct place staging;            /* page-locked memory of the slots; `tier` NULL: none */
     struct slot {
-        struct disk_extent *extent;  /* NULL: free */
+        struct disk_extent *extent;  /* the block being read; NULL: the slot is free */
         size_t offset, size;
         bool filled;
     } slots[READERS];
@@ -84,7 +84,7 @@ static struct disk {
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
 /* A chunk's checksum. Multiplication by an odd number and rotation are invertible, so a single
- * changed word always changes it. Independent lanes run as fast as the processor multiplies. */
+ * changed word always changes the sum. LANES independent sums run as fast as multiplications do. */
 UNCHECKED static uint64_t sum(const char *memory, size_t size)
 {
     uint64_t lanes[LANES], word;
@@ -101,7 +101,7 @@ UNCHECKED static uint64_t sum(const char *memory, size_t size)
     return lanes[0];
 }
 
-/* Reads into `into`, or writes from `from` if `into` is NULL. Returns an errno. */
+/* Reads into `into`, or writes from `from` if `into` is NULL. Returns 0 or an errno. */
 static int transfer(const struct disk *disk, const char *from, char *into, size_t size, uint64_t at)
 {
     for (size_t done = 0; done < size;) {
@@ -140,7 +140,7 @@ static void append(struct disk_extent **queue, struct disk_extent *extent)
     pthread_cond_broadcast(&work);
 }
 
-/* Writes a chunk. memory_lock is held, and released meanwhile, as in resize() and read_next(). */
+/* Writes a chunk. memory_lock is held, but released during the write. */
 static void write_next(struct disk *disk)
 {
     size_t offset, size;
@@ -160,13 +160,13 @@ static void write_next(struct disk *disk)
     extent->left -= size;
 }
 
-/* Grows or cuts the file to `size` bytes. Releases memory_lock meanwhile. */
+/* Grows or cuts the file to `size` bytes; memory_lock is released during the system call. */
 static void resize(struct disk *disk, uint64_t size)
 {
     uint64_t grown = disk->grown;
     disk->resizes = true;
     pthread_mutex_unlock(&memory_lock);
-    /* If fallocate() fails, the write reports it. If ftruncate() fails, the space is reused. */
+    /* If fallocate() fails, the write reports it. If ftruncate() fails, writes reuse the space. */
     if ((size > grown ? fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(size - grown))
                       : ftruncate(disk->descriptor, (off_t)size)) != 0)
         errno = 0;
@@ -228,7 +228,7 @@ static void *read_chunks(void *argument)
 }
 
 /* The size that the file should have before the next write. A write that fails or is cancelled
- * needs no space; one begun before the daemon allowed less may exceed the allowed size. */
+ * needs no space; a write begun before the daemon lowered the allowed size may exceed that size. */
 static uint64_t due_size(const struct disk *disk)
 {
     const struct disk_extent *write = disk->writes;
@@ -365,7 +365,7 @@ void disk_give(struct disk_extent *extent)
     ranges_give(&disk->space, extent->offset, extent->size, 0, UINT64_MAX);
     disk->used -= extent->size;
     if (disk->client->file < disk->grown)
-        disk_wake_writers();         /* they cut the file if its end is now unused */
+        disk_wake_writers();         /* writers cut the file if its end is now unused */
     free(extent);
 }
 

@@ -9,10 +9,10 @@ struct disk_extent {
     struct disk *disk;
     uint64_t offset;                 /* in the file, bytes */
     size_t size;                     /* bytes */
-    size_t begun, left;              /* bytes: transfer begun; transfer not completed */
-    int error;                       /* of the transfer */
+    size_t begun, left;              /* bytes: transfer begun, transfer not completed */
+    int error;                       /* errno of the transfer; 0: none so far */
     struct disk_extent *next;        /* in the queue of writes, or of loads */
-    const char *memory;              /* of a write: the bytes; valid until `left` is 0 */
+    const char *memory;              /* of a write: its source; valid until `left` is 0 */
     _Atomic bool cancelled;          /* the write ends with ECANCELED after its current requests */
     bool overwritten;                /* the source has changed: the written bytes are useless */
     struct block *block;             /* NULL: the block was freed or has given up its place */
@@ -23,12 +23,12 @@ struct disk_extent {
     uint64_t sums[];                 /* a checksum for each chunk */
 };
 
-/* Duplicates the file's descriptor, unless an earlier file of the client still has bytes; without
- * an earlier file, `descriptor` -1 is an error. Returns 0 or an errno; ENOSYS: the kernel lacks
+/* Opens the client's file by a duplicate of `descriptor`. If an earlier file has bytes in use, or
+ * `descriptor` is -1, the earlier file stays. Returns 0 or an errno; ENOSYS: the kernel lacks
  * close_range() (Linux 5.9). May release the lock. */
 int disk_open(struct client *client, int descriptor);
-/* Starts to write a block to a place within the first `most` bytes of the file. NULL: there is no
- * such place. */
+/* Starts to write `size` bytes from `memory` to a place within the first `most` bytes of the file.
+ * NULL: no such place is free, or no memory to record it. */
 struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,
                                const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */

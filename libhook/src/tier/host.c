@@ -16,10 +16,10 @@
  *
  * Making host memory takes two to ten times as long as copying into it, so several threads make it.
  * During an eviction (begin_to_allocate()) they make and register slabs piece by piece, so that
- * all work on the slab that is needed first; before that they register preallocated slabs. While
- * the program runs (host_preallocate(); nvshared/scheduler/ahead.py) they must not disturb it:
- * they are few, have a low priority and call no driver function. A slab that they have begun is
- * counted, and used or released when it is complete; only a `patient` take() waits for them. */
+ * all threads work on the slab needed first; before that they register preallocated slabs. While
+ * the program runs (host_preallocate(); nvshared/scheduler/ahead.py) the threads must not disturb
+ * it: they are few, have a low priority and call no driver function. A slab counts as soon as it is
+ * begun, and is used or released once complete; only a `patient` take() waits for such threads. */
 #define _GNU_SOURCE
 #include "tier/host.h"
 
@@ -42,13 +42,13 @@
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
 #endif
 
-#define NODES_MAX 1024               /* the most NUMA nodes of a kernel */
+#define NODES_MAX 1024               /* the most NUMA nodes that Linux can have */
 #define BITS (8 * (int)sizeof(unsigned long))
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
 #define PIECE ((uint64_t)16 << 20)   /* bytes of a slab that one thread populates at a time */
 #define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes registered early, for the next EVICT */
-#define REGISTRARS 4                 /* threads that register; the driver may admit only one */
+#define REGISTRARS 4                 /* threads to register slabs; the driver may serve only one */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
@@ -61,12 +61,12 @@ struct host_slab {
     struct ranges space;             /* its free addresses */
     uint64_t number;                 /* a sequence number within the client */
     struct host_slab *next;
-    uint64_t begun, filled;          /* bytes that began to be populated; are populated */
+    uint64_t begun, filled;          /* bytes with population begun; bytes populated */
     enum {
         UNREGISTERED,
         REGISTERING,                 /* a thread is registering it */
         REGISTERED,                  /* in client->copy_context */
-        REFUSED,                     /* by the driver; not tried again, so copies are slower */
+        REFUSED,                     /* the driver refuses to register it: copies are slower */
     } state;
 };
 
@@ -125,8 +125,8 @@ static CUresult register_memory(char *memory, size_t size)
     return result;
 }
 
-/* False: the driver may have the memory registered; it must then stay mapped, or the driver
- * would mistake later memory at its address for it. */
+/* False: the memory may still be registered. It must then stay mapped: the driver would take memory
+ * that is mapped later at the same address for registered. */
 static bool unregister_memory(char *memory)
 {
     CUresult result = REAL(cuMemHostUnregister)(memory);
@@ -135,8 +135,8 @@ static bool unregister_memory(char *memory)
     return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-/* A slab without populated memory, at `memory` if not NULL. NULL: memory is exhausted. The lock
- * need not be held. */
+/* Creates a slab, not populated, at the addresses `memory` or, if NULL, at new addresses. NULL:
+ * memory is exhausted. The lock need not be held. */
 static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
 {
     struct host_slab *slab = calloc(1, sizeof *slab);
@@ -173,7 +173,7 @@ static bool place_in_slab(struct host_slab *slab, struct client *client, size_t 
     return true;
 }
 
-/* Full slabs at the head are skipped for good: host_room then begins after them. */
+/* Skips full slabs at the head also for later calls: host_room then begins behind such slabs. */
 bool host_place(struct client *client, size_t size, struct place *place)
 {
     struct host_slab **first = &client->host_room;
@@ -200,8 +200,8 @@ void host_unplace(struct client *client, size_t size, struct place *place)
     note_free_pages(client, slab);
 }
 
-/* The size of the next slab, at least `block_size`; 0: `allowance` permits none. The daemon may
- * choose a larger default (limits.host_slab). */
+/* The size of the next slab, at least `block_size`; 0: `allowance` permits no slab. The daemon
+ * may set another usual size (limits.host_slab). */
 static uint64_t slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
 {
     uint64_t size = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
@@ -226,8 +226,8 @@ static void add_slab(struct client *client, struct host_slab *slab)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Frees a slab that the client does not have yet, but that memory.host counts. Releases the lock,
- * because to unmap populated memory takes long. */
+/* Frees a slab that is in no list yet, but counted in memory.host. Releases the lock, because
+ * unmapping populated memory takes long. */
 static void discard(struct client *client, struct host_slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -237,8 +237,8 @@ static void discard(struct client *client, struct host_slab *slab)
     free_slab(slab);
 }
 
-/* Registers a populated slab, counted in memory.host, and adds it to the client; discards it if
- * the driver refuses. Releases the lock. */
+/* Registers a populated slab, counted in memory.host, and adds it to the client's list; discards it
+ * if the driver refuses. Releases the lock. */
 static bool enlist(struct client *client, struct host_slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -325,14 +325,14 @@ uint64_t host_useful(const struct client *client)
 
 void host_leave_context(struct client *client, bool drained)
 {
-    struct host_slab *first = client->host_slabs;   /* slabs made from now on are not registered */
+    struct host_slab *first = client->host_slabs;   /* slabs listed later are not registered */
     if (first == NULL)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
-    /* Unregistering may wait for work in flight, which may wait for a thread at the gate; the gate
-     * opens only under service_lock, held here. Unless the context is drained, its end unregisters
-     * the slabs. */
+    /* Unregistering may wait for work in flight, and that for a thread at the gate: a deadlock, as
+     * the gate opens only under service_lock, held here. So unless the context is drained, only
+     * its end unregisters the slabs. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
@@ -376,22 +376,22 @@ void host_trim(struct client *client, uint64_t allowance)
         slab = slab->used == 0 && release_slab(client, slab) ? client->host_slabs : slab->next;
 }
 
-/* The host memory that threads make for an eviction. */
+/* The threads that make host memory for one eviction (host_expect()), by client index. */
 static struct work {
     struct client *client;
     struct host_slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
     uint64_t target;                 /* bytes that memory.host may reach */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
-    bool expects, begun;
+    bool expects, begun;             /* an eviction is announced; threads were started for it */
     CUcontext context;
-    char *memory;                    /* mapped for slabs; the next `mapped` bytes are unused */
+    char *memory;                    /* addresses for slabs; the first `mapped` bytes are unused */
     uint64_t mapped;
     unsigned count;
     pthread_t threads[ALLOCATORS_MOST];
 } allocating[CLIENTS_MAX];
 
-/* Creates the slab on which the threads work next, in the common mapping while it has unused
- * bytes. NULL: enough slabs, or memory is exhausted. */
+/* Creates the slab on which the threads work next, in work->memory while enough bytes are unused
+ * there. NULL: enough slabs, or memory is exhausted. */
 static struct host_slab *begin_slab(struct work *work)
 {
     uint64_t size = slab_size(work->client, PAGE, work->target);
@@ -479,8 +479,8 @@ static unsigned threads_most(bool early)
     return (unsigned)(online < 1 ? 1 : online > most ? most : online);
 }
 
-/* Called when the first evicted block needs a place. Unless host memory suffices, starts threads
- * that make it until the client holds `allowance`. */
+/* Called when the first evicted block needs a place. Unless the client's host memory suffices,
+ * starts threads that make more, until memory.host is `allowance` bytes or host_useful(). */
 static void begin_to_allocate(struct client *client, struct work *work, uint64_t allowance)
 {
     uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
@@ -563,7 +563,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return found;
 }
 
-/* Unless the slab is registered, copy() waits for the bytes, with memory_lock released. */
+/* If the slab is not registered, the driver may wait for the bus: memory_lock is released. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

@@ -23,16 +23,16 @@ void host_expect(struct client *client, uint64_t bytes);
 /* Called when a block announced with host_expect() has got a place, in any tier. */
 void host_placed(struct client *client, uint64_t size);
 
-/* Makes host memory while the program runs, up to `most` bytes that its blocks could use. */
+/* Makes host memory while the program runs, up to the lesser of `most` and host_useful() bytes. */
 void host_preallocate(struct client *client, uint64_t most);
-/* Ends the preallocation. Keeps a slab in progress if the client then has at most `most` bytes. */
+/* Ends the preallocation. A slab begun is kept if memory.host is then at most `most` bytes. */
 void host_preallocated(struct client *client, uint64_t most);
 
 /* The upper bound of host memory that blocks of the client could use. */
 uint64_t host_useful(const struct client *client);
 /* Releases empty slabs while the client holds more than `allowance`. Service thread, in
- * client->copy_context if there is one; releases memory_lock. */
+ * client->copy_context if that is not NULL; releases memory_lock. */
 void host_trim(struct client *client, uint64_t allowance);
-/* Drops all registrations, as client->copy_context is about to end. `drained`: no work is in
- * flight there. service_lock is held, too; releases memory_lock. */
+/* Unregisters all slabs, because client->copy_context is about to end. `drained`: no work is in
+ * flight in that context. service_lock is held, too; releases memory_lock. */
 void host_leave_context(struct client *client, bool drained);

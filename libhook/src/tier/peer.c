@@ -2,7 +2,7 @@
 /* The tier of another GPU's memory, which the daemon lends (EVICT's `loan`); over NVLink seven
  * times as fast as the bus. The process needs no context on the other GPU: memory that
  * cuMemCreate makes there is mapped for access by this GPU. Borrowed bytes count in memory.host,
- * as they are copied to host memory when the daemon ends the loan (block/swap.c). */
+ * because they are copied to host memory when the daemon ends the loan (block/swap.c). */
 #include "tier/peer.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]
 {
     bool same = memcmp(client->lender_uuid, uuid, 16) == 0;
     if (!same && client->borrowed > 0)
-        loan = 0;                    /* blocks are on another lender: at most one at a time */
+        loan = 0;                    /* blocks are still on another lender; one lender at a time */
     client->loan = loan;
     if (!same && loan > 0) {
         client->lender = find_lender(client, uuid);
@@ -96,7 +96,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     CUresult result = map(client, size, place);
     if (result != CUDA_SUCCESS) {
         debug("no memory on the GPU that lends it: error %d", (int)result);
-        client->loan = client->borrowed;     /* take nothing more until the next EVICT */
+        client->loan = client->borrowed;     /* borrow nothing more until the next EVICT */
         return false;
     }
     client->memory.host += size;
@@ -105,7 +105,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return true;
 }
 
-/* Releases memory of the lender; after the context's failure that stays until the process ends. */
+/* Releases memory on the lender. After the context's failure it stays until the process ends. */
 static void give(struct client *client, size_t size, struct place *place)
 {
     CUresult result = REAL(cuMemRelease)(place->peer.handle);

@@ -58,7 +58,7 @@ void ranges_remove(struct ranges *ranges, const struct range *range)
 {
     size_t index = search(ranges, range->address);
     if (index == ranges->count || ranges->sorted[index] != range)
-        /* Another range overlaps: the driver has freed one of them in a call that was not seen. */
+        /* Two ranges overlap: the driver freed the older in a call that the library did not see. */
         for (index = 0; ranges->sorted[index] != range; index++)
             ;
     ranges->count--;
@@ -90,7 +90,7 @@ bool ranges_give(struct ranges *space, CUdeviceptr address, size_t size, CUdevic
 {
     CUdeviceptr end = address + size;
     struct range *range = NULL, *neighbour;
-    /* A neighbour contains the byte before the given bytes, or the byte behind them. */
+    /* A neighbour contains the byte before or the byte behind the given range. */
     while ((neighbour = ranges_between(space, address - (address > low), end + (end < high)))
            != NULL) {
         address = neighbour->address < address ? neighbour->address : address;

@@ -15,7 +15,7 @@ struct range {
 
 struct ranges {
     struct range **sorted;
-    size_t count, room;              /* ranges, and entries allocated */
+    size_t count, room;              /* number of ranges; number of entries allocated */
     size_t reserved;                 /* entries kept for ranges that will be inserted */
 };
 
@@ -33,10 +33,10 @@ bool ranges_reserve(struct ranges *ranges);
 void ranges_insert(struct ranges *ranges, struct range *range);
 void ranges_remove(struct ranges *ranges, const struct range *range);
 
-/* For ranges of free space. Takes the first `size` bytes below `end`. False: there are none. */
+/* Takes `size` bytes of the first free range large enough. False: none, or it passes `end`. */
 bool ranges_take(struct ranges *space, size_t size, CUdeviceptr end, CUdeviceptr *address);
-/* Gives bytes back, joined with free neighbours within [low, high). Without memory to record these
- * bytes, they are lost: false. */
+/* Gives a range back, joined with adjacent free ranges within [low, high). False: no memory to
+ * record the range, which is lost. */
 bool ranges_give(struct ranges *space, CUdeviceptr address, size_t size, CUdeviceptr low,
                  CUdeviceptr high);
 void ranges_clear(struct ranges *space);

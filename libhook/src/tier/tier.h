@@ -2,8 +2,8 @@
 /* A tier holds the bytes of swapped blocks: it provides places of a given size, and copies
  * between the card and a place. tier_peer is memory of another GPU that the daemon has lent;
  * tier_host page-locked host memory; tier_managed managed memory, which the driver prefetches;
- * tier_disk a file to which blocks move on from host memory, without take() and copied only to
- * the card.
+ * tier_disk a file: block/store.c moves blocks there from host memory, so the tier has no take(),
+ * and copy() only loads.
  *
  * A block takes a place in the first tier of its list with space. To add a tier: implement the
  * operations in tier/NAME.c, put its data into struct place, declare it below, and name it in
@@ -19,7 +19,7 @@
 #define ROUNDED_UP(bytes, grain) (((bytes) + (grain) - 1) / (grain) * (grain))
 #define WHOLE_PAGES(bytes) ROUNDED_UP(bytes, PAGE)
 
-/* A block's copy (600 us) hides its remapping (30 us), yet evictions soon free some memory. */
+/* So large that a copy (600 us) hides the remapping (30 us), so small that memory is free soon. */
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
@@ -39,7 +39,7 @@ struct place {
         } peer;
         struct disk_extent *disk;
         struct {                     /* valid even while `tier` is NULL */
-            size_t bytes;            /* as requested; the size of a block is rounded up */
+            size_t bytes;            /* of the allocation; block->size is rounded up */
             CUdevice device;
             bool mostly_read;        /* read-mostly advice was withdrawn; settle() restores it */
             bool sent;               /* prefetched by the library at least once */
@@ -49,14 +49,14 @@ struct place {
 
 enum settled {
     SETTLED,
-    UNSETTLED,                       /* the driver failed; the place still has the bytes */
+    UNSETTLED,                       /* the copy failed; the place still has the bytes */
     LOST,                            /* the place does not have the bytes any more */
 };
 
 struct tier {
-    /* Finds a place for `size` bytes; the caller sets place->tier. memory.host may grow to
-     * `allowance`, and counts the bytes. May wait for threads that make host memory (`patient`:
-     * also for threads of low priority), but not for the bus. False: no place now. */
+    /* Finds a place for `size` bytes; the caller sets place->tier. memory.host, which
+     * counts the bytes, may grow to `allowance`. May wait for threads that make host memory
+     * (`patient`: also for threads of low priority), but not for the bus. False: no place now. */
     bool (*take)(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place);
     /* Frees the place and its bytes. Must not wait. */
