@@ -17,7 +17,7 @@ from ctypes import byref, c_uint64, c_void_p
 from pathlib import Path
 
 MIB = 1 << 20
-COUNTED = MIB // 8                      # words
+COUNTED = MIB // 8                      # number of 64-bit words in which kernels are counted
 FACTOR, OFFSET = 0x5851F42D4C957F2D, 0x14057B7EF767814F
 PTX = b""".version 7.0
 .target sm_70
@@ -89,7 +89,7 @@ def main() -> None:
     first = c_void_p()
     call("cuDevicePrimaryCtxRetain", byref(first), int(numbers.split(",")[0]))
     call("cuCtxSetCurrent", first)
-    call("cuMemHostRegister_v2", words, 4096, 3)    # for all contexts, and mapped
+    call("cuMemHostRegister_v2", words, 4096, 3)    # flags: in all contexts, and mapped to the card
     cards = [Card(int(one), int(size), c_void_p(words)) for one in numbers.split(",")]
     print("ready", flush=True)
     sys.stdin.readline()

@@ -165,7 +165,7 @@ print(json.dumps([first == second, get(second, 4)[0]]))
 '''
 
 
-def test_pool_memory_freed_in_one_default_stream_is_not_reused_in_another_contexts(
+def test_pool_memory_freed_in_a_default_stream_is_not_reused_in_that_of_another_context(
     site: Site
 ) -> None:
     """Also with drivers before CUDA 12, which give streams no ids."""

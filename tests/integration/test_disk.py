@@ -259,7 +259,7 @@ away()
         daemon.run()
         program.go_on()
         assert program.hears() == "away"
-        swap(daemon)                   # to places that are being written
+        swap(daemon)  # evicts blocks again while their older bytes are being written to the file
         daemon.run()
         program.go_on()
         assert program.hears() == "away"

@@ -201,8 +201,8 @@ def test_invalid_annotation_is_refused_by_an_event_and_the_earlier_term_stays(
     lab.expect_condition("old", "True", event["message"])
     lab.api.annotate("old", weight="500")
     lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=500)
-    assert len(lab.api.events) == 1                     # said once
-    lab.expect_condition("old", "True", event["message"])           # and as long as it is so
+    assert len(lab.api.events) == 1                     # the refusal is reported once
+    lab.expect_condition("old", "True", event["message"])           # stays True while it is refused
     lab.api.annotate("old", **{key: None})
     lab.expect_condition("old", "False", "")
 

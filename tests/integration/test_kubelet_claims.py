@@ -266,7 +266,7 @@ def test_dra_driver_restarted_after_a_kill_prepares_the_open_claim(lab: ClaimLab
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
 
 
-def test_simultaneous_prepares_of_claims_of_many_pods_each_set_the_terms_of_their_pod(
+def test_claims_of_many_pods_prepared_at_the_same_time_set_the_terms_of_each_pod(
     lab: ClaimLab
 ) -> None:
     names = [f"p{number}" for number in range(1, 9)]

@@ -127,7 +127,7 @@ def test_preload_enable_prints_as_json_libnvshare_entries_and_other_libraries(
 
 
 @as_root
-def test_preload_enable_and_disable_keep_other_libraries_owner_and_mode_of_ld_so_preload(
+def test_preload_enable_and_disable_keep_foreign_entries_and_the_owner_and_mode_of_ld_so_preload(
     system: System
 ) -> None:
     system.list.write_text(OTHERS)

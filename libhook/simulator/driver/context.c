@@ -11,13 +11,13 @@ pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 struct context *all_contexts;
 
-/* The last entry is current and may be NULL. */
+/* The thread's stack of contexts; the last entry is the current context and may be NULL. */
 static __thread struct {
     struct context *contexts[DEPTH];
     int depth;
 } stack;
 
-/* Of the first fault, which breaks all contexts of the process for good. */
+/* The error of the first fault, which breaks all contexts of the process for good. */
 static _Atomic int fault;
 
 void context_fault(CUresult error)

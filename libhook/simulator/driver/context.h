@@ -52,12 +52,12 @@ struct context {
 
 /* The calling thread's current context; NULL or CUDA_ERROR_INVALID_CONTEXT if it has none. */
 struct context *context_current(void);
-bool context_push(struct context *context);          /* false: a green one of another thread */
+bool context_push(struct context *context);          /* false: green, current in another thread */
 void context_pop(void);
-CUresult context_check(struct context *context);     /* an error: it is destroyed or broken */
-struct context *context_from(CUcontext handle);      /* of NULL: the current context */
+CUresult context_check(struct context *context);     /* an error: destroyed or broken context */
+struct context *context_from(CUcontext handle);      /* for NULL: the current context */
 void context_fault(CUresult error);
-CUresult context_error(void);                        /* of the first fault; CUDA_SUCCESS: none */
+CUresult context_error(void);  /* error of the first fault; CUDA_SUCCESS: no fault */
 
 /* Protects primary contexts, the list, `entered` and `attached`. Locked before all other locks. */
 extern pthread_mutex_t context_lock;

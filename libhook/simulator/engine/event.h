@@ -15,7 +15,7 @@ struct event {
     size_t node_count;
 };
 
-/* engine_lock is held for all of them. */
+/* The caller of these functions holds engine_lock. */
 void event_hold(struct event *event);
 void event_drop(struct event *event);
 void event_set(struct event *event, struct stream *stream, uint64_t number);

@@ -5,7 +5,7 @@
 #include "engine/stream.h"
 #include "engine/work.h"
 
-/* engine_lock is held for all of them. */
+/* The caller of these functions holds engine_lock. */
 
 /* Queues copies of `works` behind `after` and the positions that the stream must wait for. Never
  * waits. Returns the operation's number. */

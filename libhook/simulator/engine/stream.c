@@ -72,7 +72,7 @@ void stream_add_position(struct position **list, size_t *count, struct stream *s
     stream_add(list, count, (struct position){stream, stream->submitted});
 }
 
-/* The positions for which an operation in `stream` waits by the NULL stream's rules. */
+/* Adds the positions for which an operation in `stream` waits by the NULL stream's rules. */
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count)
 {
     struct context *context = stream->context;

@@ -13,7 +13,7 @@
 
 #define PIECE ((size_t)1 << 20)      /* bytes per step; between two steps mappings may change */
 
-/* For the copy engine of the stream's device, or of the device that holds the memory. */
+/* The host address for the copy engine of the stream's device, or of the memory's device. */
 static char *resolve(const struct side *side, struct device *device, CUdeviceptr address,
                      enum access access, size_t *size)
 {

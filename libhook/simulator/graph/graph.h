@@ -21,7 +21,7 @@ struct graph {
     bool child;                      /* a node owns the graph */
 };
 
-/* engine_lock is held for all of them. */
+/* The caller of these functions holds engine_lock. */
 struct graph *graph_make(void);
 void graph_free(struct graph *graph);
 OBJECT_FROM(graph_from, struct graph, CUgraph, OBJECT_GRAPH)

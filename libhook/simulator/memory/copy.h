@@ -4,7 +4,7 @@
 
 #include "engine/work.h"
 
-/* A side given by a host pointer, by a device pointer, or by an address of either kind. */
+/* A side of a copy, given by a host pointer, a device pointer, or an address of either kind. */
 struct side side_host(const void *pointer);
 struct side side_device(CUdeviceptr address);
 struct side side_unified(CUdeviceptr address);

@@ -75,7 +75,7 @@ static struct {
     pid_t pid;                       /* the process that owns the slot; a forked child owns none */
     int file;                        /* descriptor of a file that this process locks while it runs:
                                         processes of other pid namespaces test the lock */
-    ino_t inode;                     /* of that file */
+    ino_t inode;                     /* inode of the locked file */
     uint64_t namespace;
     char directory[4096];            /* NVSHARE_SIM_DIR, or its default */
     uint64_t copy_rate, nvlink_rate; /* bytes per second in each direction; 0: not limited */
@@ -479,7 +479,7 @@ int shared_users(int gpu, struct shared_usage *users, int room)
             continue;
         uint64_t bytes = slot->bytes[gpu];
         for (int j = 0; j < map->exports_end; j++)
-            /* The driver counts it for the process that created it, and for none after that
+            /* The driver counts exported memory for its creator, and for no process after that
              * process has released it. */
             if (map->exports[j].id != 0 && map->exports[j].gpu == gpu && map->exports[j].maker == i)
                 bytes += map->exports[j].bytes;

@@ -25,7 +25,7 @@ struct shared_usage {                /* memory and contexts of one process on on
     uint64_t bytes;
 };
 
-/* Maps the file, and creates it if necessary. False: failed, with errno. May be called
+/* Maps the file, and creates it if necessary. False: errno has the reason. May be called
  * repeatedly. */
 bool shared_open(void);
 
@@ -33,7 +33,7 @@ int shared_gpus(void);
 uint64_t shared_total(int gpu);      /* bytes of physical memory */
 uint64_t shared_used(int gpu);       /* bytes held by processes that still run */
 
-/* Takes bytes of a GPU's memory for this process. False: the GPU has not as many. */
+/* Takes bytes of a GPU's memory for this process. False: the GPU has fewer free bytes. */
 bool shared_take(int gpu, uint64_t bytes);
 void shared_give_back(int gpu, uint64_t bytes);
 
@@ -66,17 +66,17 @@ uint64_t shared_busy(int gpu);
 enum shared_life { SHARED_RUNS, SHARED_LOCKED, SHARED_CHECKPOINTED };
 enum shared_step {
     SHARED_DONE,
-    SHARED_NO_PROCESS,               /* none uses a GPU, as far as visible */
+    SHARED_NO_PROCESS,               /* no visible process with this pid uses a GPU */
     SHARED_WRONG_STATE,
     SHARED_TIMEOUT,                  /* a thread does not leave its call; the process runs on */
-    SHARED_REFUSED,                  /* shares memory, or has had managed memory */
-    SHARED_REFUSED_BEFORE,           /* the same after a refusal because of managed memory */
+    SHARED_REFUSED,                  /* the process shares memory, or has had managed memory */
+    SHARED_REFUSED_BEFORE,           /* refused again, after a refusal for managed memory */
     SHARED_UNPAIRED,                 /* `to` has no entry for a GPU that the process uses */
-    SHARED_NO_MEMORY,                /* on the new GPUs; the process remains checkpointed */
+    SHARED_NO_MEMORY,                /* too little on the new GPUs; still checkpointed */
 };
 
-/* Around each outermost call. Waits while this process is locked if the call takes the driver's
- * lock; aborts a checkpointed process. */
+/* Called around each outermost call of the driver. A call that takes the driver's lock waits while
+ * this process is locked; a call of a checkpointed process aborts it. */
 void shared_call_begins(bool takes_lock);
 void shared_call_ends(void);
 
@@ -85,11 +85,11 @@ void shared_has_managed(void);
 int shared_life_of(pid_t pid);       /* enum shared_life; -1: no such process */
 enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms);     /* 0: no timeout */
 enum shared_step shared_unlock_process(pid_t pid);
-/* Release and retake all GPU memory of the process. `bytes`: of each GPU. `to`: the new GPU for
- * each GPU used; -1: none. */
+/* Release and retake all GPU memory of the process. `bytes`: amount on each GPU. `to`: the new GPU
+ * in place of each GPU; -1: no new GPU. */
 enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS]);
 enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS]);
-/* Used in place of `gpu` since a restore. All functions here take the number from before. */
+/* The GPU used in place of `gpu` after a restore. All functions take the index before a restore. */
 int shared_actual(int gpu);
 
 uint64_t monotonic_nanoseconds(void);
@@ -100,6 +100,6 @@ void shared_uuid_text(int gpu, char text[41]);       /* "GPU-" and the hexadecim
 #define SHARED_GPU_NAME "NVIDIA Simulated GPU"
 static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
 
-/* In bytes; may end in K, M, G or T. `otherwise`: if unset. A value that is no size ends the
- * process with a message. */
+/* The size in the variable, which may end in K, M, G or T, in bytes; `otherwise` if unset. A value
+ * that is no size ends the process with a message. */
 uint64_t size_setting(const char *name, uint64_t otherwise);

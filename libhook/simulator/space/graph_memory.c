@@ -35,7 +35,7 @@ void graph_memory_drop(struct graph_memory *memory)
     memory->references--;
 }
 
-/* NULL: it was freed with its context. */
+/* NULL: the memory was freed with its context. */
 static struct allocation *allocation_of(const struct graph_memory *memory)
 {
     struct allocation *allocation = allocation_at(memory->address);

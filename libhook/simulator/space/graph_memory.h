@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exists from the capture or creation of the node until no graph, executable graph or launch
- * refers to it; the graph's own free only makes it inaccessible. Then kept for other graphs
- * until it is trimmed. */
+/* Memory that a graph allocates. It exists from the capture or creation of its node until no graph,
+ * executable graph or launch refers to it; the graph's own free only makes it inaccessible. After
+ * that it is kept for other graphs until it is trimmed. */
 #pragma once
 
 #include "driver/context.h"
@@ -14,7 +14,7 @@ struct graph_memory {
     struct graph_memory *next;       /* list of all such memory of the process */
 };
 
-/* engine_lock is held for all of them. */
+/* The caller of these functions holds engine_lock. */
 CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **memory);
 void graph_memory_hold(struct graph_memory *memory);
 void graph_memory_drop(struct graph_memory *memory);

@@ -21,13 +21,13 @@ struct physical {
     _Atomic unsigned handles;        /* cuMemCreate, Retain, Import less Release */
     CUmemAllocationHandleType handle_types;
     pthread_mutex_t filling;         /* held to generate garbage; the last lock */
-    _Atomic unsigned char *touched;  /* one for each piece: it has content; NULL: all */
-    int file;                        /* of exportable memory, which is in a file; else -1 */
-    uint64_t export_id;              /* 0: counted for this process */
+    _Atomic unsigned char *touched;  /* whether each piece has content; NULL: all have */
+    int file;                        /* descriptor of exportable memory's file; else -1 */
+    uint64_t export_id;              /* 0: the bytes count for this process */
     bool counted;                    /* counts against the GPU's memory */
 };
 
-/* Creates it with one reference and no handle. OUT_OF_MEMORY: of the GPU or the host. */
+/* Creates memory with one reference and no handle. OUT_OF_MEMORY: the GPU or the host is full. */
 CUresult physical_create(struct device *device, size_t size, CUmemAllocationHandleType types,
                          struct physical **physical);
 void physical_hold(struct physical *physical);
@@ -40,7 +40,7 @@ void physical_touch(struct physical *physical, size_t offset, size_t size, bool 
 /* Fills bytes of freed memory with garbage. */
 void physical_spoil(struct physical *physical, size_t offset, size_t size);
 
-/* Moves it to a file, for an export. The address space is locked for writing. */
+/* Moves the memory to a file, for an export. The address space is locked for writing. */
 CUresult physical_publish(struct physical *physical);
 
 CUresult physical_export(struct physical *physical, int *file);

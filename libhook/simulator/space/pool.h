@@ -5,7 +5,7 @@
 #include "driver/object.h"
 #include "space/allocation.h"
 
-struct kept {                        /* a free block */
+struct kept {                        /* free memory of one allocation */
     struct kept *next;
     struct allocation *allocation;
 };
@@ -16,7 +16,7 @@ struct pool {
     struct kept *kept;               /* protected by allocations_lock, as all fields */
     uint64_t threshold, maximum;
     uint64_t reserved, reserved_high, used, used_high;
-    uint64_t lost;                   /* freed by cuMemFree: used for ever to the driver */
+    uint64_t lost;  /* freed by cuMemFree: the driver counts these bytes as used for ever */
     CUmemAllocationHandleType handle_types;
     int reuse[3];
     uint32_t readers;                /* a bit for each other device that has access */
@@ -26,17 +26,17 @@ OBJECT_FROM(pool_from, struct pool, CUmemoryPool, OBJECT_POOL)
 struct pool *pool_default(struct device *device);
 struct pool *pool_current(struct device *device);
 
-/* allocations_lock is held. Shrink keeps at most `most` bytes; true if it released any. */
+/* allocations_lock is held. Shrink keeps at most `most` bytes; true: some bytes were released. */
 struct pool *pool_make(struct device *device, uint64_t maximum);
 bool pool_shrink(struct pool *pool, uint64_t most);
 
 CUresult pool_take(struct pool *pool, struct context *context, size_t size,
                    CUdeviceptr *address);
 
-/* Takes effect of cuMemFreeAsync: the stream has reached it. */
+/* Returns memory to its pool when the stream has reached the cuMemFreeAsync. */
 void pool_give_back(CUdeviceptr address);
 /* The context of the allocation ends. allocations_lock is held. */
 void pool_loses(struct allocation *allocation);
 
-/* Frees the unused memory of all pools of the device. True if there was any. */
+/* Frees the unused memory of all pools of the device. False: there was no unused memory. */
 bool pools_trim(struct device *device);

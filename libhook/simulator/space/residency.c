@@ -36,7 +36,7 @@ struct residency *residency_new(CUdeviceptr base, size_t size)
     return made;
 }
 
-/* Moves pages of that GPU, or of any, to the host. Returns their number. */
+/* Moves pages of that GPU, or of any GPU, to the host. Returns the number of moved pages. */
 static size_t move_to_host(struct page *pages, size_t count, int gpu, size_t most)
 {
     size_t sent = 0;
@@ -172,8 +172,8 @@ static struct page agreed(const struct page *pages, size_t count)
     return all_say;
 }
 
-/* As a device ordinal, like the attributes of CUDA 8, which do not distinguish parts of the
- * host. */
+/* The location as a device ordinal, as in the attributes of CUDA 8, which do not distinguish parts
+ * of the host. */
 static int ordinal_of(CUmemLocation place)
 {
     return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id

@@ -2,7 +2,7 @@
 /* Location of the pages of managed memory, and the program's advice. A page is on one GPU,
  * counted there, or on the host. It moves to a GPU when work there accesses it, unless its
  * preferred location is the host, and to the destination of a prefetch. If the GPU is full,
- * other managed pages of the process move to the host; without any, the work accesses the page
+ * other managed pages of the process move to the host; if none can move, the work accesses the page
  * over the bus. Accesses by the host are not noticed, so at least a real GPU's memory is
  * counted. The bytes never move: there is one copy, in host memory. */
 #pragma once
@@ -20,7 +20,7 @@ struct residency;
 struct residency *residency_new(CUdeviceptr base, size_t size);
 void residency_drop(struct residency *residency);
 
-/* The following functions act on all pages that overlap the range, which lies in the memory. */
+/* The following functions act on all pages that overlap the range; the range lies in the memory. */
 
 /* Work of the GPU accesses the range. */
 void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, size_t size);

@@ -179,7 +179,7 @@ bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t 
     while (mapping < end && mapping->base < base + size)
         mapping++;
     if (mapping != *first && mapping[-1].base + mapping[-1].size > base + size)
-        return false;                /* then no mapping of the range may be changed */
+        return false;                /* refuses before any mapping of the range is changed */
     *count = (size_t)(mapping - *first);
     return true;
 }

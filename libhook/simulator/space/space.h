@@ -30,8 +30,8 @@ struct length { size_t count, room; };
 void *sorted_insert(void *list, struct length *length, size_t place, const void *element,
                     size_t size);
 
-/* Held for reading while bytes are accessed, so that no mapping is removed. Its holder may lock
- * a `filling`, residencies and the shared state only. */
+/* Locked for reading while bytes are accessed, so that no mapping is removed. The holder may lock
+ * only a `filling`, residencies and the shared state. */
 void space_lock_to_read(void);
 void space_lock_to_write(void);
 void space_unlock(void);
@@ -50,17 +50,17 @@ static inline bool space_is_device(CUdeviceptr address)
     return address >= SPACE_BEGIN && address < SPACE_END;
 }
 
-/* Whether all bytes are mapped, and accessible to the device or to the device that holds
- * them. Takes the lock itself. */
+/* Whether all bytes are mapped, and accessible to the device or to the device that holds the
+ * bytes. Locks the address space itself. */
 bool space_is_open(const struct device *device, CUdeviceptr base, size_t size);
 
-/* Whether the addresses are on different devices without access to each other's mapping. Takes
- * the lock itself. */
+/* Whether the addresses are on different devices without access to each other's mapping. Locks
+ * the address space itself. */
 bool space_is_apart(CUdeviceptr one, CUdeviceptr other);
 
-/* The lock is held for the following functions; for writing if they change anything. */
+/* The address space is locked for the following functions, for writing if a function changes it. */
 
-/* Reserves a free range, at `hint` if that is free. 0: none. */
+/* Reserves a free range, at `hint` if that is free. 0: no range is free. */
 CUdeviceptr space_reserve(size_t size, size_t alignment, CUdeviceptr hint, bool by_program);
 bool space_unreserve(CUdeviceptr base, size_t size, bool by_program);
 bool space_is_reserved(CUdeviceptr base, size_t size);   /* the range lies in one reservation of
@@ -71,7 +71,7 @@ bool space_map(const struct mapping *mapping);           /* false: the range is 
 struct mapping *space_find(CUdeviceptr address);
 /* The mappings that cover exactly [base, base + size); 0: the range cuts one or has a hole. */
 size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first);
-/* Finds the mappings in the range, which may have holes. False: it cuts a mapping. */
+/* Finds the mappings in the range, which may have holes. False: the range cuts a mapping. */
 bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t *count);
 /* Removes found mappings. The caller drops the references to physical memory. */
 void space_unmap(struct mapping *first, size_t count);

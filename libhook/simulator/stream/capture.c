@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A capture has an origin stream, streams that joined it by waiting for one of its events, and a
- * graph that grows. Each stream knows the nodes on which its next node depends, its ends. A
- * broken capture fails in everything until its origin ends it. */
+ * graph that grows. The ends of a stream are the nodes on which its next node depends. All calls
+ * on a broken capture fail until the origin stream ends the capture. */
 #include "stream/capture.h"
 
 #include <stdlib.h>

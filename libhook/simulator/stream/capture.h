@@ -8,7 +8,7 @@
 
 struct event;
 
-/* engine_lock is held for all of them. */
+/* The caller of these functions holds engine_lock. */
 
 /* Adds a node that depends on the stream's last nodes. Takes references as stream_queue() does. */
 CUresult capture_add(struct stream *stream, const struct work *work);

@@ -14,7 +14,7 @@
 #include "stream/submit.h"
 
 enum copy_wait {
-    COPY_ASYNC,                      /* the call returns when the driver's would */
+    COPY_ASYNC,                      /* the call returns when a call of the driver would return */
     COPY_SYNC,                       /* the call returns when the bytes are copied */
 };
 
@@ -267,7 +267,7 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     return result;
 }
 
-/* A line and a rectangle, each with and without a stream. */
+/* Fills of a line and of a rectangle, each with and without a stream. */
 #define SET(bits, type, element)                                                         \
     API_PTDS(cuMemsetD##bits##_v2, (CUdeviceptr address, type value, size_t count),      \
              return set(on, address, 0, value, element, count, 1, false);)               \

@@ -53,7 +53,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     result = pool_take(pool, context, size, address);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !awaits_frees(context))
         return result;
-    /* As the driver: frees that the stream has not reached yet may return enough memory. */
+    /* Waits as the driver does: frees that streams have yet to reach may return enough memory. */
     context_drain(context);
     pools_trim(pool->device);
     return pool_take(pool, context, size, address);

@@ -39,7 +39,7 @@ static CUresult destroy(CUstream handle)
 FORWARD(cuStreamDestroy, (CUstream stream), ENTRY_INIT, destroy(stream))
 FORWARD(cuStreamDestroy_v2, (CUstream stream), ENTRY_INIT, destroy(stream))
 
-/* For the stream to be idle. The NULL stream is not idle while a blocking stream has work. */
+/* The positions at which the stream is idle: for the NULL stream also ends of blocking streams. */
 static struct position *ends_of(struct stream *stream, size_t *count)
 {
     struct position *ends = NULL;
@@ -50,7 +50,7 @@ static struct position *ends_of(struct stream *stream, size_t *count)
     return ends;
 }
 
-/* Whether all work of the stream has ended; with `wait`, when it has. */
+/* Checks whether all work of the stream has ended; with `wait`, first waits for that end. */
 static CUresult check_ended(struct stream *stream, bool wait)
 {
     size_t count;

@@ -6,8 +6,8 @@
 #include "driver/object.h"
 #include "stream/capture.h"
 
-/* A thread's default stream in a context, by its id: a primary context that was reset is another
- * one. */
+/* A thread's default stream in a context, found by the context's id: a primary context gets a new
+ * id when it is reset. */
 struct own_stream {
     struct own_stream *next;
     struct context *context;

@@ -36,8 +36,8 @@ CUresult stream_from(CUstream handle, struct context *context, struct stream **s
 /* Creates a stream of the program. */
 CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle);
 
-/* Record a context's work in an event; make later work wait for one. NULL: no context. The work
- * of green contexts counts for their primary context. */
+/* Record a context's work in an event; make later work wait for an event. NULL: no context. The
+ * work of green contexts counts for their primary context. */
 CUresult context_record(struct context *context, CUevent event);
 CUresult context_wait_event(struct context *context, CUevent event);
 

@@ -31,7 +31,7 @@ struct entry_point {
     const char *name;                /* as passed to cuGetProcAddress */
     void *function;
     int version;                     /* version of CUDA in which the symbol appeared */
-    int per_thread;                  /* its default stream is the thread's own */
+    int per_thread;                  /* the NULL stream means the thread's own stream */
 };
 
 static const struct entry_point entry_points[] = {
@@ -105,7 +105,7 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
         found = CU_GET_PROC_ADDRESS_SUCCESS;
     *function = best != NULL ? best->function : NULL;
     GIVE_IF(status, found);
-    return CUDA_SUCCESS;             /* whether it was found or not */
+    return CUDA_SUCCESS;             /* also if no function was found */
 }
 
 API(cuGetProcAddress, const char *name, void **function, int version, cuuint64_t flags)

@@ -17,9 +17,9 @@ static struct client one;
 static struct activity activity;
 
 SEEN int capturing, several, waits;
-SEEN unsigned sent;                  /* number of BUSY reports, */
-SEEN int gaps = -1;                  /* whether the last one says gaps; -1: none was sent */
-SEEN uint64_t sent_at;               /* us from the begin of the last turn */
+SEEN unsigned sent;                  /* number of BUSY reports */
+SEEN int gaps = -1;                  /* whether the last BUSY report says gaps; -1: not sent */
+SEEN uint64_t sent_at;               /* us from the begin of the last turn to the last report */
 SEEN uint64_t questions;             /* number of driver calls */
 static uint64_t began;
 

@@ -208,7 +208,7 @@ def test_block_freed_during_its_move_is_not_found_by_the_block_search(
 
 
 @pytest.mark.parametrize("frees", [Program.frees, Program.frees_backwards])
-def test_freed_addresses_of_neighbours_serve_a_larger_allocation(
+def test_adjacent_freed_address_ranges_serve_a_larger_allocation(
         built: Path, tmp_path: Path, frees: Callable[[Program], None]) -> None:
     program = Program(built, tmp_path, 4)
     program.allocates()

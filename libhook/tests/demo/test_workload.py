@@ -125,7 +125,7 @@ def test_workload_with_a_duration_ends_after_that_duration(environment: dict[str
     steps = [json.loads(line) for line in done.stdout.splitlines() if '"step"' in line]
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     assert before * 1e6 < steps[0]["at"] <= steps[-1]["at"] < time.monotonic() * 1e6
-    assert events(done)["finished"]["seconds"] >= 1     # the last step may end before that
+    assert events(done)["finished"]["seconds"] >= 1     # the last step may end before 1 s
     assert events(done)["checked"]["right"] is True
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * random COUNT [SEED]     runs that many random inputs, the same for the same seed
- * random FILE...          runs these, which libFuzzer found
- * What went wrong is printed with the number of the run, which is its seed.
+ * random FILE...          runs the inputs in files, which libFuzzer found
+ * An error is printed with the number of the run, which is the run's seed.
  */
 #define _GNU_SOURCE
 #include <ctype.h>

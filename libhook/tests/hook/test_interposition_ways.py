@@ -12,8 +12,8 @@ import pytest
 from libhook.tests.hook import recorded_driver as recorded
 from libhook.tests.hook.programs import compile_c, run
 
-# Prints the linked functions, those found by dlsym(), and the answers of cuGetProcAddress: for each
-# the object that defines it, and its result, which differs for all functions of the driver.
+# Prints, for each function linked, found by dlsym() or returned by cuGetProcAddress, the object
+# that defines the function and the result of a call, which no other driver function returns.
 SURVEY = """
 #include <stdint.h>
 

@@ -27,7 +27,7 @@
 static uint64_t clock_us;
 static struct {
     uint64_t length;                 /* us */
-    uint64_t needs;                  /* number of submissions without which it does not end */
+    uint64_t needs;                  /* the work ends only after this number of submissions */
 } work[QUEUE];
 static uint64_t submitted, finished, ends_at, left;
 static bool capturing, wants;

@@ -96,7 +96,7 @@ def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_bu
     assert paced.figure("idle") <= 30 * MS         # one percent
 
 
-def test_pace_in_the_next_turn_starts_with_the_measured_kernel_length(paced: Card) -> None:
+def test_pace_of_a_new_turn_starts_with_the_kernel_length_of_the_turn_before(paced: Card) -> None:
     paced.learns(20 * MS)
     paced.look(False)
     paced.capture(False)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a sequence is made of, each with its weight. Each leaves nothing behind that only it knows.
+* The actions of a sequence with their weights. Each frees what no later action can find.
  *
- * What a seed means is decided by this table and by every roll behind it. What a card answered to
- * some seeds is recorded (answers/), and holds the simulator to it: after any change here those
- * must be recorded again (transcript.py).
+* This table and every call of roll() decide the sequence of a seed. A card's results for some
+ * seeds are recorded in answers/, and the simulator must return the same results: after any
+ * change here the results must be recorded again (transcript.py).
  */
 #pragma once
 
@@ -24,7 +24,7 @@ ACTIONS(ACTION)
 void pools_begin(void);
 void pools_end(void);
 
-/* Of the current context. */
+/* The module and the kernels of the current context. */
 struct kernels {
     CUmodule module;
     CUfunction fill, step, add, checksum;

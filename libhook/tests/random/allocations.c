@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every way to come by memory but the program's own mappings, and every way to give it back. */
+/* Every way to allocate memory except the program's own mappings, and every way to free memory. */
 #include <stdlib.h>
 
 #include "actions.h"
@@ -115,7 +115,7 @@ void block_free(struct block *block)
         free((void *)(uintptr_t)block->address);
         break;
     default:
-        /* The driver waits for the work of the context that it was allocated in alone. */
+        /* The driver waits only for work of the context in which the block was allocated. */
         if (block->busy && block->context != context)
             wait_for_all();
         /* Plain memory too may be freed in the order of a stream. */
@@ -127,7 +127,7 @@ void block_free(struct block *block)
     block_gone(block);
 }
 
-/* Right behind it nothing new can have taken its place yet. */
+/* Misuses an address right after its free, before a new allocation can have the address. */
 static void misuse_freed(struct place place)
 {
     unsigned type = 77;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays live for one action: made, written, copied about, read, gone. */
+/* Arrays live for one action: created, written, copied, read and destroyed. */
 #include <string.h>
 
 #include "actions.h"
@@ -18,7 +18,7 @@ static CUresult make_array(CUarray *array)
                      : DO(cuArray3DCreate_v2, (array, &plane_by_3d), "plane by 3D");
 }
 
-/* Copies of a line start at a row's begin and stay in it, where an array is 2D. */
+/* A copy of a line to a 2D array starts at the begin of a row and stays in that row. */
 static void write_line(CUarray array, struct lane lane, bool waits)
 {
     size_t from = roll(SCRATCH - SIDE);

@@ -132,7 +132,7 @@ void block_enter(struct block *block, CUstream stream)
 {
     if (block->busy && block->stream != stream) {
         if (block->stream == NULL)
-            wait_for_all();          /* its stream was destroyed */
+            wait_for_all();          /* the stream of its last work was destroyed */
         else if (one_in(2))
             wait_by_event(block->stream, stream);
         else
@@ -150,7 +150,7 @@ void block_fill(struct block *block)
         return;
     }
     struct lane lane = one_in(2) ? lane_any() : lane_sync(one_in(2));
-    /* It is new, but in a pool's case not to other streams. */
+    /* A new block has no work, but pool memory is allocated only in the order of its stream. */
     block_enter(block, lane.stream);
     IN_LANE(cuMemsetD8Async, lane, (block->address, value, block->size, lane.handle),
             "b%u, %u, %zu, %s", block->number, value, block->size, lane.text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line is kept until the next call begins: what it answered comes behind. */
+/* A line is kept until the next call begins, because results are appended to the line. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -68,7 +68,7 @@ void calls_end(void)
 {
     if (length != 0)
         puts(line);
-    /* What led to a crash must be seen. */
+    /* The lines before a crash must reach the output. */
     fflush(stdout);
     length = 0;
 }
@@ -105,7 +105,7 @@ void tell_bytes(const void *data, size_t size)
     tell(" %zu bytes %016llx", size, (unsigned long long)sum);
 }
 
-/* The only answers that are not compared, each with the reason why it cannot be. */
+/* The reasons for which a result is not compared; all other results are compared. */
 const char *const exceptions[EXCEPTIONS] = {
     [MAY_BE_READY] =
         "whether work has ended when one asks depends on how fast the machine is",
@@ -141,7 +141,7 @@ static uint64_t state;
 void dice_seed(uint64_t seed)
 {
     state = seed;
-    state = roll(UINT64_MAX);        /* neighbours would else roll the same, one later */
+    state = roll(UINT64_MAX);        /* else seed n + 1 could roll what seed n rolls next */
 }
 
 uint64_t roll(uint64_t sides)

@@ -5,9 +5,9 @@
  *     cuMemcpyDtoD_v2(b3+512, b7, 4096) = 0
  *     cuMemGetAddressRange_v2(b3+17) = 0 base=asked-17 size=1000
  *
- * Nothing in a line may be an address or a handle: places are named after what
- * they lie in, answers told relative to what was asked. Where the driver and
- * the library may differ with reason, the answer goes through an EXCEPTION.
+* A line has no address and no handle: a place is written as a block and an offset,
+ * a returned address relative to the address in the query. Where the library may
+ * differ from the driver with reason, the line has that reason (enum exception).
  */
 #pragma once
 
@@ -24,11 +24,11 @@ struct driver {
 };
 extern struct driver cu;
 
-/* From libcuda.so.1, by dlopen and dlsym; exits if there is none. */
+/* Loads the functions of libcuda.so.1 by dlopen() and dlsym(); exits if there is no driver. */
 void calls_load(void);
-/* The last line, which no other call follows. */
+/* Prints the line of the last call, which no later call would print. */
 void calls_end(void);
-/* Which functions were called, one a line. */
+/* Writes the names of the called functions to the file `path`, one a line. */
 void calls_list(const char *path);
 
 void call_begins(size_t index, const char *name, const char *format, ...)
@@ -42,23 +42,23 @@ CUresult call_ends(CUresult result);
 /* A row in the table of calls between which a roll chooses. */
 #define WHEN(number, ...) case number: __VA_ARGS__; break;
 
-/* One or the other of two with the same parameters. */
+/* Calls one of two functions with the same parameters, at random. */
 #define EITHER(first, second, arguments, ...) \
     (one_in(2) ? DO(first, arguments, __VA_ARGS__) : DO(second, arguments, __VA_ARGS__))
 
-/* More of the line that the last call began. */
+/* Appends to the line of the last call. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void tell_bytes(const void *data, size_t size);      /* a checksum of them */
+void tell_bytes(const void *data, size_t size);      /* appends their number and a checksum */
 
-/* Where equality cannot be demanded; calls.c says why. */
+/* Results that may differ from the driver's; calls.c has the reasons. */
 enum exception {
     MAY_BE_READY, FREE_MEMORY, POOL_RESERVES, HIGH_WATER, MAPPING_OF_THE_DRIVERS,
     REACH_OF_A_NIC, HANDLE_FOR_A_RANGE, HARDWARE_DECOMPRESSION, EXCEPTIONS
 };
 extern const char *const exceptions[EXCEPTIONS];
-/* Takes the place of the answer: which exception it is. */
+/* Appends the reason in place of a returned value. */
 void tell_exception(enum exception exception);
-/* Of the last call the result, too. */
+/* Replaces also the result of the last call by the reason. */
 void excuse_result(enum exception exception);
 
 /* Dice. What a sequence does depends on its seed alone, never on what the driver answers. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts besides the primary one, and what becomes of memory when its own ends. */
+/* Contexts besides the primary context, and memory after its context has ended. */
 #include "actions.h"
 
 static CUresult create(CUcontext *made)
@@ -24,7 +24,7 @@ static void tell_state(void)
     tell(" flags=%u active=%d", flags, active);
 }
 
-/* Whatever was allocated here and is plain goes with the context. */
+/* Empties the context: half of the plain blocks stay allocated and end with the context. */
 static void leave(struct place *last)
 {
     wait_for_all();
@@ -42,7 +42,7 @@ static void leave(struct place *last)
     wait_for_all();
 }
 
-/* Memory of one context used and freed while another is current. */
+/* Uses and frees memory of one context while another context is current. */
 void visit_context(void)
 {
     static void (*const there[])(void) = {
@@ -90,7 +90,7 @@ static void attach(void)
         DO(cuCtxDetach, (attached), "current");
 }
 
-/* Retained and released in pairs; or, where nothing is left in it, reset. */
+/* Queries, retains and releases the primary context, or sets a limit to its present value. */
 void reset_context(void)
 {
     CUcontext again = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of every kind, in a line or of a shape, between all kinds of memory. */
+/* Copies of every kind, 1D, 2D and 3D, between all kinds of memory. */
 #include <string.h>
 
 #include "actions.h"
@@ -11,7 +11,7 @@ static size_t some(size_t most)
     return one_in(4) ? most : roll(most + 1);
 }
 
-/* To the card, back from it, or on it; the last also from and to the host's pinned memory. */
+/* Copies to the card, from the card or on the card; copies on the card also use pinned memory. */
 static void to_card(struct block *block)
 {
     struct place place = place_in(block, 1);
@@ -38,7 +38,7 @@ static void from_card(struct block *block)
     tell_bytes(scratch, size);
 }
 
-/* One or the other, as `waits` says; ABOUT is its text. */
+/* Calls `sync` if `waits`, else `async` with a stream; ABOUT formats the arguments. */
 #define COPY(sync, async, ...) \
     (waits ? SYNC(sync, lane, (__VA_ARGS__), ABOUT) \
            : IN_LANE(async, lane, (__VA_ARGS__, lane.handle), ABOUT))
@@ -80,7 +80,7 @@ void copy_line(void)
         from_card(block);
 }
 
-/* Rows that fit into both; columns in bytes. */
+/* A 2D or 3D shape that fits into both blocks; columns and pitch in bytes. */
 struct shape { size_t columns, rows, layers, pitch; };
 
 static bool shape_within(size_t room, struct shape *shape)
@@ -196,7 +196,7 @@ void copy_batch(void)
     if (one_in(3)) {
         copy_shapes(place_in(to, 1), place_in(from, 1), lane);
     } else {
-        /* Not over one another: nothing is promised about their order. */
+        /* The targets do not overlap, because the copies of a batch have no fixed order. */
         for (; count < BATCH; count++) {
             targets[count] = to->address + count * 1000;
             sources[count] = from->address + roll(3000);

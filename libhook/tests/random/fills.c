@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fills of every width and shape, in streams and not; and what is said of managed memory. */
+/* Fills of every width and shape, with and without a stream; advice for managed memory. */
 #include "actions.h"
 
-/* So many elements from that place on that the block still holds them. */
+/* A random number of elements that fit between the place and the end of its block. */
 static size_t some(struct place place, size_t element)
 {
     size_t most = place.room / element;
@@ -60,7 +60,7 @@ void fill_shape(void)
 #undef FILL
 }
 
-/* What was said of all of it, and where it was last prefetched to. */
+/* Queries the advice for the whole block and its last prefetch location. */
 static void ask_range(struct block *block)
 {
     CUmem_range_attribute attributes[] = {
@@ -84,7 +84,7 @@ void managed_advised(void)
     CUmem_advise advice = (CUmem_advise)(1 + roll(6));
     if (block == NULL || lane.handle == NULL)
         return;
-    /* Which of them it is, is random, too. */
+    /* The advice is random, so the location, host or card, is random, too. */
     bool home = advice % 2 == 0;
     size_t size = advice < 5 ? block->size : (block->size + 1) / 2;
     if (home)
@@ -107,7 +107,7 @@ void managed_advised(void)
                                                     (size_t[]){ 0 }, 1, 0, lane.handle),
                     "b%u, %d, %s", block->number, home, lane.text))
     default:
-        /* The processor's own look at it, and writes. */
+        /* The processor reads the block and writes to the block. */
         wait_for_all();
         tell(" processor reads b%u", block->number);
         tell_bytes((void *)(uintptr_t)block->address, block->size);

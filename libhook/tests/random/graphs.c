@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Graphs, recorded from a stream and built by hand: made, changed, launched, gone. */
+/* Graphs, captured from a stream or built by hand: created, changed, launched, destroyed. */
 #include <string.h>
 
 #include "actions.h"
@@ -47,7 +47,7 @@ static void tell_nodes(CUgraph graph)
     }
 }
 
-/* The graph's own memory: it comes, is used and goes within one launch. */
+/* Captures the allocation, use and free of memory that exists only within one launch. */
 static void record_memory(struct lane lane, struct block *block)
 {
     CUdeviceptr address;
@@ -63,13 +63,13 @@ static void record_memory(struct lane lane, struct block *block)
     IN_LANE(cuMemFreeAsync, lane, (address, lane.handle), "graph's, %s", lane.text);
 }
 
-/* Not while one records; or just then, where the mode allows it. */
+/* Calls that a capture forbids, except where the capture's mode allows the call. */
 static void record_mistake(struct lane lane, struct block *block, CUstreamCaptureMode mode)
 {
     CUdeviceptr address = 0;
     switch (roll(4)) {
     case 0:
-        /* In other modes it breaks the capture, for which test_captures.py is. */
+        /* In other modes the call invalidates the capture, which test_captures.py tests. */
         if (mode == CU_STREAM_CAPTURE_MODE_RELAXED
             && DO(cuMemAlloc_v2, (&address, 4096), "4096, recording") == CUDA_SUCCESS)
             DO(cuMemFree_v2, (address), "just allocated");
@@ -121,7 +121,7 @@ static CUresult begin(struct lane lane, CUgraph *graph, CUstreamCaptureMode mode
         return IN_LANE(cuStreamBeginCaptureToGraph, lane, (lane.handle, *graph, NULL, NULL, 0,
                                                            mode), "%s, %d", lane.text, (int)mode);
     case 1:
-        /* That means the mode 0. */
+        /* This first version of the function can only capture in mode 0. */
         return mode == CU_STREAM_CAPTURE_MODE_RELAXED ? CUDA_ERROR_NOT_SUPPORTED
             : IN_LANE(cuStreamBeginCapture, lane, (lane.handle), "%s", lane.text);
     default:
@@ -212,7 +212,7 @@ static CUresult add_nodes(struct plan *p, void **parameters)
     return result;
 }
 
-/* Before it is instantiated, or behind that in what was made of it. */
+/* Changes nodes of the graph, or of the executable graph if `exec` is not NULL. */
 static void change(struct plan *p, CUgraphExec exec)
 {
     p->fills.value = (unsigned)roll(256);

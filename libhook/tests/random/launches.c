@@ -76,13 +76,13 @@ void launch(void)
     }
 }
 
-/* A word is written, and then waited for, by the same stream. */
+/* A stream writes a word, and then waits for that value of the word. */
 void write_value(void)
 {
     struct block *block = block_of_device();
     struct lane lane = lane_own();
     uint32_t value = (uint32_t)roll(1u << 30);
-    /* Of managed memory the driver does not promise it, and of its own pools it refuses it. */
+    /* The driver does not promise stream writes to managed memory, and refuses pool memory. */
     if (block == NULL || block->size < 64 || block->kind == MANAGED
         || block->kind == POOLED || lane.handle == NULL)
         return;

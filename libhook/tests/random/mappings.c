@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that the program creates, maps, shares and unmaps by its own hand. */
+/* Memory that the program creates, maps, exports and unmaps by cuMem* functions itself. */
 #include <unistd.h>
 
 #include "actions.h"
@@ -32,7 +32,7 @@ static void ask_handle(CUmemGenericAllocationHandle handle)
          told.allocFlags.gpuDirectRDMACapable);
 }
 
-/* A whole handle of so many bytes, and what comes behind it is reserved and stays a hole. */
+/* Maps a whole handle of `size` bytes; the reserved addresses behind the mapping stay a hole. */
 static struct block *map_handle(CUmemGenericAllocationHandle handle, size_t size)
 {
     CUdeviceptr address;
@@ -70,7 +70,7 @@ void map_own(void)
         block_fill(block);
 }
 
-/* Out of the process and in again, as the same memory. */
+/* Exports the memory and imports the same memory into this process again. */
 static void export(CUmemGenericAllocationHandle handle, size_t size)
 {
     int file = -1;
@@ -91,7 +91,7 @@ static void export(CUmemGenericAllocationHandle handle, size_t size)
     close(file);
 }
 
-/* Its memory at another address as well, or from now on. */
+/* Maps a block's memory at a second address as well, or only at another address. */
 void map_twice(void)
 {
     struct block *block = block_of_kind(MAPPED), *other;
@@ -106,7 +106,7 @@ void map_twice(void)
     ask_handle(handle);
     wait_for_all();
     if (one_in(3) && (other = map_handle(handle, size)) != NULL) {
-        /* Both show the same: only here, where nothing else writes to either. */
+        /* Both mappings show the same bytes; no other work writes to either mapping now. */
         block_read(other);
         struct place there = place_in(other, 8);
         DO(cuMemsetD8_v2, (there.address, 5, 1), "%s, 5, 1", there.text);
@@ -123,7 +123,7 @@ void map_twice(void)
     DO(cuMemRelease, (handle), "handle");
 }
 
-/* What the driver refuses, and what it does not. */
+/* Wrong or unusual calls for mappings, of which the driver refuses most. */
 void map_wrongly(void)
 {
     struct block *block = block_of_kind(MAPPED);
@@ -136,7 +136,7 @@ void map_wrongly(void)
         return;
     struct place place = place_in(block, GRAIN), inside = place_in(block, 1);
     wait_for_all();
-    /* Not what is no handle at all: the driver follows it as a pointer, and crashes. */
+    /* No call has an arbitrary number as handle: the driver would use it as a pointer and crash. */
     switch (roll(14)) {
     WHEN(0, DO(cuMemCreate, (&handle, 4096, &properties, 0), "4096"))
     WHEN(1, DO(cuMemCreate, (NULL, GRAIN, &properties, 0), "NULL"))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that a driver refuses, and odd ones that it does not. */
+/* Calls that a driver refuses, and unusual calls that a driver accepts. */
 #include "actions.h"
 
 #define NOWHERE ((CUdeviceptr)0x1234)
@@ -66,7 +66,7 @@ static void copies(struct block *block)
             DO(cuMemsetD32_v2, (block->address + 1, 1, 4), "b%u+1", block->number);
         break;
     case 6:
-        /* Further than any neighbour reaches. */
+        /* The fill is longer than all mapped memory behind the block. */
         if (block != NULL && !block_on_host(block)) {
             block_enter(block, lane.stream);
             IN_LANE(cuMemsetD8Async, lane, (block->address, 1, VAST, lane.handle),
@@ -135,7 +135,7 @@ static void addresses(void)
         break;
     }
     default:
-        /* Without a context nothing can be allocated, but memory freed and asked about. */
+        /* Without a context nothing can be allocated, but memory can be freed and queried. */
         DO(cuCtxSetCurrent, (NULL), "NULL");
         DO(cuMemAlloc_v2, (&address, 100), "without a context");
         DO(cuMemFree_v2, (NOWHERE), "without a context");

@@ -24,7 +24,7 @@ void pools_end(void)
     wait_for_all();
     if (own != NULL)
         DO(cuMemPoolDestroy, (own), "pool");
-    /* The next sequence finds it as this one did. */
+    /* The next sequence finds the default pool in the state in which this sequence found it. */
     DO(cuMemPoolSetAttribute, (standard, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
        "standard, threshold 0");
     DO(cuMemPoolTrimTo, (standard, 0), "standard, 0");
@@ -56,7 +56,7 @@ static void ask_pool(CUmemoryPool pool, const char *name)
 {
     CUmemPool_attribute attribute = (CUmemPool_attribute)(1 + roll(9));
     cuuint64_t value = 0;
-    /* What is used is known once the streams' frees have come to pass. */
+    /* The bytes of a pool are fixed only when all streams have reached their frees. */
     if (attribute >= CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
         wait_for_all();
     DO(cuMemPoolGetAttribute, (pool, attribute, &value), "%s, %d", name, (int)attribute);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program asks about its memory and about the card. */
+/* A program's queries about its memory and about the card. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "actions.h"
 
-/* In a block, at its last byte, one past it, or nowhere at all. */
+/* A place in a block, at its last byte, one byte past its end, or in no block (NULL). */
 static struct block *somewhere(struct place *place)
 {
     struct block *block = block_any();
@@ -18,7 +18,7 @@ static struct block *somewhere(struct place *place)
         *place = (struct place){ .address = (uintptr_t)pattern, .text = "of the host" };
         return NULL;
     case 2:
-        /* One past a size that is no allocator's grain lies in nobody's memory. */
+        /* One byte past a size that is no multiple of 512 lies in no allocation. */
         if (block != NULL && block->size % 512 != 0 && !block_on_host(block)) {
             *place = place_at(block, block->size);
             return NULL;
@@ -58,7 +58,7 @@ static void tell_owner(CUcontext owner)
 
 static bool excused(CUpointer_attribute attribute, const struct block *block)
 {
-    /* Of what the library leaves to the driver all of it is compared. */
+    /* For memory that the library leaves to the driver every attribute is compared. */
     bool driver_s = block == NULL || block->kind == MANAGED || block_on_host(block);
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
@@ -183,7 +183,7 @@ void ask_card(void)
     }
 }
 
-/* Nobody is told; but whether it can be is, and that a handle is not for its own process. */
+/* Exports memory to no process: compares whether export works and own handles are refused. */
 void share(void)
 {
     struct block *block = block_any();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls the driver at random and writes down what it answers.
+* Calls the driver at random and prints the results.
  *
  *     random --seed S [--sequences N] [--calls N] [--called FILE]
  *
@@ -37,7 +37,7 @@ static void act(void)
     actions[i].act();
 }
 
-/* Nothing that a sequence does may break its context, or all that follows means nothing. */
+/* No sequence may break its context, because later results would mean nothing. */
 static void still_well(uint64_t seed)
 {
     CUresult result = DO(cuCtxSynchronize, (), "%s", "");

@@ -76,7 +76,7 @@ static void destroy(size_t i)
     CUstream handle = streams[i].handle;
     EITHER(cuStreamDestroy, cuStreamDestroy_v2, (handle), "s%u", streams[i].number);
     streams[i].handle = NULL;
-    /* Its work goes on; whoever needs it must wait for everything. */
+    /* The work goes on; a later user of such a block must wait for all streams. */
     for (size_t b = 0; b < BLOCKS; b++)
         if (blocks[b].stream == handle)
             blocks[b].stream = NULL;
@@ -99,7 +99,7 @@ void streams_begin(void)
         stream_made();
 }
 
-/* Those of the current context. */
+/* Destroys the streams of the current context. */
 void streams_end(void)
 {
     for (size_t i = 0; i < STREAMS; i++)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 BEGINS = re.compile(r"cuDevicePrimaryCtxRetain\(sequence (\d+)\) = ")
-# Success, and nothing told besides but how the transcript calls the memory from then on.
+# The call succeeded, and the line has no result except the name of a new block.
 PLAIN = re.compile(r"\) = 0( b\d+( aligned)?)?$")
 # The reason why an answer is not compared (calls.c) stands in its place, in parentheses.
 EXCUSED = re.compile(r"\) = .*\(")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that does everything at random and knows what must come out.
+* A program that calls the driver at random and knows every result.
  *
  *     stress --seed S --threads T --seconds N [--megabytes M] [--rest PERIOD]
  *
@@ -413,7 +413,7 @@ static void checksum(struct worker *w, struct buffer *b)
         fail("wrong checksum %#lx, must be %#lx", got, expected);
 }
 
-/* Of allocated memory. */
+/* Starts a buffer in memory that is already allocated. */
 static void begin_buffer(struct worker *w, struct buffer *b, size_t bytes)
 {
     b->words = bytes / 8;
@@ -481,7 +481,7 @@ static void churn(struct worker *w, struct buffer *b)
     }
 }
 
-/* Maps the same memory at another address; of the next mapped buffer, if `b` is not one. */
+/* Maps the memory of `b` at another address, or of the next mapped buffer if `b` is not mapped. */
 static void move(struct worker *w, struct buffer *b)
 {
     for (unsigned i = 0; i < BUFFERS && !(b->mapped && b->address != 0); i++)

@@ -21,7 +21,7 @@ EMULATED = pytest.mark.skipif(
     ("gcc", []),
     pytest.param(f"{ARM}-gcc", ["qemu-aarch64", "-L", f"/usr/{ARM}"], marks=EMULATED),
 ])
-def test_stub_called_while_closed_passes_the_arguments_once_it_opens(
+def test_stub_called_while_closed_passes_the_arguments_once_the_stub_opens(
     compiler: str, emulator: list[str], tmp_path: Path
 ) -> None:
     program = tmp_path / "stubs"
