@@ -138,7 +138,7 @@ class Limits:
     """LIMITS: how far a client may grow; bytes. The first action after a client joined."""
 
     client: int
-    number: int                         # of the COMMIT request that this answers, else 0
+    number: int                         # number of the answered COMMIT request; 0: no answer
     commit: int                         # bytes promised to the client
     most: int                           # bytes that could be promised if the client asked
     total: int                          # size of the card as the program sees it

@@ -237,7 +237,7 @@ class ScheduledClient(Counting):
     unshown_before: int = 0             # claimed bytes that the last sample did not show
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
     own: Terms = Terms()                # the terms set for this client alone
-    terms: Terms = Terms()              # in force; suspended also if one of its tenants is
+    terms: Terms = Terms()              # the terms in force: suspended also with one of its tenants
     membership: events.Ganged = events.Ganged((), 0, Standing.FREE)     # last event of its gang
     ready: bool = False                 # member of a gang: it could be chosen now
     invited: bool = False               # member of a gang: queued because another member waits

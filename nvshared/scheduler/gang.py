@@ -57,7 +57,7 @@ def plan(card: Card) -> None:
     """Stops members whose gang's turn ends, and reports members that do not fit."""
     for client in card.groups["ganged"]:
         if client.phase is Phase.WAITING:
-            card.report_crowded(client)  # also for members that are not queued
+            card.report_crowded(client)  # members that are not queued are reported, too
         ends = client.standing in (Standing.APART, Standing.ENDS) and not client.is_permanent
         if client.phase is Phase.RUNNING and ends and card.due(client.its_turn.stop_after):
             card.stop(client, TurnEnd.GANG)

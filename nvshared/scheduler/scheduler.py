@@ -257,7 +257,7 @@ def _plan(card: Card) -> None:
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
             promises.record_figures(client, client.reported, card.now)  # hook's own figures count
-    turns.report_stuck(card)            # first: no client waits for an unresponsive one
+    turns.report_stuck(card)            # first: no client waits for an unresponsive client
     ahead.interrupt(card)
     promises.plan(card)
     moves.return_loans(card)

@@ -43,7 +43,7 @@ class ClientView:
     """One client. Times and counters are totals since it joined."""
 
     state: ClientState
-    memory: Memory                      # by its last record
+    memory: Memory                      # the client's figures, by its last record
     room: int                           # bytes of the card that it fills, or may fill by any order
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
