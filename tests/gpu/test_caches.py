@@ -10,7 +10,7 @@ from bench.trace import Line, summary
 from nvshared import library
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 
-# Of the 20 GiB that it holds it uses 10. With those 10 the two do not fit either, by a little.
+# The program holds 20 GiB and uses 10. Even 10 GiB do not fit beside the rival's 48 GiB.
 RIVAL_GIB, CAPACITY = 48, "56GiB"
 STEPS = {"torch": "160", "cupy": "640"}         # which take about as long
 

@@ -33,5 +33,5 @@ def test_unchanged_models_are_evicted_without_a_copy(record: Record) -> None:
     record("two models that answer", figures)
     assert digests(together) == digests(alone)
     assert figures["turns"] > 10
-    # Each block of weights was copied once; of the rest of what left, hardly anything was.
+    # Each block of weights was copied once; of other evicted memory hardly any was copied.
     assert sum(copied.values()) < 2 * 12 * GIB + sum(left.values()) / 10

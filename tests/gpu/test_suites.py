@@ -28,7 +28,7 @@ NEEDS = {
     "primitives": "absl",               # which JAX itself does without, but not its harnesses
     "numba": "numba_cuda",
 }
-BALLAST, RIVAL = 6, 14                  # GiB, which with anything more do not fit into 20
+BALLAST, RIVAL = 6, 14                  # GiB; with any further memory they do not fit into 20 GiB
 # The same in every run, whatever the processes before it have left of work spaces and choices.
 SETTLED = {**JAX, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 LIMIT = 500.0                           # seconds for a run

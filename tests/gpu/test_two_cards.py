@@ -16,7 +16,7 @@ from tests.integration import test_pools_two_cards as pools
 from tests.integration.programs import PRELUDE
 from tests.integration.test_peers import compiled_apart
 
-EACH = 5                                # GiB, of the rivals
+EACH = 5                                # GiB of each rival
 
 
 def cards() -> list[str]:

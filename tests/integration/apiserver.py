@@ -25,7 +25,7 @@ from tests.integration.fakehook import PATIENCE
 PODS = "/api/v1/pods"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/lab/resourceclaims/"
-# Of a path: the group, the resource, the name of an object and what of it.
+# Parts of a path: the group, the resource, an object's name, and its subresource.
 PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/[^/]+)?/(?P<resource>[a-z]+)"
     r"(?:/(?P<name>[^/]+)(?P<part>/[a-z]+)?)?")
@@ -60,10 +60,10 @@ class ApiServer:
         self.pods: dict[str, dict[str, Any]] = {}
         self.slices: dict[str, Any] = {}
         self.claims: dict[str, Any] = {}    # also what is none
-        self.gate = threading.Lock()        # while it is held, answers about claims wait
+        self.gate = threading.Lock()        # a test that locks the gate delays answers about claims
         self.asked = threading.Semaphore(0)
-        self.events: list[dict[str, Any]] = []          # of pods
-        self.labels: dict[str, str] = {}    # of the node
+        self.events: list[dict[str, Any]] = []          # events about pods
+        self.labels: dict[str, str] = {}    # labels of the node
         self.node_events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
@@ -232,7 +232,7 @@ class Handler(BaseHTTPRequestHandler):
                     "resourceVersion": str(self.api.version),
                     **({"continue": str(end)} if end < len(found) else {}),
                 },
-                # Kubernetes says null where there are none.
+                # Kubernetes sends null in place of an empty list.
                 "items": found[begin:end] or None,
             })
         return None

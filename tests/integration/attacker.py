@@ -40,7 +40,7 @@ class Attack:
 
     def __init__(self, address: str, uuids: list[bytes], width: int) -> None:
         self.address = address
-        self.width = width              # connections at a time
+        self.width = width              # number of connections at a time
         self.uuids = uuids
         self.uuid = uuid = uuids[0]
         self.hello = encode_report(ReportRecord(Type.HELLO, uuid=uuid))
@@ -50,7 +50,7 @@ class Attack:
         try:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
-            return None                 # its own limit
+            return None                 # the attacker's own limit of descriptors
         try:
             made.connect(self.address)
         except OSError:

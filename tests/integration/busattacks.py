@@ -124,7 +124,7 @@ def oddities(caller: Caller, dice: random.Random) -> bytes:
     return made()
 
 
-# By name of the attack: the messages, and whether replies are read.
+# For each attack by name: its messages, and whether the attacker reads replies.
 BUS_ATTACKS: dict[str, tuple[Messages, bool]] = {
     "change_settings": (change, True),
     "change_settings_deaf": (change, False),

@@ -145,7 +145,7 @@ if __name__ == "__main__":
     for name, change in CHANGES.items():
         if value := os.environ.get(f"NVSHARE_TEST_{name}"):
             change(value)
-    # Which takes functions of the modules above by name.
+    # Imported only now, because nvshared.daemon imports functions of the changed modules by name.
     from nvshared import daemon
 
     sys.exit(daemon.main())

@@ -23,7 +23,7 @@ static function *entry(const char *name)
     return (function *)found;
 }
 
-/* The driver, or who stands for it. */
+/* Closes the driver, or the library that stands for the driver. */
 static int close_driver(const char *file)
 {
     unsigned *words = malloc(SIZE);
@@ -44,7 +44,7 @@ static int close_driver(const char *file)
     return dlclose(driver);
 }
 
-/* While a thread of it waits for the card. */
+/* Closes the plugin while a thread of the plugin waits for the card. */
 static int close_plugin(const char *file)
 {
     int right = 0;

@@ -38,9 +38,9 @@ class Hook:
     room: int = 0                       # counted against the capacity
     running: bool = False
     stopping: bool = False
-    moves: list[OrderRecord] = field(default_factory=list)          # without an answer
-    reports_copies: bool = False        # it may say that its program copies
-    cut: set[int] = field(default_factory=set)      # numbers of orders before a YIELD
+    moves: list[OrderRecord] = field(default_factory=list)          # orders not answered yet
+    reports_copies: bool = False        # the client may send COPIES reports
+    cut: set[int] = field(default_factory=set)      # numbers of orders sent before a YIELD
     wants: bool = False
     welcomed: bool = False
     introduction: int = 0               # until a HELLO with this number, nothing counts
@@ -49,7 +49,7 @@ class Hook:
     dirty: int = 0                      # and those of them that must be copied to return them,
     had_borrowed: bool = False          # and whether any did after the last order,
     had_dirty: int = 0                  # and how many of these there were then
-    stored: int = 0                     # bytes in its file,
+    stored: int = 0                     # bytes in the client's disk file
     has_file: bool = False              # which was sent on this connection, or is older
     to_pin: int | None = None           # bytes of that it may still pin; None: not reported yet
     grants: dict[int, int] = field(default_factory=dict)    # to pin, of which it has not heard
@@ -78,12 +78,12 @@ class Commander:
         """`lender`: the GPU that lends memory. `disk`: the folder of files for swapped blocks."""
         self.lender = lender
         self.disk = disk
-        self.stored = 0                 # the most that was in one file
-        self.emptied = 0                # times that a file had bytes and then none
-        self.disk_fails = False         # True: writes to files may fail or hang,
-        self.disk_failures = 0          # and reports that they did
+        self.stored = 0                 # the most bytes that were in one disk file
+        self.emptied = 0                # how often a disk file became empty
+        self.disk_fails = False         # True: writes to disk files may fail or hang
+        self.disk_failures = 0          # number of reported disk errors
         self.borrowed = self.returned = 0   # most bytes lent at once, and number of recalls
-        self.cleaned = 0                # orders that copied some of it to the host
+        self.cleaned = 0                # orders that copied lent memory to the host
         self.refuses = refuses          # share of the requests refused although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
@@ -285,7 +285,7 @@ class Commander:
         steps = sorted(self.random.randint(hook.room, room) for _ in range(self.random.choice(
             (0, 0, 1, 2, 5)))) if room > hook.room else []
         hook.room = room
-        for step in (*steps, room):     # a row of orders, none of which waits for an answer
+        for step in (*steps, room):     # sends several orders without waiting for replies
             self.move(hook, OrderRecord(Type.LOAD, self._ahead(), room=step, host=host))
 
     def receive(self, timeout: float) -> bool:
@@ -412,5 +412,5 @@ class Commander:
             # An eighth of the total is how much that was freed may stay mapped.
             commit=asked if grant else held, most=self.most, total=4 * self.most,
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
-            # Only programs of which it is wanted ask for it.
+            # Only programs with NVSHARE_ENABLE_SINGLE_OVERSUB ask for memory beyond the card.
             beyond=0 if beyond and self.random.random() < 0.3 else self.most)

@@ -48,7 +48,7 @@ class Process:
     """A process with pipes; a test tells it lines, and reads others."""
 
     popen: subprocess.Popen[str]
-    lines: list[str] = field(default_factory=list)      # that were read
+    lines: list[str] = field(default_factory=list)      # output lines read so far
 
     def tell(self, line: str = "") -> None:
         print(line, file=self.popen.stdin, flush=True)
@@ -90,10 +90,10 @@ class Site:
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
     module: str = "nvshared"            # or tests.integration.changed, with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    meter: Process | None = None        # of test_moving: it samples NVML,
-    programs: list[Any] = field(default_factory=list)   # and programs that are checked at the end
+    meter: Process | None = None        # of test_moving: samples NVML
+    programs: list[Any] = field(default_factory=list)   # programs of test_moving
     hooks: list[Hook] = field(default_factory=list)
-    sockets: list[socket.socket] = field(default_factory=list)     # of a daemon that a test plays
+    sockets: list[socket.socket] = field(default_factory=list)     # of a played daemon
 
     @property
     def socket(self) -> Path:
@@ -216,7 +216,7 @@ def _says_ready(ready: socket.socket) -> bool:
         return False
 
 
-Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
+Cards = tuple[dict[str, str], list[bytes]]      # environment variables and UUIDs of the cards
 NO_RESERVES = "[gpu]\nreserve = 0\ncontext-reserve = 0\n"
 
 
@@ -259,7 +259,7 @@ def zygote() -> Zygote:
 @pytest.fixture(scope="session")
 def cards() -> Iterator[Cards]:
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
-        folder = Path(name)             # those of pytest are for one user
+        folder = Path(name)             # pytest's own folders are for one user
         found = simulate(folder)
         subprocess.run([sys.executable, "-c", OPEN_CARDS], env=found[0], check=True)
         for path in (folder, *folder.iterdir()):
@@ -280,7 +280,7 @@ def make_site(folder: Path, cards: Cards, gpu: str = NO_RESERVES) -> Iterator[Si
     `gpu`: the section of the daemon's configuration.
     """
     environment, uuids = cards
-    site = Site(folder, dict(environment), uuids)       # what a test adds is its own
+    site = Site(folder, dict(environment), uuids)       # a copy, to which a test may add
     (folder / "nvshared.conf").write_text(gpu)
     yield site
     site.close()

@@ -42,9 +42,9 @@ class FakeDaemon:
         """`room`, `total`, `host`, `host_slab`: bytes that the client may fill, of the card (0:
         `room`), of host memory, and of a slab of that."""
         self.said: list[ReportRecord] = []
-        self.memory = Memory()          # the client's last figures,
-        self.host_most = 0              # the most host memory that it ever had,
-        self.stored = ReportRecord(Type.STORED)     # and its last report of bytes on disk
+        self.memory = Memory()          # the figures of the client's last report
+        self.host_most = 0              # the most host memory (bytes) of the client so far
+        self.stored = ReportRecord(Type.STORED)     # the client's last STORED report
         self.site, self.room, self.host, self.number = site, room, host, 0
         self.limits = OrderRecord(
             Type.LIMITS, commit=room, most=room, total=total or room, host_slab=host_slab)
@@ -129,7 +129,7 @@ class FakeDaemon:
     def run(self, contended: bool = False, idle_window: int = FOR_EVER) -> None:
         flags = Flag.PACE | Flag.REPORT_IDLE if contended else Flag(0)
         self.send(OrderRecord(Type.RUN, flags=flags, idle_window=idle_window))
-        self.move(Type.LOAD, self.room)     # of nothing: answered after RUN had its effect
+        self.move(Type.LOAD, self.room)     # loads nothing; answered once RUN has taken effect
 
     def stop(self) -> None:
         self.send(OrderRecord(Type.STOP))

@@ -40,10 +40,10 @@ class Hook:
     uuid: bytes
     memory: Memory = Memory()
     limits: OrderRecord = OrderRecord(Type.LIMITS)
-    granted: bool = False               # RUN came and no STOP since
-    paced: bool = False                 # the last RUN said that others wait
-    reports_idle: bool = False          # and that it is to say when it is idle,
-    reports_copies: bool = False        # and when its program copies
+    granted: bool = False               # True from RUN until STOP
+    paced: bool = False                 # the last RUN had the flag PACE
+    reports_idle: bool = False          # the last RUN had the flag REPORT_IDLE
+    reports_copies: bool = False        # the daemon has requested COPIES reports
     socket: Socket = field(init=False)
     questions: int = 0
     lack_told: bool = False
@@ -158,7 +158,7 @@ class Hook:
             case Type.LOAD:
                 self.load(record)
             case Type.YIELD | Type.REASON | Type.PREALLOCATE:
-                return                  # it was done at once, is for people, or will never be done
+                return                  # YIELD, REASON, PREALLOCATE: nothing to do here
             case Type.LIMITS:
                 self.limits = record
             case Type.INTRODUCE:
@@ -198,7 +198,7 @@ class Hook:
     def load(self, order: OrderRecord) -> None:
         memory = self.memory
         resident = max(memory.resident, min(memory.allocated, order.room - memory.pinned))
-        # Blocks that are not on the card need their host memory; the others can do without.
+        # Swapped blocks need their host memory; resident blocks can do without host memory.
         kept = max(min(memory.host, order.host), min(memory.host, memory.allocated - resident))
         self.memory = replace(memory, resident=resident, host=kept, room=order.room)
         self.lack_told = False

@@ -213,7 +213,7 @@ static void *capture(void *unused)
     return NULL;
 }
 
-/* Another thread's capture may forbid it for a moment. */
+/* Repeats a call while another thread's capture forbids the call. */
 #define UNLESS_CAPTURING(call, what)                        \
     do {                                                    \
         int result;                                         \
@@ -241,7 +241,7 @@ static void *share(void *unused)
     return NULL;
 }
 
-/* The other process, which forks as well. */
+/* Imports memory in the other process, which forks as well. */
 static void *import(void *unused)
 {
     struct handle handle;

@@ -198,7 +198,7 @@ class Kubelet:
         """Inode and change time of each registered socket: an inode number may be reused."""
         found = {}
         for path in self._registry.glob("[!.]*"):
-            with suppress(FileNotFoundError):           # removed meanwhile
+            with suppress(FileNotFoundError):           # the socket was removed meanwhile
                 found[path] = path.stat().st_ino, path.stat().st_ctime_ns
         return found
 

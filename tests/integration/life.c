@@ -50,7 +50,7 @@ static void plain(void)
     must(cuMemFree_v2(memory) == 0, "freeing");
 }
 
-/* As the runtime's destructors do. */
+/* Frees memory at exit, as destructors of the CUDA runtime do. */
 static void free_at_exit(void)
 {
     must(cuMemFree_v2(memory) == 0, "freeing at exit");
@@ -85,7 +85,7 @@ static void *allocate_and_go(void *argument)
     return NULL;
 }
 
-/* Whatever the library writes or sends meanwhile, it does not go with a lock held. */
+/* Cancels a thread that allocates: the thread must not end while holding a lock. */
 static void cancel_allocating(void)
 {
     pthread_t thread;
@@ -147,7 +147,7 @@ static void *check_undisturbed(void *argument)
     return NULL;
 }
 
-/* Another thread, which no signal of the process's reaches. */
+/* Starts a thread that blocks SIGUSR1. */
 static pthread_t thread_that_checks(void)
 {
     pthread_t thread;
@@ -160,7 +160,7 @@ static pthread_t thread_that_checks(void)
     return thread;
 }
 
-/* Out of a call that waits, as a program does that has had enough of it; again and again. */
+/* Leaves a call that waits by a jump out of a signal handler, three times. */
 static void jump_away(int with_another)
 {
     pthread_t other;
@@ -243,7 +243,7 @@ static void leave_by_abort(int number)
     abort();
 }
 
-/* From a handler, inside of a call that waits. */
+/* Ends the program by the handler `how` inside a call that waits. */
 static void leave_inside(void (*how)(int))
 {
     atexit(free_at_exit);
@@ -299,7 +299,7 @@ static void execute(const char *self)
     check();
 }
 
-/* Programs that have nothing to do with CUDA, while a thread waits. */
+/* Starts programs without CUDA while a thread waits at the gate. */
 static void bear(const char *self)
 {
     extern char **environ;
@@ -329,7 +329,7 @@ static void bear(const char *self)
     check();
 }
 
-/* While a thread waits: its place in the process is another program's. */
+/* Executes another program in this process while a thread waits at the gate. */
 static void become(const char *self)
 {
     char *arguments[] = { (char *)self, "threads", NULL };

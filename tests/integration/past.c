@@ -15,7 +15,7 @@ int cuStreamSynchronize(void *);
 int plugin_copy(unsigned long long to, unsigned long long from, size_t size);
 int plugin_alone(void);
 
-/* By a pointer, too, which is bound when the plugin is opened. */
+/* A pointer to the function, which the loader binds when the plugin is opened. */
 static int (*const copy)(unsigned long long, unsigned long long, size_t, void *)
     = cuMemcpyDtoDAsync_v2;
 

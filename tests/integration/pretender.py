@@ -62,7 +62,7 @@ def steal(path: str, uuid: bytes, ends: Callable[[], bool]) -> int:
                 try:
                     found = os.pread(descriptor, MIB, 0)
                 except OSError:
-                    found = b"?"        # it is another's all the same
+                    found = b"?"        # unreadable, but still a descriptor of another client
                 stolen += len(found) - found.count(0)
             os.close(descriptor)
         hook.obey(order)

@@ -34,7 +34,7 @@ class ServiceManager:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.kept: dict[str, int] = {}
-        self.stored = 0                 # descriptors that were ever handed over
+        self.stored = 0                 # number of descriptors stored so far
         self.notifications: list[str] = []
         self._changed = threading.Condition()
         site.socket.parent.mkdir()

@@ -37,10 +37,10 @@ LARGE = 700 * MIB                       # two of these do not fit
 CROWD, CROWDS = 2500, 4                 # connections of each, and how many attackers
 WIDTH = 20                              # connections at a time, of an attack that makes new ones
 OF_ONE_USER = 1024                      # the default limit
-OF_A_CONNECTION = 2                     # descriptors before anything was said: a socket, a pidfd
+OF_A_CONNECTION = 2                     # descriptors of a connection before HELLO
 HAND_OVERS = 6
-MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
-KINDS = 6                               # of lines in the journal that one user can cause
+MOST_MEMORY = 100 * MIB                 # bytes that the daemon may occupy
+KINDS = 6                               # kinds of journal lines that one user can cause
 
 # One of each kind is in the ordinary tests, all of them in the long ones.
 OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf", "comm", "cgroup", "users",
@@ -243,14 +243,14 @@ def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_
     daemon = start("--tq", "3600", "--debug")
     silent = attack(site, "hold", str(site.socket), "--width", "1", "--rounds", "1",
                     before=partial(hang, box, lookup))
-    silent.wait_for("done")             # later ones are turned away, when too many are unknown
+    silent.wait_for("done")             # later clients may be turned away as unidentified
     attackers = [
         attack(
             site, name, str(site.socket), "--width", str(WIDTH), before=partial(hang, box, lookup))
         for name in ("answer_nothing", "come_and_go")
     ]
     hand_over(site)
-    site.allocating(MIB)                # others are served meanwhile
+    site.allocating(MIB)                # other clients are served meanwhile
     for attacker in attackers:
         rest(attacker)
     daemon.process.terminate()

@@ -37,7 +37,7 @@ def kernel(name):
     return found
 spin = kernel("spin")
 '''
-# Says how often it has come through, when asked.
+# Counts its finished kernels, and prints the count for each line of input.
 BACKGROUND = KERNEL + '''
 count = 0
 def work():
@@ -131,7 +131,7 @@ def test_background_client_launches_no_work_while_another_client_has_work(pair: 
     pair.rank("background")
     pair.rests()
     pair.tell("end")
-    pair.goes_on()                      # there is nothing else to do
+    pair.goes_on()                      # no other work is in flight any more
     pair.tell("begin")
     pair.rests()
     pair.site.started.remove(pair.daemon)

@@ -96,7 +96,7 @@ def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) ->
     program = Program(site, AWAY.removeprefix(PRELUDE))
     assert program.hears() == "away"
     other = Program(site, AWAY.removeprefix(PRELUDE).replace("256", "900"))
-    assert other.hears() == "away"      # and so the first one is
+    assert other.hears() == "away"      # so the first program's memory is away, too
     lost.touch()
     while "is lost" not in site.log.read_text():
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def test_context_failure_gives_the_same_error_with_and_without_the_library(site:
     assert alone(site, body) == [0, *[ILLEGAL_ADDRESS] * 5]
 
 
-# Memory of each kind, and then a kernel of its own that reaches where nothing is.
+# Allocates memory of each kind, then runs a kernel that accesses an unmapped address.
 FAILED = PRELUDE + POOLS + '''
 own, (mapped, handle), managed = stream(), map_memory(64 * MIB), c_uint64()
 plain, little = c_uint64(allocate(600 * MIB)), c_uint64(allocate(4096))
@@ -165,7 +165,7 @@ def test_calls_after_a_context_failure_return_the_same_errors_with_and_without_t
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
 
-# Another thread has it brought in meanwhile, and it fails when some of that is under way.
+# Another thread causes a load of the memory, and the context fails during that load.
 COMING = BROKEN.replace("64 * MIB", "256 * MIB").replace("away()\n", '''away()
 import threading, time
 def wants():

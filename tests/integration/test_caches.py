@@ -21,7 +21,7 @@ from tests.integration.standin import READY, STAND_IN, STEPS
 from tests.integration.test_kills import finish
 
 ROOM = 900 * MIB
-MUCH = 480 * MIB                        # and yet less than the program has, with its cache
+MUCH = 480 * MIB                        # bytes: less than the program has allocated with its cache
 # Examining memory takes long on this processor, and is tested elsewhere.
 WANTED = {"NVSHARE_TRIM_CACHES": "1", "NVSHARE_EXAMINE": "0", "PYTHONPATH": str(library.program())}
 
@@ -119,7 +119,7 @@ for _ in range(15):
         daemon.run(contended=True)
         looked, emptied = looked + 1 + empties, emptied + empties
         counted(program, [looked, emptied])
-        counted(program, [looked, emptied])     # it takes everything again before its turn ends
+        counted(program, [looked, emptied])     # the cache is full again before the turn ends
         evict_and_load(daemon)
     counted(program, [looked, emptied])
     program.ends_well()
@@ -138,7 +138,7 @@ report()
     daemon.run(contended=True)
     counted(program, [2, 1])
     daemon.stop()
-    daemon.run(contended=True)          # no other program needed its room meanwhile
+    daemon.run(contended=True)          # no other program needed the room between the turns
     counted(program, [2, 1])
     counted(program, [2, 1])
     evict_and_load(daemon)
@@ -200,13 +200,13 @@ assert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)
 ''', STEPS)
     program.hears()
     daemon.run(contended=True)
-    daemon.stop()                       # it has kept Python's lock all the while
+    daemon.stop()                       # the program held Python's lock during the turn
     assert daemon.move(Type.EVICT, MUCH).memory.allocated == 500 * MIB
     program.go_on()
     counted(program, [2, 1])
     memory = daemon.move(Type.LOAD, ROOM).memory
     assert memory.allocated == memory.resident == 100 * MIB
-    daemon.send(OrderRecord(Type.RUN))              # whereupon it ends, and may not answer any more
+    daemon.send(OrderRecord(Type.RUN))              # the program then ends, and may not reply
     program.ends_well()
 
 
@@ -217,7 +217,7 @@ def test_framework_caches_are_not_trimmed_during_a_capture(
     counted(program, [0, 0])
     daemon.run(contended=True)
     counted(program, [0, 0])
-    counted(program, [2, 1])            # as soon as it is over
+    counted(program, [2, 1])            # trimmed as soon as the capture is over
     program.ends_well()
 
 
@@ -410,7 +410,7 @@ def test_cached_memory_of_a_trimmed_program_is_evicted_at_most_once(site: Site) 
 
 def test_program_without_trim_is_evicted_with_its_cache(site: Site) -> None:
     both = pair(site, "0")
-    wait_until(lambda: moved(site) > 64 * MIB)      # more than both use
+    wait_until(lambda: moved(site) > 64 * MIB)      # more than both programs use
     for program in both:
         program.go_on()
         assert program.hears() == [0, 0]

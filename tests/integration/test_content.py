@@ -42,7 +42,7 @@ away()                                   # two have changed places
 assert get(address, size) == data
 '''
 
-# Two of five blocks have to leave, a choice it has.
+# Two of five blocks must be evicted; the library chooses which.
 CHOICE = '''
 size = 160 * MIB
 address = allocate(size)

@@ -4,7 +4,7 @@
 from tests.integration.conftest import BUILD, Site, wait_until
 
 PROGRAMS = 30                           # with a context of 8 MiB each, on 256 MiB
-OUT_OF_MEMORY = 3                       # exit status
+OUT_OF_MEMORY = 3                       # exit status of nvshare-workload
 
 
 class Workload:

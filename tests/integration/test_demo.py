@@ -47,7 +47,7 @@ class Demo:
                 environment = (folder / "environ").read_bytes()
                 command = (folder / "cmdline").read_bytes()
             except OSError:
-                continue                # gone meanwhile, or another user's
+                continue                # the process has ended or is another user's
             if f"{MARK}={self.mark}".encode() in environment:
                 found[int(folder.name)] = command.replace(b"\0", b" ").decode()
         return found

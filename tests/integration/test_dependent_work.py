@@ -125,7 +125,7 @@ def dependent(site: Site, body: str) -> tuple[FakeDaemon, Answering, Program]:
     daemon = FakeDaemon(site)
     program = Program(site, DEPENDENT + body + ENDING)
     daemon.accept()
-    site.sockets.remove(daemon.connection)      # which the thread closes
+    site.sockets.remove(daemon.connection)      # the thread closes this socket
     return daemon, Answering(daemon), program
 
 

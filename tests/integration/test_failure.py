@@ -23,7 +23,7 @@ def test_forked_child_that_inherits_the_socket_does_not_keep_the_turn_of_its_dea
     parent.wait_for("running")
     waiter = site.client(LARGE)
     waiter.wait_for("waiting")
-    parent.kill()                       # its child lives on, with the socket
+    parent.kill()                       # the child lives on and keeps the inherited socket
     waiter.wait_for("running")
 
 
@@ -84,7 +84,7 @@ def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> No
     first.hello()
     before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, before[1]))
-    late = site.hook()                  # the kernel's queue takes it
+    late = site.hook()                  # the kernel's accept queue takes the connection
     late.say(Type.HELLO)
     assert first.allocate(MIB)
     wait_until(lambda: "no new client can be accepted for now" in site.log.read_text())

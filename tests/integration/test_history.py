@@ -16,7 +16,7 @@ from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
 from tests.integration.test_turns import LARGE, SMALL
 
-NEAR = 20                               # us, of rounding
+NEAR = 20                               # us: figures are rounded
 OPTIONS = ("--tq", "3600", "--trace", "{}/trace", "--state-dir", "{}/state")
 
 
@@ -96,7 +96,7 @@ def test_history_of_turns_and_bytes_equals_the_trace_and_is_unchanged_by_a_daemo
     assert trace["bytes_out"] >= 6 * (2 * LARGE - 1024 * MIB)
     for name in ("gpu", "held"):
         assert file[name] == pytest.approx(trace[name], abs=NEAR)
-    assert file["gpu"] < file["held"]   # two held the second card at once
+    assert file["gpu"] < file["held"]   # two clients held the second card at once
 
     start(site)                         # without clients nothing is counted again
     stop(site)

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.conftest import Site, kill
 from tests.integration.fakehook import PATIENCE
 
-PROGRAMS = 3                            # of which any two fit together, but never all
+PROGRAMS = 3                            # any two fit on the card together, all three do not
 SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
 # The last line of the trace before the victim is in that state.

@@ -164,7 +164,7 @@ def test_pod_with_forged_static_pod_annotations_does_not_change_the_static_pods_
     lab.expect(static, weight=20)
     lab.api.mirror("forged")
     lab.api.annotate("forged", weight="1")
-    lab.api.annotate("old", weight="30")            # which is heard after it
+    lab.api.annotate("old", weight="30")            # read after the forged annotation
     lab.expect(lab.api.tenant("old"), weight=30)
     lab.expect(static, weight=20)
     assert lab.name_of(static) == "pod:lab/static"
@@ -361,7 +361,7 @@ def test_static_pod_started_without_a_share_is_reported_by_an_event(
     assert event["involvedObject"]["name"] == "bare"
     assert event["message"].startswith("c1 started without nvshare.com/gpu")
     lab.api.annotate("bare", weight="x")
-    assert lab.api.event(1)["reason"] == "AnnotationRefused"    # it is told once
+    assert lab.api.event(1)["reason"] == "AnnotationRefused"    # the pod gets one event
     monkeypatch.setattr(doctor, "STATIC_PODS", lab.node.state / WITHOUT_GPU)
     (found,) = doctor.static_pod_findings()
     assert found.words.startswith("lab/bare: c1 started without nvshare.com/gpu")

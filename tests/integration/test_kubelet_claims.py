@@ -132,7 +132,7 @@ def test_prepare_of_a_claim_makes_terms_and_a_cdi_device_and_is_repeatable(lab: 
     lab.claim(memory="12Gi", compute="50", parameters={"weight": 200, "priority": "background"})
     answer = lab.prepare()
     (device,) = answer.devices
-    # They hold when kubelet hears of it: no program of the pod is before them.
+    # The terms are set when kubelet gets the answer, before any program of the pod starts.
     assert lab.terms(lab.api.tenant("old")) == {
         "memory-limit": 12 * GIB, "compute-limit": 50, "weight": 200, "priority": 1}
     assert (device.pool_name, device.device_name, device.share_id) == (NODE, lab.first, "s1")

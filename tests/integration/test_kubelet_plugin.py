@@ -233,7 +233,7 @@ def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node)
 
 def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(sharing: Node) -> None:
     errors = Path(sharing.site.environment["NVSHARE_SIM_DIR"]) / "xid"
-    for index, number in ((0, 31), (1, 79)):            # the first one is a program's
+    for index, number in ((0, 31), (1, 79)):            # Xid 31 is a program's fault
         errors.write_text(f"{index} {number}")
         wait_until(lambda: not errors.exists())
     sharing.allocatable(10)

@@ -78,7 +78,7 @@ assert used() == 0, used()
     assert on_the_card(site) < CONTEXTS
     one.go_on()
     assert one.hears() == "changed"
-    assert hook.running                 # and nothing of that needed the card
+    assert hook.running                 # the changes needed no turn
     one.go_on()
     hook.close()
     assert one.hears() == "back"
@@ -114,7 +114,7 @@ pause("back")
     one.go_on()
     hook.close()
     assert one.hears() == "back"
-    assert 96 * MIB < on_the_card(site) < 192 * MIB     # the host's own was not brought
+    assert 96 * MIB < on_the_card(site) < 192 * MIB  # memory preferred on the host was not loaded
     one.finish()
 
 

@@ -511,7 +511,7 @@ def test_park_with_a_broken_checkpoint_helper_fails_and_the_program_continues(
     shared: Shared, helper: Path, script: str | None, reason: str
 ) -> None:
     if script is None:
-        helper.write_text("")           # and it is not executable
+        helper.write_text("")           # the helper exists but is not executable
     else:
         write_script(helper, script)
     control, program = shared(NVSHARE_TEST_PATIENCE="1" if "answered" in reason else "")
@@ -586,7 +586,7 @@ def test_drain_before_a_stop_of_the_daemon_restores_a_parked_program(
 
 def test_park_waits_for_a_long_host_function_of_the_program(site: Site, shared: Shared) -> None:
     control, program = shared()
-    assert program.ask("launch_host_function(1.0)") == "False"      # it has not ended
+    assert program.ask("launch_host_function(1.0)") == "False"  # the host function has not ended
     park(site, control)
     assert program.ask("ended") == "[True]"
 

@@ -25,7 +25,7 @@ AT_ONCE = 500                           # sequences in one process
 # Seeds of sequences that showed a bug of the library or the simulator when run alone.
 ONCE_WRONG = (123, 1006, 1049, 2046)
 
-# What no sequence calls, and why.
+# Functions that no sequence calls, each with the reason.
 EXCUSED = {
     "cuGetProcAddress*": "asks for functions and calls none",
     "cuCtxCreate": "of CUDA 2: today's driver says that there is no memory, or crashes",

@@ -33,7 +33,7 @@ CAPACITY = 56 * MIB                     # two of the four fit, with their slabs
 # ended frees no memory.
 SANITIZED = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
              "TSAN_OPTIONS": "halt_on_error=1:exitcode=66"}
-# Of disk.c, while a tenth of the turns runs each.
+# Faults of disk.c, each for a tenth of the turns.
 FAULTS = ("", "short", "", "fails", "pwrite", "", "fails", "short", "pwrite", "")
 
 

@@ -47,7 +47,7 @@ def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
             hook.say(Type.IDLE)
         stop = hook.hear()
     hook.granted = False
-    hook.say(Type.STOPPED)              # and wants nothing
+    hook.say(Type.STOPPED)              # without WANTS: the client wants no turn
     while hook.memory.resident + MINE * MIB > 1024 * MIB:
         order = hook.hear()
         assert order is not None

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a driver of tomorrow could have besides: linked with the simulated one. */
+/* Functions that a future driver could have, linked with the simulated driver. */
 #include "nvshare/cuda_types.h"
 
 #define SEEN __attribute__((visibility("default")))

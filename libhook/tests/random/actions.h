@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-* The actions of a sequence with their weights. Each frees what no later action can find.
+ * The actions of a sequence with their weights. Each frees what no later action can find.
  *
-* This table and every call of roll() decide the sequence of a seed. A card's results for some
+ * This table and every call of roll() decide the sequence of a seed. A card's results for some
  * seeds are recorded in answers/, and the simulator must return the same results: after any
  * change here the results must be recorded again (transcript.py).
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-* The objects of a sequence: memory of every kind, streams, the current context.
+ * The objects of a sequence: memory of every kind, streams, the current context.
  *
-* The order of all work is determined, because the contents would vary otherwise:
+ * The order of all work is determined, because the contents would vary otherwise:
  * a block's work is in one stream at a time, and before another stream uses the
  * block, that stream waits for the earlier work (block_enter).
  */

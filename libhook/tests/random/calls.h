@@ -5,7 +5,7 @@
  *     cuMemcpyDtoD_v2(b3+512, b7, 4096) = 0
  *     cuMemGetAddressRange_v2(b3+17) = 0 base=asked-17 size=1000
  *
-* A line has no address and no handle: a place is written as a block and an offset,
+ * A line has no address and no handle: a place is written as a block and an offset,
  * a returned address relative to the address in the query. Where the library may
  * differ from the driver with reason, the line has that reason (enum exception).
  */

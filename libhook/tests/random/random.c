@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-* Calls the driver at random and prints the results.
+ * Calls the driver at random and prints the results.
  *
  *     random --seed S [--sequences N] [--calls N] [--called FILE]
  *

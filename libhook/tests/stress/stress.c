@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
-* A program that calls the driver at random and knows every result.
+ * A program that calls the driver at random and knows every result.
  *
  *     stress --seed S --threads T --seconds N [--megabytes M] [--rest PERIOD]
  *

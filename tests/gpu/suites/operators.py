@@ -99,6 +99,6 @@ def run(count: int, device: str, byte: int) -> Iterator[Outcome]:
         torch.manual_seed(zlib.crc32(name.encode()))
         try:
             yield Outcome(name, "passed", digest=digest_of(operator, dtype, device))
-        # Whatever it is: it has to be the same under the library.
+        # Any error counts: it has to be the same under the library.
         except Exception as error:
             yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))

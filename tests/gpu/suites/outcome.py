@@ -23,7 +23,7 @@ class Outcome:
     name: str
     outcome: Kind
     reason: str = ""                    # the first line of why it failed or was skipped
-    digest: str = ""                    # of all that it computed; empty where nobody can know
+    digest: str = ""                    # digest of all computed results; empty if unknown
 
     def line(self) -> str:
         """As a line of JSON."""

@@ -38,6 +38,6 @@ def run(count: int) -> Iterator[Outcome]:
     for name in chosen(tests, count):
         try:
             yield Outcome(name, "passed", digest=digest_of(tests[name]))
-        # Whatever it is: it has to be the same under the library.
+        # Any error counts: it has to be the same under the library.
         except Exception as error:
             yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))
