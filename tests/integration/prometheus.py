@@ -36,15 +36,15 @@ def _cached() -> Path:
 
 
 def _fetch() -> Path:
-    folder = _cached().parents[1]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+    target = _cached().parents[1]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as name:
         folder = Path(name)
         _run(folder, "apt-get", "-qq", "download", "prometheus")
         (package,) = folder.glob("*.deb")
         _run(folder, "dpkg-deb", "-x", str(package), "unpacked")
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "unpacked").rename(folder)
+        shutil.rmtree(target, ignore_errors=True)
+        (folder / "unpacked").rename(target)
     return _cached()
 
 
