@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 class CardState(NamedTuple):
     load: float                         # average sum of weights of clients with a turn or waiting
-    largest: int                        # bytes of its capacity without clients' pinned memory
+    largest: int                        # bytes of the largest client that fits beside pinned memory
 
 
 class Contender(NamedTuple):

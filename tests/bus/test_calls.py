@@ -80,7 +80,7 @@ async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, False]
 
 
-async def test_dbus_list_calls_name_gpus_and_clients_with_their_objects(
+async def test_dbus_list_methods_return_each_gpu_and_client_with_its_object_path(
         manager: Manager, other: Peeper) -> None:
     first, second = (a_client(manager, gpu, pid=os.getpid()) for gpu in manager.gpus)
     gpus = await other.result("ListGPUs")

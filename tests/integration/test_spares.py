@@ -247,7 +247,7 @@ assert not mapped(first)
 ''').ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_with_its_context(site: Site) -> None:
+def test_freed_memory_that_the_library_keeps_is_unmapped_when_its_context_ends(site: Site) -> None:
     site.start()
     program(site, '''
 before = left()

@@ -132,7 +132,7 @@ def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_host_budget_part_of_a_card_grows_at_once_when_a_program_joins_or_its_capacity_shrinks(
+def test_cards_part_of_host_budget_grows_at_once_when_a_program_joins_or_card_capacity_shrinks(
         joins: bool) -> None:
     site = Site(4, CARD, WHOLE)
     site.program(memory=Memory(allocated=130 * GIB), commit=130 * GIB)

@@ -61,7 +61,7 @@ API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
     return result;
 }
 
-/* Work in flight may access the memory: as the driver, wait for the whole context. */
+/* Work in flight may access the memory: like the real driver, wait for the context. */
 static CUresult release(void *memory, enum allocation_kind kind, CUresult unknown)
 {
     pthread_mutex_lock(&allocations_lock);

@@ -207,7 +207,7 @@ static void mark_locked(uint64_t number)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* gate_on_taken: called inside the gate, with the number of the pass. */
+/* gate_on_taken: each thread that passes a paced gate calls it; `number` counts the passes. */
 static void pass_taken(uint64_t number)
 {
     if (number >= atomic_load(&next_mark))
