@@ -370,7 +370,7 @@ class Server:
     def shut_down(
         self, connected: socket.socket, name: str | None, emptied: Callable[[], None] | None = None
     ) -> None:
-        """Ends a connection for good. `name`: of systemd's copy; None: no copy."""
+        """Ends a connection and its copy in systemd. `name`: of that copy; None: no copy."""
         def finish() -> None:
             if name is not None:
                 self.keeper.forget(name)

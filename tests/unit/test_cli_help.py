@@ -49,7 +49,7 @@ def test_common_options_are_parsed_before_and_after_the_verb() -> None:
     for line in ("--bus session --json status", "status --bus session --json"):
         options = parser.parse_args(line.split())
         assert (options.bus, options.json) == ("session", True)
-    with pytest.raises(InvalidArgs):    # an abbreviation, whose meaning a later option could change
+    with pytest.raises(InvalidArgs):    # an abbreviation: a later option could change its meaning
         parser.parse_args(["--js"])
 
 

@@ -17,7 +17,7 @@ static __thread struct {
     int depth;
 } stack;
 
-/* The error of the first fault, which breaks all contexts of the process for good. */
+/* The error of the first fault, after which all contexts of the process stay broken. */
 static _Atomic int fault;
 
 void context_fault(CUresult error)

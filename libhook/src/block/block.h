@@ -120,6 +120,6 @@ void block_lose(struct block *block);
 /* Frees the block with its addresses, now or, if it is moving, at the end of the move. */
 void block_free(struct block *block);
 
-/* Called after a failed move. If all contexts of the device have failed for good, all blocks become
+/* Called after a failed move. If all contexts of the device stay broken, all blocks become
  * LOST, except blocks that are moving: their copies fail later. Service thread. */
 void release_if_context_failed(struct client *client);

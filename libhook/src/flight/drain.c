@@ -7,7 +7,7 @@
  * During a capture, a drain is over when the work before the capture is done and no work has been
  * submitted since (capture.c). Otherwise the drain waits for the capture's end, but not for long,
  * as a captured copy waits at the closed gate for its memory. A failed call says nothing about the
- * work: only a context that has failed for good counts as drained.
+ * work: only a context that stays broken counts as drained.
  */
 #include "flight/drain.h"
 

@@ -131,7 +131,7 @@ bool contexts_learn(CUcontext current, CUcontext *owner, CUdevice *device)
     *owner = current;
     if (contexts_find(current, owner, device) || REAL(cuCtxGetDevice)(device) != CUDA_SUCCESS
         || REAL(cuMemGetInfo_v2)(&unused, &total) != CUDA_SUCCESS)
-        return false;                /* listed, or it has ended or failed for good */
+        return false;                /* listed already, or it has ended or stays broken */
     if (HAVE_REAL(cuStreamGetGreenCtx)
         && REAL(cuStreamGetGreenCtx)(NULL, &green) == CUDA_SUCCESS && green != NULL)
         primary = contexts_primary(*device);
