@@ -9,7 +9,7 @@
 
 SERVED(cuMemAlloc_v2, memory_allocate(p2, p1, &result), (CUdeviceptr *, size_t))
 
-/* *pitch: bytes from row to row, a multiple of the texture alignment as from the driver. False: the
+/* *pitch: bytes from row to row, rounded up to the texture alignment as the driver does. False: the
  * caller must call the driver, which also reports wrong arguments. */
 static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *pitch)
 {
@@ -42,7 +42,7 @@ COUNTED(cuMemAlloc, p2, COUNTED_ADDRESS, (CUdeviceptr_v1 *, unsigned int))
 COUNTED(cuMemAllocPitch, counted_round(p3, 512) * p4, COUNTED_ADDRESS,
     (CUdeviceptr_v1 *, unsigned int *, unsigned int, unsigned int, unsigned int))
 
-/* The memory may be of a driver's pool; pools_recount() then counts what the pool still holds. */
+/* If the memory is of a driver pool, pools_recount() counts the bytes that the pool still holds. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

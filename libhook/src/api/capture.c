@@ -57,7 +57,7 @@ EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 CREATE(cuStreamCreate, (CUstream *, unsigned int))
 CREATE(cuStreamCreateWithPriority, (CUstream *, unsigned int, int))
 
-/* Unlists the stream before the driver's call, after which a new stream may get its handle. */
+/* Removes the stream from the list first: after the driver's call its handle may be reused. */
 #define DESTROY(name)                                                                 \
     EXPORT CUresult name(CUstream stream)                                             \
     {                                                                                 \

@@ -51,7 +51,7 @@ static bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
     return apart_3d(&shape, peer);
 }
 
-/* The row length or layer height of an operand; `given` 0: that of the copied region. */
+/* Row length or layer height of a copy's operand: `given`, or the copied region's if that is 0. */
 static size_t length(size_t given, size_t copied)
 {
     return given != 0 ? given : copied;
@@ -137,7 +137,7 @@ static bool is_during_call(CUmemcpySrcAccessOrder order)
     return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
 }
 
-/* Submits copy `i`, which cuMemcpyBatchAsync can make, as a batch of one copy. */
+/* Submits copy `i`, which needs no peer contexts, as a batch of one copy. */
 static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
 {
     CUdeviceptr to = batch->to[i], from = batch->from[i];

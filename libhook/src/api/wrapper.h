@@ -57,7 +57,7 @@
 /* In functions for per-thread default streams (_ptsz) NULL means the thread's default stream. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
-/* Repeats a call that failed, without effect, for want of memory, while more room is granted. */
+/* Repeats a call that failed without effect for lack of memory, while the daemon grants room. */
 #define AGAIN_WITH_ROOM(result, call)                                                     \
     for (struct room room = { 0 };                                                        \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \

@@ -16,7 +16,7 @@ enum block_state {
     BLOCK_SWAPPED,                   /* its bytes are in `place`, or all zero */
     BLOCK_LOADING,                   /* being loaded; mapped */
     BLOCK_COPYING,                   /* swapped; being copied from another GPU to the host */
-    BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
+    BLOCK_SHARED,                    /* accessible to other processes: pinned until it is freed */
     BLOCK_LOST,                      /* bytes lost: context or disk failed; counted nowhere */
 };
 

@@ -164,7 +164,7 @@ void content_leave_context(struct client *client)
     examiners[client->index] = (struct examiner){ .settled = false };
 }
 
-/* Reads every PART-th word of a block that has a digest, and all words of a block without one. */
+/* Reads one word in PART of each block that has a digest, and all words of each other block. */
 static CUresult read_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct launch parts = { .count = 0 }, wholes = { .count = 0 };

@@ -93,8 +93,8 @@ static void memory_lock_yields(uint64_t *held_since)
     *held_since = now_microseconds();
 }
 
-/* A context for copies while the program has none, as physical memory outlives contexts; not the
- * primary context, which the program may query and reset. */
+/* Creates a context for copies while the program has no context: physical memory outlives contexts.
+ * It is not the primary context, which the program may query and reset. */
 static CUcontext own_context(struct client *client)
 {
     CUcontext same;
@@ -150,7 +150,7 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
     content_leave_context(client);
 }
 
-/* Ends the use of the block's place by its copies (tier.h). Called without memory_lock. */
+/* Calls the tier's settle() when all copies of the block have ended. memory_lock is not held. */
 static enum settled settle(struct block *block)
 {
     return block->zero || block->place.tier->settle == NULL
@@ -305,7 +305,7 @@ static bool pipeline_start(struct client *client, struct pipeline *line, struct 
  * blocks that were never read are read first: a program that allocates most of the card in advance
  * has many of them. Unless a block is clean, it is read again when it is evicted. */
 
-/* The next victim. `unready`: must need a copy (writeback). *rank: of the victim; 0 at first. */
+/* `unready`: finds only blocks that need a copy, for writeback. *rank: the victim's; 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;

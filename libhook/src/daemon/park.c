@@ -2,11 +2,11 @@
 /* Parks a program: the daemon lets the driver checkpoint its process, contexts included, until a
  * thread of the program calls the driver.
  *
- * First all stubs are closed (driver/stubs.h), so no further thread enters the driver. The threads
- * within it, or about to enter it, have left when all threads of the process are found asleep in
- * the kernel, none in an ioctl(), which the driver uses; twice in a row in the same system calls,
- * as a thread may sleep for a lock of the driver. No thread waits in the driver for the card, as no
- * work is in flight.
+ * First all stubs are closed (driver/stubs.h), so no further thread enters the driver. No thread is
+ * left in the driver when all threads of the process sleep in the kernel, none in an ioctl(), which
+ * the driver uses. This must hold at two checks in a row, with the same system calls, as a thread
+ * may have slept for a lock of the driver. No thread waits in the driver for the card, as no work
+ * is in flight.
  *
  * A thread that waits at a stub may hold any lock of the library. While parked, the service
  * thread therefore takes no lock and calls no driver function: it sends WAKE when a thread calls
@@ -145,8 +145,8 @@ static void close_ended(const struct client *client)
         close(descriptor);
 }
 
-/* `hello`: two reports, HELLO and STORED. True: HELLO was sent with WANTS, as a thread wants to
- * call the driver. */
+/* Sends `hello`, the reports HELLO and STORED. True: HELLO was sent with the flag WANTS, because a
+ * thread waits to call the driver. */
 static bool introduce(const struct client *client, const struct nvshare_report *hello,
                       uint64_t number)
 {

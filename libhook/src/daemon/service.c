@@ -133,8 +133,8 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
 
 static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor);
 
-/* Waits for the next order, at most `timeout_us`, and carries it out. `drains`: during a drain; an
- * order that does not overtakes_drain() is postponed. */
+/* Waits for the next order, at most `timeout_us`, and carries it out. `drains`: a drain goes on, so
+ * orders are postponed unless overtakes_drain(). */
 static void await_order(struct client *client, int64_t timeout_us, bool drains)
 {
     struct nvshare_order order;
@@ -204,8 +204,8 @@ static void run(struct client *client, const struct nvshare_order *order)
 }
 
 /* Work in flight may be a part of a collective operation and wait for a part that a thread at the
- * gate is about to submit to another GPU. After each failed drain of a process with several
- * clients, as many passes are let through as it has clients. */
+ * gate is about to submit to another GPU. After each failed drain of a process with N clients, the
+ * closed gate therefore lets N launches through. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {

@@ -7,7 +7,7 @@
 
 #include "driver/own_file.h"
 
-/* fork() waits at most 1 s for code under UNFORKED, where a driver call may never return. */
+/* fork() waits at most 1 s for UNFORKED scopes: a driver call in such a scope may never return. */
 #define TRIES_MOST 10000
 #define TRY_NS 100000
 
@@ -52,7 +52,7 @@ static void in_parent(void)
         pthread_mutex_unlock(&forked_lock);
 }
 
-/* Without the checks of sanitizers, which forbid writing to the space between variables. */
+/* Sanitizer checks are off here: they forbid writes to the gaps between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void reset_variables(void)
 {
     for (volatile char *byte = __bss_start; byte < _end; byte++)

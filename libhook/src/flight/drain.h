@@ -49,5 +49,5 @@ bool drain_context(CUcontext context, uint64_t most, CUresult *result);
 /* Drains a context that is about to be destroyed; any thread. False: a capture in it forbids that,
  * or the context has failed. */
 bool drain_ending(CUcontext context);
-/* The error with which a context has ended or failed for good, or success; any thread. */
+/* The error of a context that has ended or runs no more work; else success. Any thread. */
 CUresult context_error(CUcontext context);

@@ -207,14 +207,14 @@ static void mark_locked(uint64_t number)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* gate_on_taken: each thread that passes a paced gate calls it; `number` counts the passes. */
+/* The gate's gate_on_taken hook. `number`: passes since the start, this pass included. */
 static void pass_taken(uint64_t number)
 {
     if (number >= atomic_load(&next_mark))
         mark_locked(number);
 }
 
-/* gate_on_paced: called outside the gate. Between polls the service thread can get service_lock. */
+/* The gate's gate_on_paced hook. Pauses between polls let the service thread lock service_lock. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();

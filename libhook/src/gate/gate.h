@@ -68,7 +68,7 @@ static inline void gate_enter(CUstream stream)
     gate_enter_until_stop(stream, false);
 }
 
-/* Without a barrier: a closing thread that misses this store checks again later. */
+/* No memory barrier: a closing thread that does not see this store yet checks again later. */
 static inline void gate_leave(void)
 {
     struct gate_thread *self = gate_self;

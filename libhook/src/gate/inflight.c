@@ -184,7 +184,7 @@ bool inflight_clear(struct client *client)
     struct published *mine = &published[client->index];
     struct nvshare_inflight *counters = atomic_load(&mine->counters);
     __atomic_store_n(&counters->done, mine->noted, __ATOMIC_SEQ_CST);
-    /* A thread that incremented `begun` before the store found the client busy: no wake-up. */
+    /* A thread that incremented `begun` before this store saw the client busy and woke nothing. */
     return !is_busy(counters);
 }
 

@@ -91,7 +91,7 @@ static CUresult share_block(struct block *block)
         REAL(cuMemRelease)(handle);
         return result;
     }
-    /* From here on the driver's calls fail only if the context has failed for good. */
+    /* From here on the driver's calls fail only if the context has failed, which is final. */
     result = block_unmap(block);
     block->handle = handle;
     if (result == CUDA_SUCCESS)

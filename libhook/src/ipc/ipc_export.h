@@ -37,7 +37,7 @@ enum ipc_socket_kind { IPC_ABSTRACT, IPC_FILE, IPC_SOCKETS };
 /* Returns the length of the socket's address. */
 unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address);
 
-/* Pins for good the library's allocation that contains the address, as if it were exported. */
+/* Pins the library's allocation that contains the address until it is freed, like an export. */
 CUresult ipc_export_pin(CUdeviceptr address);
 
 /* False: not the library's memory; call the driver. */

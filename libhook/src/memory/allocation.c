@@ -335,9 +335,9 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 }
 
 /*
- * Spares: memory that the program has freed, kept mapped for a short time and given back by the
- * next allocation of as many pages in the same context, because mapping may take a millisecond
- * while another client is evicted (measured on an H200). A kernel that uses a freed address
+ * Spares: memory that the program has freed, kept mapped for a short time and reused by the next
+ * allocation of as many pages in the same context, because mapping may take a millisecond while
+ * another client is evicted (measured on an H200). A kernel that uses a freed address
  * succeeds; NVSHARE_KEEP_FREED_MS=0 turns spares off, to find such errors.
  *
  * For the daemon a spare is resident memory. Spares are released before anything is refused

@@ -2,7 +2,7 @@
 /*
  * Managed memory in blocks, loaded by a prefetch to the card and evicted by a prefetch to the host.
  * A page counts as resident while its block does, even if the CPU has migrated it to the host. Only
- * submitted work migrates pages to the card: an evicted block has none there with the gate closed.
+ * submitted work migrates pages to the card: with the gate closed an evicted block has none there.
  *
  * With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card could ever hold.
  * The excess stays on the host, which the card accesses over the bus, and has no blocks. On devices

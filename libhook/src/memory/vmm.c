@@ -59,7 +59,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Without host memory it is not recorded: calls that map swapped memory in it wait at the gate. */
+/* Without host memory for the record, calls that map swapped memory in it wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))

@@ -30,10 +30,10 @@ bool vmm_mapped_in(CUdeviceptr address, size_t size);
 
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned long long *flags);
 
-/* Pins an allocation for good, because something other than this program's kernels is about to
- * access it. *handle becomes the driver's handle; a handle that is not the library's is left
- * unchanged. CUDA_ERROR_OUT_OF_MEMORY, or CUDA_ERROR_NOT_READY if the program's work did not end:
- * nothing has changed. */
+/* Pins an allocation until it is freed, because a device or process other than this program's
+ * kernels is about to access it. *handle becomes the driver's handle; a handle that is not the
+ * library's is left unchanged. After CUDA_ERROR_OUT_OF_MEMORY, or CUDA_ERROR_NOT_READY (the
+ * program's work did not end), nothing has changed. */
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* vmm_pin_in_place() for all allocations mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);

@@ -85,7 +85,7 @@ static struct pool *pools;
 static struct marker *unused_markers;
 static struct pending_frees *pending_lists;
 
-/* The library's pool with this handle. NULL: the driver serves the pool alone. */
+/* The library's pool with this handle. NULL: the pool is the driver's alone. */
 static struct pool *pool_named(CUmemoryPool handle)
 {
     struct pool *pool = pools;
@@ -249,7 +249,8 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Marks the stream's last submitted work. Without memory_lock. After an error *made is invalid. */
+/* Records a marker behind the stream's last submitted work. memory_lock is not held. After an error
+ * *made is invalid. */
 static CUresult mark(CUstream stream, struct marker **made)
 {
     CUcontext context, current = NULL;
@@ -300,7 +301,7 @@ static struct async_allocation *first(const struct pending_frees *pending)
     return RING_MEMBER(pending->allocations.next, struct async_allocation, order);
 }
 
-/* Whether the work before the free is over. A context that failed for good runs no more work. */
+/* Whether the work before the free is over. After a lasting error a context runs no more work. */
 static bool event_reached(const struct async_allocation *async)
 {
     CUresult result = REAL(cuEventQuery)(async->marker->event);

@@ -40,8 +40,8 @@
 #include "tier/ranges.h"
 
 #ifdef __SANITIZE_THREAD__
-/* TSan would confuse descriptors in these threads' own table with the program's of the same number,
- * and report races of writes that block/store.c discards because the block was overwritten. */
+/* Raw system calls, because TSan would take these threads' descriptors for the program's of equal
+ * number, and report races of writes that block/store.c discards (overwritten blocks). */
 #define pread(...) syscall(SYS_pread64, __VA_ARGS__)
 #define pwrite(...) syscall(SYS_pwrite64, __VA_ARGS__)
 #define UNCHECKED __attribute__((no_sanitize("thread")))

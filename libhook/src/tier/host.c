@@ -58,8 +58,8 @@ struct host_slab {
     char *memory;
     uint64_t size;
     uint64_t used;
-    struct ranges space;             /* its free addresses */
-    uint64_t number;                 /* a sequence number within the client */
+    struct ranges space;             /* the slab's free addresses */
+    uint64_t number;                 /* rises with each slab of the client */
     struct host_slab *next;
     uint64_t begun, filled;          /* bytes with population begun; bytes populated */
     enum {
@@ -330,9 +330,9 @@ void host_leave_context(struct client *client, bool drained)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
-    /* Unregistering may wait for work in flight, and that for a thread at the gate: a deadlock, as
-     * the gate opens only under service_lock, held here. So unless the context is drained, only
-     * its end unregisters the slabs. */
+    /* Unregistering may wait for work in flight, which may wait for a thread at the gate: a
+     * deadlock, as the gate opens only under service_lock, which this thread holds. So unless the
+     * context is drained, only its end unregisters the slabs. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
