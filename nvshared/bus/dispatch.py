@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 PATIENCE = 1.0                          # seconds that close() waits for pending calls
 CALLS_EACH = 64                         # maximum number of pending calls of one caller
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
-COALESCE = 0.1                          # seconds: minimum interval between two announcements
-SLICE = 0.000_25                        # seconds of announcing until other tasks of the loop run
+COALESCE = 0.1                          # seconds: minimum interval between PropertiesChanged rounds
+SLICE = 0.000_25                        # seconds of such a round until other tasks of the loop run
 SHARE = 5                               # GetManagedObjects takes up to 1/SHARE of the loop's time
 
 POLKIT = (

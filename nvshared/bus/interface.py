@@ -109,7 +109,7 @@ class Interface(service.ServiceInterface):
     """One interface of one object. `path` is set when the interface is exported."""
 
     path = ""
-    _dbus_name: ClassVar[str]           # the subclass gives it as `name` in its class statement
+    _dbus_name: ClassVar[str]           # the argument `name` of the subclass's class statement
 
     def __init_subclass__(cls, name: str = "") -> None:
         cls._dbus_name = name

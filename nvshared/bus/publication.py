@@ -87,7 +87,7 @@ class Publication:
         self._connection = connection
 
     async def _keep(self) -> None:
-        level = logging.ERROR           # for the first failure by a bug; later failures get DEBUG
+        level = logging.ERROR           # for the first unexpected exception, then DEBUG
         while True:
             if self._connection is not None:
                 reason = ""

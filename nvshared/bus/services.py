@@ -81,7 +81,7 @@ _LEVELS = {
     "err": logging.ERROR, "warning": logging.WARNING, "notice": logging.INFO, "info": logging.INFO,
     "debug": logging.DEBUG
 }
-_WORDS = {level: word for word, level in _LEVELS.items()}       # the last of synonyms
+_WORDS = {level: word for word, level in _LEVELS.items()}       # of synonyms, the last word stays
 
 
 class LogControl(Interface, name=names.LOG_CONTROL_INTERFACE):
@@ -105,7 +105,7 @@ class TurnSettings(Interface):
     def __init__(self, manager: Manager, gpu: GPU | None = None) -> None:
         super().__init__()
         self.manager = manager
-        self.gpu = gpu                  # None: the settings are of all GPUs
+        self.gpu = gpu                  # None: this object has the default settings of all GPUs
         self.of = manager if gpu is None else gpu
 
     TQ = announced("u", lambda self: -(-self.of.tq // SECOND))      # rounded up

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 LONGEST = 4096                          # bytes of a command line
 ENVIRONMENT = 1 << 17                   # bytes of an environment that are searched
-COMM_LONGEST = 15                       # bytes of a process's name that the kernel keeps
+COMM_LONGEST = 15                       # bytes of a process's name that /proc/PID/comm can hold
 KERNEL = b"ipykernel"                   # in the command line of every notebook's process
 NOTEBOOK = b"JPY_SESSION_NAME="         # the notebook, set by Jupyter for its kernels
 CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # connection file, if there is no notebook name

@@ -32,7 +32,7 @@ class GPUSnapshot(NamedTuple):
     free: int                           # bytes of the capacity that no client has
     lent: int                           # bytes that clients of other GPUs have, or may take
     outside: int                        # bytes used by processes that are no clients
-    memory_used: int | None             # bytes used in all, as the driver reports
+    memory_used: int | None             # bytes of the card used by all processes, by NVML
     utilization: float | None           # 0 to 1
     temperature: float | None           # degrees Celsius
     power: float | None                 # watts
@@ -129,7 +129,7 @@ class Term(NamedTuple):
     name: str                           # a key of names.USUAL_TERMS
     value: int
     rule: str                           # the pattern of the rule; "": set over the bus
-    place: str                          # FILE:LINE of the rule; a name of TERM_SOURCES; "": by hand
+    place: str                          # FILE:LINE, or a word of TERM_SOURCES; "": set over D-Bus
 
 
 class Tenant(NamedTuple):

@@ -42,8 +42,8 @@ NAME_PATIENCE = 200 * MILLISECOND       # to read a program's name, which the pr
 UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
-FOR_OTHERS = 4                          # users with many connections leave 1/4 of all to others;
-MANY_PART = 256                         # many: 1/256 of all connections, or more
+FOR_OTHERS = 4                          # 1/4 is reserved for users with few connections,
+MANY_PART = 256                         # less than 1/256 of all connections
 UNSERVED_MOST = 4096                    # connections of all users that are not served yet
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
 DESCRIPTORS_EACH = 4                    # a socket, a pidfd, an inflight page, a file of the disk
@@ -100,7 +100,7 @@ class Rotation:
                 queue = self._waiting.pop(account)
                 work = queue.popleft()
                 if queue:
-                    self._waiting[account] = queue  # behind other accounts
+                    self._waiting[account] = queue  # back into the dict, behind other accounts
                 work()
         finally:
             self._serving = self._loop.call_soon(self._serve) if self._waiting else None

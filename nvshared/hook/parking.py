@@ -121,7 +121,7 @@ class ParkedHook:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
         if record.moved not in REFUSALS and record.moved != Park.DONE:
             raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
-        # A late reply belongs to an earlier PARK; its threads have been released meanwhile.
+        # A late reply to an earlier PARK is ignored: UNPARK has released the threads meanwhile.
         if record.number == self._number and self._answer is not None and not self._answer.done():
             self.driver_wanted = record.has(Flag.WANTS)
             self._answer.set_result(Park(record.moved))

@@ -115,8 +115,8 @@ ANSWERS = struct.Struct("<2Q")
 SIZE = 104
 TYPES = {int(one): one for one in Type}
 REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # in hooks' records
-TEXT_PIECE = 88                         # bytes of text in one record,
-TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
+TEXT_PIECE = 88                         # bytes of text in one record
+TEXT_LONGEST = 5 * TEXT_PIECE           # bytes of text in all records of a REASON
 TEXTS = (Type.NAME, Type.GANG)
 NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # types with a UUID in place of ANSWERS
 

@@ -66,7 +66,7 @@ class StoringHook:
         self._file: File | None = None
         self._sent = False              # the hook has got the file's descriptor
         self._most = 0                  # the most bytes that any order allowed so far
-        self._number = 0                # of the last STORE
+        self._number = 0                # number of the last STORE sent
         self._waits: actions.Store | None = None    # to be sent when the file exists
         self._ended = False
 
@@ -144,7 +144,7 @@ class Session:
         self.finished = False           # refused or ended: further records are ignored
         self.looking_up = False         # a record waits for cgroup limits: do not call received()
         self._manager, self._wire = manager, wire
-        self._borrowed = self._dirty = 0    # of the last BORROWED; bytes
+        self._borrowed = self._dirty = 0    # bytes, by the last BORROWED record
         self._lender = b""              # UUID of the lending card, by the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire.send)
@@ -393,7 +393,7 @@ class Session:
 
 
 def _record(order: actions.Order) -> OrderRecord:
-    assert not isinstance(order, actions.Store)     # which StoringHook sends
+    assert not isinstance(order, actions.Store)     # StoringHook sends STORE, with the file
     match order:
         case actions.Run():
             flags = {

@@ -84,7 +84,7 @@ async def _serve(options: Options) -> None:
 
     async def refresh(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        # Shares stay offered while nvshared restarts: a pod that kubelet refuses fails for good.
+        # Shares stay offered while nvshared restarts: a pod that kubelet refuses is never retried.
         reading, answered = await retry_until_reply(
             partial(read_gpus, options.bus, options.socket, options.kubelet, fresh=fresh),
             0 if offer.common_problem else RESTART)

@@ -14,7 +14,7 @@ from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, lates
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
-LATER = 2                               # victims idle over 2 times as long as a prefetched client
+LATER = 2                               # evict only clients expected back 2 times as late or later
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
 REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory

@@ -71,7 +71,7 @@ BURST = 500 * MILLISECOND               # most us in a row that moves wait for a
 class Account(NamedTuple):
     """Sums over the clients of an account, see promises.py."""
 
-    unshown: int = 0                    # promised beyond what NVML and the kernel show
+    unshown: int = 0                    # bytes promised beyond the figures of NVML and the kernel
     pinned_unshown: int = 0
     clients: int = 0                    # number of clients that a margin is kept for, see counted()
 
@@ -255,7 +255,7 @@ class Card:
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenants: Tenants = field(default_factory=Tenants)
-    actions: list[Action] = field(default_factory=list)  # of the current event
+    actions: list[Action] = field(default_factory=list)  # actions caused by the current event
     deadline: int | None = None         # the earliest time at which a new plan may differ
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False

@@ -161,7 +161,7 @@ class Pauses:
 class Counting:
     """Marks the client for recounting (card.Groups) when a field changes."""
 
-    id: int                             # of the client
+    id: int                             # the client's id
     touched: set[int]                   # ids of clients that changed
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -257,7 +257,7 @@ class ScheduledClient(Counting):
 
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # Crowded was reported in the current wait
-    busy_exclusion: Pause = field(default_factory=Pause)    # until then no busy turns; see turns.py
+    busy_exclusion: Pause = field(default_factory=Pause)    # no busy turns until its end: turns.py
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback

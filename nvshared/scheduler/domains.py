@@ -25,7 +25,7 @@ class Stake(NamedTuple):
     promised: int = 0                   # commit; for host memory: bytes needed to evict the commit
     unused: int = 0                     # part of its commit that is not in use
     needed: int = 0                     # bytes needed if all of the client's memory was evicted
-    taken: int = 0                      # bytes that it has, or may take by an order
+    taken: int = 0                      # bytes that the client has, or may take by an order
 
 
 NOTHING = Stake()
@@ -71,7 +71,7 @@ class Domains:
     have dozens of nested control groups with limits around each program."""
 
     def __init__(self) -> None:
-        self.full: dict[Domain, None] = {}      # more than half of the limit is promised
+        self.full: dict[Domain, None] = {}      # domains with more than half of the limit promised
         self.unevictable: dict[Domain, None] = {}   # domains with Domain.unevictable above 0
         self._all: dict[str, Domain] = {}
         self._changed: dict[object, dict[Domain, None]] = {}

@@ -17,9 +17,9 @@ HUGE_CARD = 64 * GIB                    # and from this size on four times
 class AntiThrash(StrEnum):
     """When programs take turns."""
 
-    AUTO = "auto"                       # when the clients that want the GPU do not fit together
-    ON = "on"                           # always
-    OFF = "off"                         # never: a client waits until holders are idle
+    AUTO = "auto"                       # turns end if clients that want the GPU do not fit together
+    ON = "on"                           # turns end always
+    OFF = "off"                         # turns never end: a client waits until holders are idle
 
 
 class Priority(IntEnum):
@@ -27,7 +27,7 @@ class Priority(IntEnum):
 
     BACKGROUND = 1                      # runs only while no other client wants the GPU
     NORMAL = 2
-    HIGH = 3                            # goes before all others that wait
+    HIGH = 3                            # goes before all waiting clients of lower priority
 
 
 DEFAULT_WEIGHT = 100
@@ -40,8 +40,8 @@ class Accounting:
 
     window: int | None = None           # length of a window; None: automatic, see `length`
     grain: int = 50_000                 # us; with less left of a window, the gate stays shut
-    carryover: int = 100                # part of the overuse subtracted from each later window
-    tail: int = 100                     # part of the drain that is billed
+    carryover: int = 100                # percent of the overuse subtracted from each later window
+    tail: int = 100                     # percent of the drain that is billed
 
     def length(self, *, turns: bool) -> int:
         """The length of a window that begins now; `turns`: clients take turns."""
@@ -172,8 +172,8 @@ class Memory:
 class Evidence:
     """Memory of a client's process by NVML's and the kernel's figures; bytes. None: unknown."""
 
-    card: int | None = None             # by NVML
-    host: int | None = None             # by the kernel
+    card: int | None = None             # bytes on the card, by NVML
+    host: int | None = None             # bytes of host memory, by the kernel
     hidden: bool = False                # NVML lists the process without a figure
 
 

@@ -124,7 +124,7 @@ class Evictions:
 
     def __init__(self, card: Card) -> None:
         self.amounts: dict[int, int] = {}
-        self.host_short = 0             # bytes not evictable only for want of host memory
+        self.host_short = 0             # bytes that only a lack of host memory keeps on the card
         self._card = card
         self._host_left = max(0, card.host_free)
         self._given: Counter[str] = Counter()   # bytes of host memory planned, by domain
@@ -393,7 +393,7 @@ def return_loans(card: Card) -> None:
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
-        if lender not in card.neighbour.reachable or client.terms.suspended:    # return all
+        if lender not in card.neighbour.reachable or client.terms.suspended:
             excess = client.loan.ordered
         if not excess or not client.loan.ordered or client.unresponsive:
             continue

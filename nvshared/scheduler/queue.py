@@ -17,7 +17,7 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
-GONE_KNOWN = 1000                       # most tenants without clients kept per node: they owe time
+GONE_KNOWN = 1000                       # most tenants without clients that a node keeps: owed time
 LEVELS = range(3)                       # levels of a path at which nodes have children
 
 
@@ -29,7 +29,7 @@ def join(card: Card, client: ScheduledClient) -> None:
 
 def arrive(card: Card, client: ScheduledClient) -> None:
     """Queues a client that did not want the card until now."""
-    client.enter(Phase.IDLE, card.now)  # below, a resumed client must not count as active
+    client.enter(Phase.IDLE, card.now)  # else raise_virtual_time() counts a resumed one as active
     for level in LEVELS:
         raise_virtual_time(card, client.path, level)
     join(card, client)
@@ -89,7 +89,7 @@ def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> list[Sc
     while waiting and level in LEVELS and not waiting[0].path[level].divided:
         level += 1
         if waiting[0].path[level].line is not waiting[0].path[level]:
-            return waiting              # a line shared by several nodes: by `queue_number`
+            return waiting              # several nodes share a line, sorted by `queue_number`
     if not waiting or level not in LEVELS:
         return waiting
     level += 1

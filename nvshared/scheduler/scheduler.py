@@ -55,9 +55,9 @@ class Scheduler:
         else:
             queue.bill_holders(card)
             _plan(card)
-        moves.settle_loans(card)        # other cards read the loans next,
-        card.groups.settle()            # the domains,
-        promises.settle(card)           # and the budgets
+        moves.settle_loans(card)        # other cards' schedulers read loans, domains and budgets
+        card.groups.settle()
+        promises.settle(card)
         return card.actions
 
     def deadline(self) -> int | None:

@@ -261,17 +261,17 @@ class Usage(NamedTuple):
     """A client's totals since it joined; microseconds, bytes, and mebibytes times seconds."""
 
     gpu: int = 0                        # part of the card's time, see Division
-    held: int = 0                       # time with the gate open,
-    waited: int = 0                     # and time of waiting for it to open
+    held: int = 0                       # time with the gate open
+    waited: int = 0                     # time of waiting for the gate to open
     turns: int = 0
-    handovers: int = 0                  # hand-overs to the client,
-    handover: int = 0                   # and their total time
+    handovers: int = 0                  # hand-overs to the client
+    handover: int = 0                   # total time of these hand-overs
     bytes_in: int = 0
     bytes_out: int = 0
     card_memory: int = 0
-    host_memory: int = 0                # for swapped blocks,
-    neighbour_memory: int = 0           # of other cards,
-    disk_memory: int = 0                # and bytes on the disk
+    host_memory: int = 0                # host memory for swapped blocks
+    neighbour_memory: int = 0           # memory borrowed of other cards
+    disk_memory: int = 0                # file space on the disk
 
 
 @dataclass(slots=True)
@@ -281,7 +281,7 @@ class Division:
 
     holders: int = 0
     since: int = 0
-    per_holder: float = 0               # us of the card that a gate open from the start would get
+    per_holder: float = 0               # us of card time for a client with an open gate all along
 
     def at(self, now: int) -> float:
         """The us of the card that a client would have until `now` if its gate was always open."""

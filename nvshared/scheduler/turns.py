@@ -25,7 +25,7 @@ MOST_HALVINGS = 6                       # 6 halvings make IDLE_MOST shorter than
 IDLE_WATCHED = IDLE_MOST // 4           # idle window while no client waits: next turns begin fast
 IDLE_USUAL = 50 * MILLISECOND           # idle window of compute-limited clients if none waits
 RESEND_FACTOR = 2                       # an idle window is sent again after a change by this factor
-MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
+MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes is no measurement of the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; bounds of each latency that is measured
 DOUBLINGS = 6                           # most doublings of the time from a failed drain to a STOP
@@ -58,7 +58,7 @@ def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
         turn.parked = replace(turn.parked, wants=True)
     client.invited = False
     if client.phase is Phase.IDLE:
-        if client.history.turns:        # so this idle phase was a pause between two turns
+        if client.history.turns:        # the idle phase that ends was a pause between two turns
             client.pauses = client.pauses.after(card.now - client.since)
         _adapt_idle_window(client, card.now)
         queue.arrive(card, client)
@@ -205,7 +205,7 @@ def _settle(card: Card) -> Admission:
         if _crowded(card):
             _stop_enough(card, None, tq, lambda staying: count_turn_takers(staying) <= 1)
         while blocked is not None and _stop_enough(card, blocked, tq, _fits_with(card, blocked)):
-            blocked, tq = _admit_all(card)  # a client that was put back may be the new head
+            blocked, tq = _admit_all(card)  # a client put back into the queue may be its head now
         starts = _start(card)           # the measured hand-over may have changed the quantum
     return blocked, tq
 
@@ -464,7 +464,7 @@ def _stop_idle_holders(card: Card) -> None:
     if not (ahead.pauses_matter(card) or others_idle):
         return
     for client in running:
-        turn = client.its_turn          # members of a gang go on: other members may not be idle
+        turn = client.its_turn          # gang members are not stopped: other members may be busy
         stays = client.standing or client.is_permanent
         if turn.idle and not stays and card.due(turn.stop_after):
             card.stop(client, TurnEnd.IDLE)

@@ -44,7 +44,7 @@ class Contender(NamedTuple):
 class Choice(NamedTuple):
     client: int
     card: str                           # the destination
-    lost: float                         # us of waiting that the move saves; inf: all later waiting
+    lost: float                         # us of waiting that the move saves; inf: else it never runs
     price: float                        # us
 
 

@@ -29,13 +29,13 @@ class Budget:
         self, shared: SharedBudget, timer: Timer,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
-        # Emitted when all cards have gathered; listeners may enlarge the budget before a refusal.
+        # Emitted when all cards know their clients, so that listeners may enlarge the budget.
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
         self._promisable = promisable
         self._timer = timer
         self._reported: dict[GPU, int] = {}     # bytes promisable at the card's last notification
-        self._ending = False            # all cards have gathered, and _end() is scheduled
+        self._ending = False            # all cards know their clients, and _end() is scheduled
         self._due = False               # _report_changed() is scheduled
 
     def add(self, gpu: GPU) -> None:

@@ -24,7 +24,7 @@ from nvshared.units import MIB, SECOND
 
 AGAIN = 60 * SECOND                     # between two tests of a directory that cannot be used
 APART = SECOND                          # between checks of the files; from a failed write to a test
-PATIENCE = 10 * SECOND                  # longest test or making of a file; longer: the disk fails
+PATIENCE = 10 * SECOND                  # limit for testing or creating a file; then the disk fails
 SLACK = 64 * MIB                        # bytes tolerated above `File.most`, plus 1/8 of `most`:
 SLACK_PART = 8                          # metadata and rounding of file systems count as well
 LEFT_MOST = 16                          # files of disconnected clients that an account may have

@@ -23,9 +23,9 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 DORMANT = 5 * SECOND
 GATHER = 30 * SECOND
-EXCEEDING = 5 * SECOND                  # until members that do not fit together are reported
+EXCEEDING = 5 * SECOND                  # then members that do not fit together are reported
 CATCH_UP = 10 * MILLISECOND
-PAUSE_MOST = 16 * MILLISECOND           # between two launches of a stepping member
+PAUSE_MOST = 16 * MILLISECOND           # between two launches of a member in Standing.STEPS
 GRANT_LEAST = 5 * SECOND                # initial Gang.patience; doubles with each failure,
 GRANT_MOST = 320 * SECOND               # up to this
 GANG_SHOWN = 8                          # characters of a gang's name that are displayed
@@ -48,7 +48,7 @@ class Gang:
     size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT
-    since: int = 0                      # time at which the state or its last round of steps began
+    since: int = 0                      # when the state or, if later, its last round of steps began
     gathered: bool = False              # all processes have joined, or GATHER has passed
     busy: int | None = None             # when a member began to want its card, or None
     awaited: int | None = None          # when members began to wait for missing processes, or None
@@ -159,7 +159,7 @@ class Gangs:
         every: Members = {client: member for client, member in seen if member is not None}
         sent = {client: event.standing for client, event in gang.sent.items()}
         if any(m.standing is not sent.get(c, Standing.FREE) for c, m in every.items()):
-            return                      # a scheduler has not handled the last Ganged event yet
+            return                      # a card's scheduler has yet to handle its last Ganged event
         if not self._gathered(gang, every, now):
             self._set_standing(
                 gang, [one for one in every if every[one].phase is not Phase.RUNNING])

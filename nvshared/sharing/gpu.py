@@ -32,13 +32,13 @@ from nvshared.scheduler.tenants import Usage
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
-OVERDUE = 5 * SECOND                    # a deadline missed by so much means that the timer failed
+OVERDUE = 5 * SECOND                    # a deadline missed by this time means that the timer failed
 TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
 GONE_KNOWN = 1000                       # tenants without clients: usage kept per card
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
-# Of an InflightPage: readers of a page that a client has shrunk would fault.
+# Seals of an InflightPage: if a client could shrink the page, its readers would get SIGBUS.
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 logger = logging.getLogger(__name__)
@@ -375,7 +375,7 @@ class GPU:
         self.decision_time = 0          # us that the scheduler has taken for all events so far
         self._broken = False
         self._disarm: Callable[[], None] | None = None
-        self._news = False              # `changed` is to be emitted
+        self._news = False              # `changed` must be emitted after this event
         self._arm()
 
     def __str__(self) -> str:

@@ -72,7 +72,7 @@ async def ask_driver(
     for step in answer.steps:
         logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
                      step.took / SECOND)
-    # Pid 0 makes it list suspended processes: without nvshare-checkpoint there are none.
+    # With pid 0 the command lists suspended processes; without nvshare-checkpoint none exist.
     if not (why := answer.trouble):
         if isinstance(name, Client) and command != "state":
             name.checkpoint_errors.clear()
@@ -98,7 +98,7 @@ class Moving:
         self._ask, self._run = ask, run
         # Moves in progress, until HELLO on the new card: the new card, and the client's bytes.
         self.arriving: dict[Client, tuple[GPU, int]] = {}
-        self._claimed = 0               # bytes of host memory for checkpoints in progress
+        self._claimed = 0               # bytes of host memory that running checkpoints will need
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
         # By account: a bound on helpers at once; the number of unclear results in a row.
@@ -199,7 +199,7 @@ class Moving:
             await self.park(client, ahead=True)
         except NvshareError as error:
             logger.debug("%s", error)
-        except Exception:               # a fault of the daemon must not end other parks
+        except Exception:               # an unexpected exception must not end parks of others
             logger.exception("%s could not be parked", client)
 
     def _is_idle_for_long(self, client: Client) -> bool:
@@ -235,7 +235,7 @@ class Moving:
             await self._wait_until_joined(client)
         finally:
             self.arriving.pop(client, None)
-            if client.parking == RESTORING:     # after a fault of the daemon
+            if client.parking == RESTORING:     # an unexpected exception has ended the restore
                 client.parking = PARKED
             if client.parking == PARKED and _parkable(client).has_turn:
                 self.wake(client)       # an earlier wake() was a no-op during the move
@@ -269,7 +269,7 @@ class Moving:
                 if not TEMPORARY_ERRORS.intersection(one.code for one in answer.steps):
                     client.unparkable = why
                 raise NvshareError(why)
-        except Exception as error:      # also a fault of the daemon: the program must go on
+        except Exception as error:      # even after an unexpected exception the program must go on
             client.parking = ""
             self._set_context(client, 0)
             client.park_after = client.gpu.now + PARK_RETRY_AFTER
@@ -337,7 +337,7 @@ class Moving:
             try:
                 reason = await self._restore(client, self._possible_cards(client))
                 await self._wait_until_joined(client)
-            except Exception:           # a fault of the daemon: the program must go on
+            except Exception:           # even after an unexpected exception the program must go on
                 logger.exception("%s could not be restored", client)
                 reason, client.parking = "a fault of the daemon", PARKED
             finally:
@@ -355,7 +355,7 @@ class Moving:
         reason = ""
         for gpu in targets:
             if gpu is not client.gpu:
-                try:                    # again: other clients may have moved to the card meanwhile
+                try:                    # again: other clients may have moved there since the check
                     self.check_target(client, gpu)
                 except NvshareError as error:
                     reason = reason or error.message

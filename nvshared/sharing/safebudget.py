@@ -18,7 +18,7 @@ from nvshared.units import GIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-LATE = 60 * SECOND                      # after the start; clients joining later cause no recount
+LATE = 60 * SECOND                      # clients joining later after the start cause no recount
 APART = SECOND                          # between recounts; each takes 0.1 s with 1,000 processes
 
 

@@ -27,7 +27,7 @@ PATIENCE = SECOND                       # longest wait of readers for a sample
 LENDS = 100 * MILLISECOND               # between samples of a card that lends
 GROWN = 10 * SECOND                     # from a client's join until its context surely exists
 FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
-FAILURES = 3                            # in a row, after which the card has a fault
+FAILURES = 3                            # failed queries in a row, after which the card has a fault
 SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
 

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    samples: float = 0                  # number after the last attempt; -inf: no attempt is due
+    samples: float = 0                  # samples since the last attempt; -inf: no attempt is due
     peer: Peer | None = None            # None: not identified yet
 
 
@@ -170,7 +170,7 @@ class Unshared:
             size, _, uuid = tag.partition("-")
             card = next((one for one in self.manager.gpus if one.facts.uuid == uuid), None)
             if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
-                continue                # a daemon with other cards suspended it
+                continue                # suspended by a daemon with other cards
             identity = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
             if state == "running":      # for the driver; but the freezer still stops its threads
@@ -319,7 +319,8 @@ class StandIn:
             self._leave("")
 
     def _leave(self, why: str) -> None:
-        """Removes the client, for good if `why`. Raises CancelledError in the stand-in's task."""
+        """Removes the client; if `why`, the process is never made a client again. Raises
+        CancelledError in the stand-in's task."""
         if self._ends >= 0:
             asyncio.get_running_loop().remove_reader(self._ends)
             os.close(self._ends)

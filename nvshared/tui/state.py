@@ -119,7 +119,7 @@ class Screen(Enum):
 class Command(NamedTuple):
     verb: str                           # memory, compute, weight, suspend, resume or preempt
     client: ClientSnapshot              # the program
-    value: int = 0                      # of the term, as on D-Bus
+    value: int = 0                      # the term's new value, in the unit used on D-Bus
     tenant: str = ""                    # the target of the command; "": the program
 
     def question(self) -> str:

@@ -44,12 +44,12 @@ class Key(NamedTuple):
 
 
 class Click(NamedTuple):
-    column: int                         # from 0
-    line: int                           # from 0
+    column: int                         # counted from 0
+    line: int                           # counted from 0
 
 
 class Wheel(NamedTuple):
-    notches: int                        # negative: up
+    notches: int                        # of the mouse wheel; negative: upwards
 
 
 Event = Key | Click | Wheel
