@@ -5,6 +5,7 @@ Polling sees every kind of change: editors replace files, Kubernetes replaces th
 leads to, and on some file systems inotify(7) reports nothing."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from nvshared.errors import ConfigError
 from nvshared.settings.config import drop_ins
 
 INTERVAL = 1.0                          # seconds between two reads of the files' metadata
+
+logger = logging.getLogger(__name__)
 
 Metadata = dict[Path, tuple[int, ...]]
 
@@ -29,12 +32,17 @@ class Watch:
         self._noted = self._read_metadata()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish."""
+        """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish.
+
+        Logs an exception of `changed`: a fault of the daemon must not end the watch."""
         before = self._noted
         while True:
             now = self._read_metadata()
             if now == before and now != self._noted:
-                changed()
+                try:
+                    changed()
+                except Exception:
+                    logger.exception("the changed settings could not be read")
             before = now
             await asyncio.sleep(INTERVAL)
 
