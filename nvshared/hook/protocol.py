@@ -16,94 +16,22 @@ from nvshared.scheduler.events import Memory, PinReason
 VERSION = 2
 
 
-class Type(IntEnum):
-    """enum nvshare_type."""
-
-    LIMITS = 1
-    REFUSED = 2
-    RUN = 3
-    STOP = 4
-    EVICT = 5
-    LOAD = 6
-    YIELD = 7
-    INTRODUCE = 8
-    QUEUED = 9
-    REASON = 10
-    PUBLISH = 11
-    WATCH = 12
-    PREALLOCATE = 13
-    PARK = 14
-    UNPARK = 15
-    STORE = 16
-
-    HELLO = 64
-    MEMORY = 65
-    IDLE = 66
-    STOPPED = 67
-    REOPENED = 68
-    MOVED = 69
-    COMMIT = 70
-    COPIES = 71
-    WAITING = 72
-    NAME = 73
-    BUSY = 74
-    GANG = 75
-    BORROWED = 76
-    PARKED = 77
-    WAKE = 78
-    STORED = 79
-
-
-class Flag(IntFlag):
-    """enum nvshare_flag."""
-
-    PACE = 1 << 0
-    REPORT_IDLE = 1 << 1
-    REPORT_COPIES = 1 << 2
-    AHEAD = 1 << 3
-    KEEP = 1 << 4
-    YIELDED = 1 << 5
-    NO_MEMORY = 1 << 6
-    DRIVER_ERROR = 1 << 7
-    WANTS = 1 << 8
-    RUNNING = 1 << 9
-    INWARD = 1 << 10
-    OUTWARD = 1 << 11
-    REPORT_BUSY = 1 << 12
-    GAPS = 1 << 13
-    STEP = 1 << 14
-    IS_PARKED = 1 << 15
-
-
-class Refusal(IntEnum):
-    """enum nvshare_refusal."""
-
-    VERSION = 1
-    NO_SUCH_GPU = 2
-    TOO_MANY_CLIENTS = 3
-
-
-class Park(IntEnum):
-    """enum nvshare_park."""
-
-    DONE = 0
-    BUSY = 1
-    CALLED = 2
-    SEVERAL = 3
-    HOLDS = 4
-    UNSEEN = 5
-
-
-class Wait(IntEnum):
-    """enum nvshare_wait."""
-
-    MOVES = 0
-    TURN = 1
-    ROOM = 2
-    SHARE = 3
-    RESUME = 4
-    GANG = 5
-
+# The enumerations of protocol.h. Of nvshare_type, orders of the daemon come before HELLO.
+Type = IntEnum("Type", {
+    "LIMITS": 1, "REFUSED": 2, "RUN": 3, "STOP": 4, "EVICT": 5, "LOAD": 6, "YIELD": 7,
+    "INTRODUCE": 8, "QUEUED": 9, "REASON": 10, "PUBLISH": 11, "WATCH": 12, "PREALLOCATE": 13,
+    "PARK": 14, "UNPARK": 15, "STORE": 16,
+    "HELLO": 64, "MEMORY": 65, "IDLE": 66, "STOPPED": 67, "REOPENED": 68, "MOVED": 69, "COMMIT": 70,
+    "COPIES": 71, "WAITING": 72, "NAME": 73, "BUSY": 74, "GANG": 75, "BORROWED": 76, "PARKED": 77,
+    "WAKE": 78, "STORED": 79,
+})
+Flag = IntFlag("Flag", [               # bits 0 to 15
+    "PACE", "REPORT_IDLE", "REPORT_COPIES", "AHEAD", "KEEP", "YIELDED", "NO_MEMORY", "DRIVER_ERROR",
+    "WANTS", "RUNNING", "INWARD", "OUTWARD", "REPORT_BUSY", "GAPS", "STEP", "IS_PARKED",
+])
+Refusal = IntEnum("Refusal", ["VERSION", "NO_SUCH_GPU", "TOO_MANY_CLIENTS"])
+Park = IntEnum("Park", ["DONE", "BUSY", "CALLED", "SEVERAL", "HOLDS", "UNSEEN"], start=0)
+Wait = IntEnum("Wait", ["MOVES", "TURN", "ROOM", "SHARE", "RESUME", "GANG"], start=0)
 
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
@@ -175,7 +103,7 @@ def encode_order(order: OrderRecord) -> bytes:
 
 def encode_unpark(gpu: bytes) -> bytes:
     """Returns an UNPARK packet with the 16 bytes of the GPU's UUID."""
-    room, host = (int.from_bytes(half, "little") for half in (gpu[:8], gpu[8:]))
+    room, host = LENDER.unpack(gpu)
     return encode_order(OrderRecord(Type.UNPARK, room=room, host=host))
 
 
