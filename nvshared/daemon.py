@@ -33,9 +33,8 @@ from nvshared.settings.defaults import Defaults, check_disk, derive
 from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
 from nvshared.sharing.control_groups import ControlGroups
-from nvshared.sharing.manager import Manager
+from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.sharing.remembered import RememberedTerms
-from nvshared.sharing.safebudget import SafeBudget
 from nvshared.sharing.sampler import Sampler
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.sharing.unshared import Unshared

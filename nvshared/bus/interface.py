@@ -123,8 +123,7 @@ class Interface(service.ServiceInterface):
 
     def __init__(self) -> None:
         super().__init__(self._dbus_name)
-        self.properties = {
-            one.name: one for one in service.ServiceInterface._get_properties(self)}
+        self.properties = {one.name: one for one in service.ServiceInterface._get_properties(self)}
 
     async def refresh(self) -> None:
         """Updates the values of properties; called before a caller reads them."""

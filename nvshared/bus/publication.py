@@ -25,9 +25,7 @@ logger = logging.getLogger(__name__)
 RETRY = 1.0                             # seconds between attempts to reconnect to the bus
 
 
-async def publish(
-    manager: Manager, bus: str, history: History | None = None
-) -> "Publication":
+async def publish(manager: Manager, bus: str, history: History | None = None) -> "Publication":
     """Puts the manager on a bus. Raises BusUnavailable, NotPermitted, AlreadyRunning."""
     publication = Publication(manager, bus, history)
     try:
@@ -136,8 +134,7 @@ class Publication:
                 case actions.TurnEnded():
                     interface.turn_ended(path, str(report.reason), report.held_time)
                 case actions.Stuck():
-                    self._manager_interface.client_stuck(
-                        path, str(report.state), report.waited, {})
+                    self._manager_interface.client_stuck(path, str(report.state), report.waited, {})
 
         gpu.happened.connect(happened)
         gpu.decided.connect(lambda _now, action: self._client_changed(action.client))

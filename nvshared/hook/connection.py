@@ -111,7 +111,7 @@ class ConnectionQuota:
     more connections a user (or pod, or container) has, the more it must leave free for others."""
 
     def __init__(self, most: int, most_of_a_user: int) -> None:
-        self._left = self._most = most
+        self._most = most
         self._most_of_a_user = most_of_a_user
         self._by_account: Counter[Hashable] = Counter()
 
@@ -121,18 +121,15 @@ class ConnectionQuota:
         if account != ROOT:
             for_others = self._most // FOR_OTHERS * min(has, many) // many
             kept = self._most // FOR_ROOT + for_others
-        if self._left <= kept or (account != ROOT and has >= self._most_of_a_user):
+        left = self._most - self._by_account.total()
+        if left <= kept or (account != ROOT and has >= self._most_of_a_user):
             return False
-        self._left -= 1
         self._by_account[account] += 1
         return True
 
     def release(self, account: Hashable) -> None:
         """Removes a user's connection from the count."""
-        self._left += 1
-        self._by_account[account] -= 1
-        if not self._by_account[account]:
-            del self._by_account[account]
+        self._by_account -= Counter([account])  # Counter's -= removes counts of zero
 
 
 class HookConnection:
@@ -443,7 +440,7 @@ class Server:
     def _identified(self, one: _Unserved, identity: Peer | None) -> None:
         if one not in self.unserved:
             return                      # the daemon stops
-        if identity is None:            # identify() raised an exception, which has been logged
+        if identity is None:            # lanes.py has logged an exception of peer.identify()
             self._take(one)
             _close(one.pidfd)
             self.shut_down(one.socket, one.name)
@@ -476,8 +473,7 @@ class Server:
         if has_ended := one.pidfd is not None and peer.has_ended(one.pidfd):
             logger.debug("%s: died before it was served", identity)
         elif self._quota.acquire(identity.account):
-            self._connections.add(
-                HookConnection(self, one.socket, one.pidfd, identity, one.name))
+            self._connections.add(HookConnection(self, one.socket, one.pidfd, identity, one.name))
             return
         else:
             self.complain(identity, "too many", "refused: there are too many connections already")

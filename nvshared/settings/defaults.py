@@ -34,7 +34,7 @@ class Defaults:
     """Settings derived from the configuration.
 
     `settings` applies to all GPUs, but for `capacity`, `total` and `step`, which `card` computes.
-    `safe`: swap-budget is auto, so the host budget is measured at start (safebudget.py)."""
+    `safe`: swap-budget is auto, so the host budget is measured at start (SafeBudget)."""
 
     settings: Settings
     card: Callable[[Facts], GPUDefaults]

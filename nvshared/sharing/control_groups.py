@@ -7,7 +7,7 @@ one. Groups are read in threads: the kernel can be slow with nested groups.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -77,7 +77,6 @@ class ControlGroups:
         self._processes: dict[int, _Process] = {}
         self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
-        self._applied: frozenset[Group] = frozenset()       # `_limited` when domains were last set
         self._reading = False           # a read of all groups is in progress
         self._next = 0                  # us: earliest time of the next read of all groups
         self._due = False               # _read_again() is scheduled
@@ -93,7 +92,7 @@ class ControlGroups:
         self._joining.pop(client.peer.pid, None)
         if process is not None:
             client.private = process.private
-            self._set_domains(client, process)
+            self._set_domains([client])
 
     def _happens(self, now: int, event: Event) -> None:
         if now >= self._next and self._processes and not isinstance(event, Joined):
@@ -111,8 +110,7 @@ class ControlGroups:
             else:
                 self._joining[peer.pid] += more
                 self._apply(found)
-                for client in self._manager.clients_by_pid(peer.pid):
-                    self._set_domains(client, self._processes[peer.pid])
+                self._set_domains(self._manager.clients_by_pid(peer.pid))
             then()
 
         self._run(peer.account, partial(_read, {peer.pid: ()}, self._clock), store, PATIENCE)
@@ -136,12 +134,8 @@ class ControlGroups:
         if found is None:               # the read raised an exception, which has been logged
             return
         changed = self._apply(found)
-        if self._limited != self._applied:
-            self._applied = self._limited
-            for client in self._manager.clients:
-                if (process := self._processes.get(client.peer.pid)) is not None:
-                    self._set_domains(client, process)
-            self._manager.domains.forget({_name(group) for group in self._limited})
+        self._set_domains(self._manager.clients)
+        self._manager.domains.forget({_name(group) for group in self._limited})
         self._next = self._clock() + max(RECENT, SELDOM * found.took)
         if changed:
             for gpu in self._manager.gpus:
@@ -173,11 +167,14 @@ class ControlGroups:
                 whole=group in self._own_groups)
         return changed
 
-    def _set_domains(self, client: Client, process: _Process) -> None:
-        names = tuple(_name(group) for group in process.groups if group in self._limited)
-        if names != client.domains:
-            client.domains = names
-            client.gpu.scheduler.belongs(client.id, names)
+    def _set_domains(self, clients: Iterable[Client]) -> None:
+        for client in clients:
+            if (process := self._processes.get(client.peer.pid)) is None:
+                continue
+            names = tuple(_name(group) for group in process.groups if group in self._limited)
+            if names != client.domains:
+                client.domains = names
+                client.gpu.scheduler.belongs(client.id, names)
 
     def _read_again(self) -> None:
         self._due = False

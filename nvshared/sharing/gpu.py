@@ -374,7 +374,7 @@ class GPU:
         self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
         self.decision_time = 0          # us that the scheduler has taken for all events so far
         self._broken = False
-        self._disarm: Callable[[], None] | None = None
+        self._disarm: Callable[[], None] = lambda: None     # cancels the timer of the deadline
         self._news = False              # `changed` must be emitted after this event
         self._arm()
 
@@ -668,9 +668,7 @@ class GPU:
                 self.reported.emit(client, action)
 
     def _arm(self) -> None:
-        if self._disarm is not None:
-            self._disarm()
-            self._disarm = None
+        self._disarm()
         deadline = self.scheduler.deadline()
         if deadline is not None:
             self._disarm = self._timer(deadline, partial(self.tell, events.Tick()))

@@ -4,15 +4,19 @@
 Run-time changes override the configuration until they are reset. The state file keeps them.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.lanes import Run, here
+from nvshared.machine import host
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
@@ -28,7 +32,12 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import Moving
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import GIB, MILLISECOND, SECOND
+
+LATE = 60 * SECOND                      # clients joining later after the start cause no recount
+APART = SECOND                          # between recounts; each takes 0.1 s with 1,000 processes
+
+logger = logging.getLogger(__name__)
 
 
 class Manager:
@@ -223,3 +232,53 @@ class Manager:
     def _effective(self, uuid: str) -> Settings:
         overrides = self._overrides.get("", {}) | self._overrides.get(uuid, {})
         return replace(self._defaults.settings, **overrides)
+
+
+class SafeBudget:
+    """The host budget if none is configured: at start it is computed from the free host memory.
+
+    It is computed again ("recount") once an earlier daemon's clients have reported their memory,
+    and when a client joins within LATE: later, it could choose the time. No recount shrinks it."""
+
+    def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
+        self.bytes = host.safe_budget()
+        self._clock, self._timer, self._run = clock, timer, run
+        self._until = clock() + LATE
+        self._next = clock()            # earliest time of the next recount
+        self._due = False
+
+    def follow(self, manager: Manager) -> None:
+        self._manager = manager
+        # Recount in this thread, so that it is done before any client is refused.
+        manager.budget.gathered.connect(partial(self._recount, here))
+        manager.gpu_new.connect(lambda gpu: gpu.client_new.connect(self._client_joined))
+
+    def _client_joined(self, client: Client) -> None:
+        late = not self._manager.budget.shared.gathering and self._clock() < self._until
+        if late and _swapped(client) and not self._due:
+            self._due = True
+            if self._clock() >= self._next:
+                self._recount(self._run)
+            else:
+                self._timer(self._next, partial(self._recount, self._run))
+
+    def _recount(self, run: Run) -> None:
+        self._due = False
+        self._next = self._clock() + APART
+        held: Counter[int] = Counter()
+        for client in self._manager.clients:
+            held[client.peer.pid] += _swapped(client)
+        held = +held                    # without processes that hold nothing
+        if held:
+            run(self, partial(host.safe_budget, held), self._recounted)
+
+    def _recounted(self, more: int | None) -> None:
+        if more is not None and more > self.bytes:
+            self.bytes = more
+            self._manager.set_safe_budget(more)
+            logger.debug("with what programs hold already, %.1f GiB is safe to take", more / GIB)
+
+
+def _swapped(client: Client) -> int:
+    """The bytes of host memory that a client holds, by its reports."""
+    return client.memory.host + client.memory.beyond + client.context

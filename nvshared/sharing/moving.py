@@ -448,8 +448,7 @@ def _require(client: Client) -> None:
 
 
 async def _settle(client: Client) -> None:
-    await _poll(
-        None, lambda: client.parking not in (PARKING, RESTORING) or not _is_there(client))
+    await _poll(None, lambda: client.parking not in (PARKING, RESTORING) or not _is_there(client))
     _require(client)
 
 

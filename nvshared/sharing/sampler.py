@@ -38,7 +38,7 @@ class _Watch:
     queried_at: int = -FRESH            # time of the last query
     waiting: list[Callable[[], None]] = field(default_factory=list)     # to call after the query
     failures: int = 0                   # failed queries in a row
-    disarm: Callable[[], None] | None = None    # cancels the next scheduled query
+    disarm: Callable[[], None] = lambda: None   # cancels the next scheduled query
     overdue: Sequence[Callable[[], None]] = ()  # functions to cancel the query's timers
     occupied: dict[int, int] = field(default_factory=dict)      # gpu.occupied at the query's start
     still: bool = False                 # at the query's start no order to a client was unanswered
@@ -93,8 +93,7 @@ class Sampler:
         gpu.request_sample = partial(self._request, watch)
 
     def _query_in(self, watch: _Watch, delay: int) -> None:
-        if watch.disarm is not None:
-            watch.disarm()
+        watch.disarm()
         watch.disarm = self._timer(self._clock() + delay, lambda: self._start_query(watch))
 
     def report(self, uuid: str, error: str) -> None:
@@ -116,9 +115,7 @@ class Sampler:
     def _start_query(self, watch: _Watch) -> None:
         if watch.in_flight or watch.gpu.lost:
             return
-        if watch.disarm is not None:
-            watch.disarm()
-            watch.disarm = None
+        watch.disarm()
         watch.in_flight, watch.queried_at = True, self._clock()
         watch.overdue = (
             self._timer(watch.queried_at + PATIENCE, partial(

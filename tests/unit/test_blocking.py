@@ -24,7 +24,7 @@ ALLOWED = {
     ("sharing/control_groups.py", "__init__"): "of the daemon itself, at its start",
     ("sharing/control_groups.py", "_read"): "in a lane",
     ("sharing/disk.py", "_measure"): "in a lane",
-    ("sharing/safebudget.py", "__init__"): "at the start",
+    ("sharing/manager.py", "__init__"): "at the start",
     ("sharing/unshared.py", "_identify"): "in a lane",
     ("sharing/unshared.py", "_open"): "in a lane",
     ("sharing/moving.py", "free_host_memory"): "in a lane",

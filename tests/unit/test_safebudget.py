@@ -11,8 +11,7 @@ from nvshared.quantity import Amount
 from nvshared.scheduler.events import BudgetChanged, CommitAsked, Event, Memory, MemoryChanged
 from nvshared.settings.config import Config
 from nvshared.settings.defaults import Defaults, derive
-from nvshared.sharing.manager import Manager
-from nvshared.sharing.safebudget import SafeBudget
+from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import FACTS, OTHER, Noted, Time, joined
 
