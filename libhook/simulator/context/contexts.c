@@ -47,7 +47,7 @@ static CUresult context_enliven(struct context *context, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* The context is not started yet. */
+/* Creates a context, which context_enliven() must start. */
 static struct context *context_make(struct device *device, bool primary)
 {
     struct context *context = checked(calloc(1, sizeof *context));
@@ -256,7 +256,7 @@ FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device
 FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
         release(device, CUDA_ERROR_INVALID_CONTEXT))
 
-/* Threads that have retained the context keep it unless `forget`, without memory. */
+/* Ends the context's work and memory. The retains of the program still count unless `forget`. */
 static CUresult reset(CUdevice ordinal, bool forget)
 {
     FIND_DEVICE(ordinal);

@@ -30,7 +30,7 @@ struct captures {
 extern struct captures captures;
 extern __thread CUstreamCaptureMode capture_thread_mode;
 
-/* For an unsafe call of the calling thread. Returns an error after it has invalidated captures. */
+/* Called before a call that captures may forbid. If any does, invalidates it, returns the error. */
 CUresult capture_prohibits(void);
 
 /* engine_lock is held. NULL and false: the capture has ended. */

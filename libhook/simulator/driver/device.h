@@ -21,7 +21,7 @@ struct device {
     struct pool *default_pool, *current_pool;
 };
 
-/* Return an error from the calling function: `error` if the condition holds, the call's error. */
+/* FAIL_IF returns `error` from the calling function if the condition holds, TRY a call's error. */
 #define FAIL_IF(condition, error)                                                        \
     do {                                                                                 \
         if (condition)                                                                   \
@@ -41,7 +41,7 @@ struct device {
 #define FIND_DEVICE(ordinal)                                                             \
     FIND(struct device, device, device_at(ordinal), CUDA_ERROR_INVALID_DEVICE)
 
-/* Stores a result that the program may not want. */
+/* Stores `value`, unless the program passes NULL as the pointer. */
 #define GIVE_IF(pointer, value)                                                          \
     do {                                                                                 \
         if ((pointer) != NULL)                                                           \

@@ -7,8 +7,8 @@
 #include "driver/entry.h"
 #include "space/space.h"
 
-/* Not checked by TSan: kernels that a program orders itself, as by a flag in memory, do not
- * race. */
+/* Not checked by TSan, which does not know how a program orders its kernels, as by a flag in
+ * device memory. */
 #define DEVICE_CODE __attribute__((no_sanitize("thread")))
 #define PIECE ((size_t)128 << 10)    /* bytes per step; between two steps mappings may change */
 

@@ -38,8 +38,8 @@ struct kernel {
     /* `doomed` becomes true when memory is unmapped that the kernel accesses. */
     CUresult (*run)(struct device *device, const uint64_t *arguments,
                     const _Atomic bool *doomed);
-    /* For each pointer parameter: bytes of an element, and the parameter with their number;
-     * -1: one. */
+    /* For each pointer parameter: bytes of an element, and the index of the parameter that has the
+     * number of elements; -1: one element. */
     struct {
         int count;
         size_t bytes;

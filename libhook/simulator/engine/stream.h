@@ -44,7 +44,7 @@ void stream_add_implicit(struct stream *stream, struct position **list, size_t *
 
 bool stream_reached(const struct position *position);
 
-/* The ends of all streams of the context and its green contexts. The caller frees the list with
- * its references. */
+/* The ends of all streams of the context and its green contexts. The caller frees the list by
+ * positions_drop(). */
 struct position *context_positions(struct context *context, size_t *count);
 void positions_drop(struct position *positions, size_t count);

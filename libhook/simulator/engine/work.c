@@ -13,7 +13,7 @@
 
 #define PIECE ((size_t)1 << 20)      /* bytes per step; between two steps mappings may change */
 
-/* The host address for the copy engine of the stream's device, or of the memory's device. */
+/* The host address for the copy engine of `side->device` or, if that is NULL, of `device`. */
 static char *resolve(const struct side *side, struct device *device, CUdeviceptr address,
                      enum access access, size_t *size)
 {

@@ -74,7 +74,7 @@ static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Adds a node, unless `result`, of the conversion of its parameters, is an error. */
+/* Adds a node, unless converting the node's parameters to `work` has failed with `result`. */
 static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *after,
                     size_t count, CUresult result, const struct work *work)
 {

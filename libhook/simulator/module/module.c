@@ -305,8 +305,8 @@ API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t 
 
 /* Launches: converts the arguments of all launch functions to one kind of work. */
 
-/* Reads `extra`: pairs of names and values up to an end mark, with the address and the size of a
- * buffer. */
+/* Reads `extra` of cuLaunchKernel: pairs of names and values up to CU_LAUNCH_PARAM_END, which give
+ * the address and the size of a buffer with the arguments. */
 static CUresult from_extra(void *const *extra, const struct kernel *kernel, uint64_t *arguments)
 {
     const void *buffer = NULL;

@@ -109,14 +109,14 @@ uint64_t size_setting(const char *name, uint64_t otherwise)
     return (uint64_t)value << shift;
 }
 
-/* The lock of a slot: one byte after the end of the file. */
+/* The file lock of a slot: a byte behind the file's end, by the slot's index. */
 static struct flock slot_lock(int index)
 {
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET,
                           .l_start = (off_t)sizeof(struct shared) + index, .l_len = 1};
 }
 
-/* The program may have closed the descriptor, and opened another file with its number. */
+/* False: the program has closed the descriptor, or opened another file with its number. */
 static bool file_is_there(void)
 {
     struct stat status;
@@ -144,7 +144,7 @@ int shared_file(uint64_t id, bool first)
     return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (first ? O_CREAT | O_TRUNC : 0), 0600);
 }
 
-/* The lock on the descriptor lasts as long as any copy of it is open. */
+/* Opens an exported allocation's file with a lock, which lasts until all copies are closed. */
 int shared_descriptor(uint64_t id)
 {
     int file = shared_file(id, false);
@@ -593,7 +593,7 @@ static void enter_state(struct slot *slot, enum shared_life state)
     syscall(SYS_futex, &slot->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* The slot of a process in that state; NULL: *result says why. The lock is held. */
+/* The slot of a process in the state `from`; NULL: *result is the reason. The lock is held. */
 static struct slot *slot_in(struct shared *map, pid_t pid, enum shared_life from,
                             enum shared_step *result)
 {

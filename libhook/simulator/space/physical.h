@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Physical memory, as cuMemCreate allocates it: host memory at an address that only the
- * simulator knows. A piece never written gets garbage when it is first read, so unused memory
- * costs none. */
+ * simulator knows. A piece never written gets garbage when it is first read, so unused device
+ * memory costs no host memory. */
 #pragma once
 
 #include <pthread.h>

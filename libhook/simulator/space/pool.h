@@ -16,7 +16,7 @@ struct pool {
     struct kept *kept;               /* protected by allocations_lock, as all fields */
     uint64_t threshold, maximum;
     uint64_t reserved, reserved_high, used, used_high;
-    uint64_t lost;  /* freed by cuMemFree: the driver counts these bytes as used for ever */
+    uint64_t lost;  /* bytes freed by cuMemFree, which the driver never stops to count as used */
     CUmemAllocationHandleType handle_types;
     int reuse[3];
     uint32_t readers;                /* a bit for each other device that has access */

@@ -40,7 +40,7 @@ MEMORY_OP(cuStreamWaitValue64_v2, cuuint64_t, WORK_WAIT_VALUE, 8)
 
 #define BATCH 256
 
-/* Converts one operation of a batch. False: there is no such operation. */
+/* Converts one operation of a batch to `work`. False: the kind of operation does not exist. */
 static bool convert(const CUstreamBatchMemOpParams *operation, struct work *work)
 {
     switch (operation->operation) {

@@ -148,7 +148,7 @@ static unsigned index_of(const struct block *block)
     return index;
 }
 
-/* Only the random test uses contents, with few blocks. */
+/* Whether content_read() compares contents[]; false: each block counts as changed in each turn. */
 static bool contents_matter;
 
 bool content_read(struct client *client, struct block *const *blocks, size_t count)
@@ -183,7 +183,7 @@ int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
 }
 CUresult context_error(CUcontext context) { return CUDA_SUCCESS; }
 
-/* Host memory is addresses only. */
+/* Host memory of this double consists of addresses without pages. */
 int madvise(void *memory, size_t size, int advice)
 {
     if (advice != MADV_POPULATE_WRITE)

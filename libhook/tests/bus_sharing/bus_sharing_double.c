@@ -20,7 +20,7 @@ SEEN bool capturing;
 SEEN unsigned sent = 0, flags, woken; /* number of reports; flags of the last one; wake-ups */
 static struct client one = { .index = 3 };
 
-/* Bytes that another thread copies after the next look at the clock. */
+/* Bytes that another thread copies right after the next call of now_microseconds(). */
 SEEN _Atomic uint64_t meanwhile;
 
 uint64_t now_microseconds(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What drain.c, capture.c and contexts.c call: a driver that never ends its work and counts the
- * events of each context. A context is its number.
+ * The functions that drain.c, capture.c and contexts.c call: a driver that never ends its work and
+ * counts the events of each context. A context's handle is its number.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

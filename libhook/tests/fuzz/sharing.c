@@ -93,8 +93,8 @@ static void begin(void)
     before.card = card_in_use();
 }
 
-/* Waits until nothing of the clients is left. The hook drops them a moment later, also those
- * from before the first run, so there may be fewer than at the beginning. */
+/* Waits until the hook has dropped all clients that have left. Clients from before the first run
+ * are dropped, too, so fewer files and threads may be open than at the beginning. */
 static void settle(void)
 {
     for (int waited = 0;; waited++) {

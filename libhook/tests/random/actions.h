@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The actions of a sequence with their weights. Each frees what no later action can find.
+ * The actions of a sequence with their weights. Each action frees its objects, except blocks and
+ * streams, which later actions find in blocks.h.
  *
  * This table and every call of roll() decide the sequence of a seed. A card's results for some
  * seeds are recorded in answers/, and the simulator must return the same results: after any

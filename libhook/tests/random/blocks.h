@@ -53,10 +53,10 @@ struct lane {
 };
 
 void blocks_begin(void);
-/* A random block. NULL: there is no block, or no slot is free. */
+/* A random block. NULL: there is no block. */
 struct block *block_any(void);
-struct block *block_of_device(void); /* no host memory */
-struct block *block_of_kind(enum kind kind); /* after some rolls NULL, even if there is one */
+struct block *block_of_device(void); /* as block_any(), but no host memory */
+struct block *block_of_kind(enum kind kind); /* NULL: BLOCKS random tries found no such block */
 /* Names the new block in the line of the call that allocated it. */
 struct block *block_new(enum kind kind, size_t size, CUdeviceptr address);
 void block_gone(struct block *block);
@@ -68,7 +68,7 @@ void block_fill(struct block *block);
 void block_read(struct block *block);
 void block_free(struct block *block);        /* by the function for its kind */
 
-/* A random place in the block, before its last byte's end and aligned to `grain`. */
+/* A random place within the block, aligned to `grain`. */
 struct place place_in(const struct block *block, size_t grain);
 struct place place_at(const struct block *block, size_t offset);
 void block_enter(struct block *block, CUstream stream);

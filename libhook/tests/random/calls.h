@@ -35,7 +35,7 @@ void call_begins(size_t index, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 CUresult call_ends(CUresult result);
 
-/* Calls, unless this driver lacks the function; its arguments as text come last. */
+/* Calls the driver's function, if the driver has it. The last arguments print the call's. */
 #define DO(name, arguments, ...) \
     (call_begins(offsetof(struct driver, name) / sizeof(void (*)(void)), #name, __VA_ARGS__), \
      call_ends(cu.name != NULL ? cu.name arguments : CUDA_ERROR_NOT_FOUND))
@@ -61,7 +61,7 @@ void tell_exception(enum exception exception);
 /* Replaces also the result of the last call by the reason. */
 void excuse_result(enum exception exception);
 
-/* Dice. What a sequence does depends on its seed alone, never on what the driver answers. */
+/* Pseudo-random numbers. A sequence's calls depend on its seed alone, never on the results. */
 void dice_seed(uint64_t seed);
 uint64_t roll(uint64_t sides);       /* 0 to sides - 1 */
 

@@ -4,7 +4,7 @@
 
 static CUresult create(CUcontext *made)
 {
-    /* Not the first version: where the driver does not say that there is no memory, it crashes. */
+    /* Not cuCtxCreate: where other versions return out of memory, the first version crashes. */
     switch (roll(4)) {
     case 0:
     case 1:
@@ -115,7 +115,7 @@ void reset_context(void)
     }
 }
 
-/* A module of its own, with work of its own. */
+/* Loads a module with a variable, fills and reads the variable, and unloads the module. */
 void use_module(void)
 {
     static const char image[] =

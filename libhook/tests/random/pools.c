@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in the order of streams, from the device's pool and from the program's own. */
+/* Stream-ordered allocation, from the device's default pool and from a pool of the program. */
 #include "actions.h"
 
 static CUmemoryPool own, standard;

@@ -183,7 +183,8 @@ void ask_card(void)
     }
 }
 
-/* Exports memory to no process: compares whether export works and own handles are refused. */
+/* Exports memory and closes the export: compares whether exporting works, and whether this process
+ * may not open its own IPC handle. */
 void share(void)
 {
     struct block *block = block_any();
