@@ -51,7 +51,7 @@ SAMPLE = Sample(memory_used=40 * GIB, utilisation=0.97, temperature=61, power=41
 
 class PrivateBus:
     def __init__(self, folder: Path, own: str = '<allow own="*"/>') -> None:
-        self.folder = folder            # also for files of services that the bus may start
+        self.folder = folder            # of the bus's socket and files, and of service files
         self._socket = folder / "bus"
         self._configuration = folder / "bus.conf"
         self._configuration.write_text(CONFIGURATION.format(

@@ -82,7 +82,7 @@ async def test_dbus_signal_propertieschanged_has_the_new_values_of_changed_prope
     await other.watch()
     manager.set_tq(9 * SECOND)
     manager.set_tq(30 * SECOND)
-    assert await announced(publication, other) == []        # the value is as before
+    assert await announced(publication, other) == []        # unchanged: no signal
     manager.set_tq(9 * SECOND)
     manager.set_anti_thrash("on", manager.gpus[1])
     found = await announced(publication, other)

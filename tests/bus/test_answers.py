@@ -107,7 +107,7 @@ async def test_dbus_calls_with_queued_replies_are_refused_when_the_daemon_stops(
     for _ in range(3):
         bus.take(a_call(":1.1"))
     await library.close()
-    assert len(bus.refused) == 2        # all but the first: its reply is being sent
+    assert len(bus.refused) == 2        # the first call is not refused: its reply is being sent
     assert {message.error_name for message in bus.refused} == {NotRunning.bus_name}
 
 

@@ -135,7 +135,7 @@ async def test_dbus_call_with_a_wrong_value_is_refused_with_that_value(
     name, sentence = refusal(await other.call(member, signature, body))
     assert name == error
     assert words in sentence
-    assert not caplog.records           # what a caller got wrong is no event for the journal
+    assert not caplog.records           # a caller's mistake is not written to the journal
 
 
 @pytest.mark.parametrize(("path", "interface", "member", "body", "error"), [

@@ -115,7 +115,7 @@ async def test_top_fits_terminals_of_all_sizes_and_is_redrawn_when_the_window_is
             if width == 20:
                 await tmux.until("top needs 40", "columns")
                 continue
-            # Nothing has scrolled.
+            # The screen has not scrolled.
             seen = await tmux.until("4000001", "running", "4000002", "waiting", "9m",
                                     first="╭─ GPU 0 ", last="? help")
             assert len(seen) == height

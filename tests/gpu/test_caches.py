@@ -12,7 +12,7 @@ from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 
 # The program holds 20 GiB and uses 10. Even 10 GiB do not fit beside the rival's 48 GiB.
 RIVAL_GIB, CAPACITY = 48, "56GiB"
-STEPS = {"torch": "160", "cupy": "640"}         # which take about as long
+STEPS = {"torch": "160", "cupy": "640"}         # numbers of steps that take about equally long
 
 
 def after_its_peak(trace: Sequence[Line]) -> Sequence[Line]:

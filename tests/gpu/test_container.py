@@ -18,10 +18,10 @@ from bench.trace import summary
 
 WORKLOAD = LIBRARY.with_name("nvshare-workload")
 INSIDE = "/usr/lib/nvshare"
-# Beside libcuda.so.1: what NVIDIA's container toolkit brings for computing.
+# The libraries beside libcuda.so.1 that NVIDIA's container toolkit mounts for compute programs.
 DRIVER = ("libcuda.so*", "libnvidia-ptxjitcompiler.so*", "libnvidia-nvvm*", "libnvidia-gpucomp.so*")
 
-# $1: the root, $2: the socket's folder; then a command. What is mounted goes with the namespace.
+# $1: the root, $2: the socket's folder; then a command. The mounts end with the mount namespace.
 ENTER = f"""
 set -e
 root=$1 socket=$2; shift 2
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, tmp_path / path.relative_to("/"))
     (tmp_path / "etc/ld.so.preload").write_text(f"{INSIDE}/{LIBRARY.name}\n")
-    for path in (tmp_path, *tmp_path.parents[:2]):      # nobody may go in
+    for path in (tmp_path, *tmp_path.parents[:2]):      # user nobody must be able to enter
         path.chmod(path.stat().st_mode | 0o055)
     return tmp_path
 

@@ -29,7 +29,7 @@ HANDED_OVER = {
     **{how: body for how, body in every.PROGRAMS.items() if not how.startswith("for ")},
     **green.HANDED_OVER,
 }
-UNTIL_OTHERS_WANT = 10                  # seconds, until they have contexts
+UNTIL_OTHERS_WANT = 10                  # seconds within which other programs create contexts
 
 
 def said(body: str, **environment: str) -> str:

@@ -19,7 +19,7 @@ from tests.gpu.test_sharing import Record
 from tests.integration.programs import PRELUDE
 from tests.integration.test_dependent_work import CALLS, DEPENDENT, EXPORTS, WORK
 
-# Some calls wait for the work without the library, too: then it ends by itself.
+# Some calls wait for the work even without the library, so the work ends after this time, in s.
 DRIVER_PATIENCE_S = 4
 LATER_THAN_A_STOP_S = 1.0
 ROUNDS = f'''
@@ -82,7 +82,7 @@ RIVAL = PRELUDE + '''
 import select
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), 900 * MIB)
-data = noise(64 * MIB)                   # of what it has, for all of it takes long
+data = noise(64 * MIB)                   # a part of its memory, as the whole takes long
 put(address, data)
 while not select.select([sys.stdin], [], [], 0)[0]:
     call("cuMemsetD8_v2", address.value + len(data), c_uint(1), 64 * MIB)

@@ -22,7 +22,7 @@ KINDS = {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
     "torch.multiprocessing": (
         program("torch_share", "--gib", "3", "--private-gib", "6", "--steps", "60"), 10, {}),
-    # Far less than the card has: it is sent away, never left to faults.
+    # Far less than the card's memory: evicted by prefetches, not by page faults.
     "managed memory": (program("managed", "--gib", "12", "--steps", "400"), 12, {}),
     "larger than the card, and a competitor": (
         program("cupy_steps", "--gib", "24", "--steps", "120"), 12,

@@ -28,7 +28,7 @@ OPTIONS = {
     "compute-sanitizer": ("--tool", "memcheck", "--error-exitcode", "9"),
     "ncu": ("--launch-count", "4"),
 }
-# What shows that the tool has seen the program through.
+# Output by which each tool shows that it has watched the program until its end.
 SEEN = {"compute-sanitizer": "ERROR SUMMARY: 0 errors", "ncu": "Duration"}
 
 

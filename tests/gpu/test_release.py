@@ -14,7 +14,7 @@ def test_inference_engines_that_free_memory_in_pauses_compute_the_same_as_alone(
 ) -> None:
     commands = [program("torch_engine", "--gib", "12", "--seed", str(seed)) for seed in (1, 2)]
     alone = [run([command])[0] for command in commands]
-    # So long that no turn ends but by a release, or by idleness.
+    # With this long quantum, turns end only by a release or by idleness.
     with sharing("--tq", "1000", "--capacity", "20GiB", *BUDGET) as daemon:
         together = run(
             [[*command, "--saver"] for command in commands], {**daemon.environment, **ADAPTERS})

@@ -44,7 +44,7 @@ def test_program_with_unusual_resources_computes_right_results_beside_another_cl
     program = compiled(tmp_path, *LINKED, source=SOURCE.with_name("resources.c"))
     if what == "no-thread" and ended(program, what, tmp_path)[0] != 0:
         pytest.skip("the driver itself needs threads")
-    # "threads" shares its memory, which stays.
+    # The case "threads" exports memory, which is therefore pinned.
     capacity = "1GiB" if what == "threads" else "930MiB"
     with sharing("--tq", "500ms", "--capacity", capacity) as daemon, \
             rival([sys.executable, "-c", RIVAL], daemon.environment) as other:

@@ -14,7 +14,7 @@ from bench.trace import summary
 Record = Callable[[str, dict[str, Any]], None]
 # JAX would take three quarters of the card at its start.
 JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-# What the host of the tests can spare; MemTotal may grow with use in a virtual machine.
+# Host memory that the test machine can spare: a virtual machine's MemTotal may grow with use.
 BUDGET = ("--swap-budget", "108GiB")
 
 

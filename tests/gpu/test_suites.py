@@ -25,11 +25,11 @@ from tests.gpu.test_sharing import BUDGET, JAX, Record, check, competitor
 COUNTS = {"operators": 250, "primitives": 150, "numba": 100}
 NEEDS = {
     "operators": "torch",
-    "primitives": "absl",               # which JAX itself does without, but not its harnesses
+    "primitives": "absl",               # JAX's test harnesses need absl, JAX does not
     "numba": "numba_cuda",
 }
 BALLAST, RIVAL = 6, 14                  # GiB; with any further memory they do not fit into 20 GiB
-# The same in every run, whatever the processes before it have left of work spaces and choices.
+# Makes results equal in all runs: fixed workspaces, and no choice of kernels by autotuning.
 SETTLED = {**JAX, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 LIMIT = 500.0                           # seconds for a run
 

@@ -60,7 +60,7 @@ def test_two_trainings_take_turns_on_both_cards(record: Record) -> None:
         for name, port in (("one", "29518"), ("other", "29519"))
     ]
     alone = run([gangs[0]])
-    # Three times 1.25 GiB and NCCL's buffers: one fits beside both contexts, two do not.
+    # A program has 3 * 1.25 GiB and NCCL's buffers: one fits beside two contexts, two do not.
     with sharing("--tq", "1s", "--capacity", "8GiB", *BUDGET) as daemon:
         together = run(gangs, daemon.environment, limit=400)
         trace = daemon.trace()

@@ -16,7 +16,7 @@ from tests.integration.programs import PRELUDE
 from tests.integration.test_broken import AWAY
 from tests.integration.test_undrainable import ABANDONED, ENDLESS, ENDS
 
-LONG = 120                              # seconds; four drains in vain take twenty-two
+LONG = 120                              # seconds; four drains that give up take 22
 
 
 def begun(body: str, **environment: str) -> subprocess.Popen[str]:

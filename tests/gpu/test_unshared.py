@@ -13,7 +13,7 @@ from bench.harness import program, rival, run, sharing
 from bench.trace import summary
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 
-NOBODY = 65534                          # the rule names this user: programs of others stay as is
+NOBODY = 65534                          # the rule applies to programs of this user only
 RULE = "[gpu]\ntq = 1s\ncapacity = 20GiB\n[tenant user:nobody]\nunshared = checkpoint\n"
 RIVAL = 14                              # GiB, which do not fit beside the training's 8
 

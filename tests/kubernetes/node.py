@@ -158,7 +158,7 @@ class Node(Container):
     def __init__(
         self, tree: Path, programs: Mapping[str, Path], runtime: Mapping[str, Path]
     ) -> None:
-        # In memory, beside what is written elsewhere: no overlay can be upon an overlay.
+        # These folders are tmpfs: containerd's overlays cannot lie on the container's overlay.
         kept = [f"/var/lib/{name}" for name in ("containerd", "kubelet", "etcd")]
         self.options = " ".join((
             "--capability=all", "--system-call-filter='@keyring bpf perf_event_open'",

@@ -195,7 +195,7 @@ class TestClaims:
         made = cluster.get("resourceclaim", status["resourceClaimName"])
         (result,) = made["status"]["allocation"]["devices"]["results"]
         assert result["driver"] == DRIVER
-        assert cluster.terms("one") == {}       # what was not claimed is not limited
+        assert cluster.terms("one") == {}       # the claim named no capacity, so no limit is set
         cluster.finish("one", "two")
 
     def test_claim_waits_for_nvshared_and_kubelet_shows_the_health_of_its_device(

@@ -27,7 +27,7 @@ KINDS = ",".join((
 EVENTS = "/api/v1/namespaces/default/events"
 # Without a kube-proxy, pods connect to the API server's own address.
 SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
-# kubectl would read the pod before.
+# Not kubectl, which would first read the pod and fail.
 SEND = """
 import ssl, sys, urllib.error, urllib.request
 authority, method, url, token, body = sys.argv[1:]

@@ -101,7 +101,7 @@ def test_pod_created_during_an_update_starts_afterwards(there: Cluster) -> None:
                 "others have seen it")
     names = [f"during{number}" for number in range(4)]
     there.apply(*map(pod, names))
-    # A scheduler that is slow to see it would bind them still, and the update would lose them.
+    # A scheduler that has not seen the taint yet would bind pods, which the update would lose.
     there.until(lambda: all(
         one["reason"] == "Unschedulable" for name in names
         for one in there.get("pod", name)["status"].get("conditions", [{"reason": ""}])),

@@ -30,8 +30,8 @@ CONFIG = "/etc/jupyterhub/jupyterhub_config.py"
 BROWSER = "/usr/local/lib/browser.py"
 KERNELS = "/usr/local/lib/kernels.ptx"
 
-# The first cell of each notebook. What computes is exact, so that any wrong word shows; looking
-# at one word in SOME is enough, for no page or block is left out.
+# The first cell of each notebook. Its kernels compute integers, so any wrong word shows. The cell
+# compares one word in SOME, which includes words of each page and each block.
 FIRST = PRELUDE + f'''
 module, words, SOME = c_void_p(), c_uint64(), 509
 with open("{KERNELS}", "rb") as file:

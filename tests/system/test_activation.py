@@ -11,7 +11,7 @@ from tests.system.container import Container
 
 BROKEN = "/etc/nvshare/nvshared.conf.d/broken.conf"
 DROP_INS = [f"/etc/systemd/system/nvshared.service.d/{name}.conf" for name in ("limit", "crash")]
-TRIES = 10                              # of which a minute had room, before
+TRIES = 10                              # more starts than systemd once allowed in a minute
 WAY_OUT = ("systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
 
 

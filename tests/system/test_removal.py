@@ -58,7 +58,7 @@ def test_package_removal_removes_only_the_library_from_ld_so_preload(
         if left is not None:
             assert machine.output("stat", "--format=%a", LIST) == "640"
         if written == LINK:
-            break                       # which leads nowhere from now on
+            break                       # a broken link after the removal
     machine.run("dpkg", "--remove", "libnvshare")
     assert machine.run("/bin/true").stderr == ""
     machine.run("rm", "-f", LIST)
@@ -112,7 +112,7 @@ def test_package_removal_while_programs_run_succeeds_or_names_the_command_to_sto
     assert done.returncode != 124, said
     if done.returncode:
         assert "To remove nvshared nevertheless, stop it first: systemctl stop nvshared" in said
-        # What is wanted of it stays "deinstall", as dpkg has it for any package that refuses.
+        # dpkg keeps "deinstall" as the wanted state, as for any package that refuses removal.
         assert occupied.output(
             "dpkg-query", "-W", "-f", "${db:Status-Status}", "nvshared") == "installed"
         occupied.run("timeout", "60", "systemctl", "stop", "nvshared")

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-WORDS = 1 << 26                         # of eight bytes: half a GiB in each array
+WORDS = 1 << 26                         # words of eight bytes in each array: half a GiB
 STEP = """
 extern "C" __global__ void step(unsigned long long *x, unsigned long long n, unsigned long long s) {
     unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;

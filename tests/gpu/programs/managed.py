@@ -18,7 +18,7 @@ extern "C" __global__ void step(unsigned long long *x, unsigned long long n, uns
         x[i] = (x[i] ^ (x[i] >> 29)) * 0xBF58476D1CE4E5B9ull + s + i;
 }
 """
-WORDS = 1 << 26                         # of each array
+WORDS = 1 << 26                         # words of each array
 
 
 def view(array: cupy.ndarray) -> Any:
@@ -46,7 +46,7 @@ def main() -> int:
         if step % 8 == 0:
             cupy.cuda.Device().synchronize()
         if step % 40 == 0:
-            # A word of every page of the host in a sixteenth of one array.
+            # The host changes one word in each of its pages, in a sixteenth of one array.
             words = view(arrays[step // 40 % len(arrays)])[: WORDS // 16 : 512]
             words ^= numpy.uint64(step + 1)
     digest = hashlib.sha256()

@@ -59,7 +59,7 @@ def main() -> int:
         if saver:
             saver.pause("cache")
             saver.pause("weights")
-        time.sleep(0.3)                 # the other engine's phase begins
+        time.sleep(0.3)                 # meanwhile the other engine's phase begins
         if saver:
             saver.resume("weights")
             saver.resume("cache")

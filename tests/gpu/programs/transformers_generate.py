@@ -23,7 +23,7 @@ PROMPT, VOCABULARY = 32, 32_000         # tokens
 
 
 def model(gib: float, width: int) -> LlamaForCausalLM:
-    """As many layers of Llama's as fit."""
+    """A Llama model with as many layers as fit."""
     layer = 2 * width * width * (4 + 3 * 4)     # bytes: attention, and the wider part
     config = LlamaConfig(
         hidden_size=width, intermediate_size=4 * width, num_attention_heads=width // 128,

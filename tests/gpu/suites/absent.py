@@ -15,7 +15,7 @@ class _Absent(types.ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__path__ = []              # so that modules may be looked for in there
+        self.__path__ = []              # marks a package: imports search it for submodules
 
     def __getattr__(self, name: str) -> type[unittest.TestCase] | None:
         if name.startswith("__"):

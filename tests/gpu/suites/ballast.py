@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 WORD = 0x5AFE1E55
-CHUNK = 64 << 20                        # bytes that are looked at at a time
+CHUNK = 64 << 20                        # bytes that are compared at a time
 
 
 @dataclass(frozen=True, slots=True)

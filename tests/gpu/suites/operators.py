@@ -16,7 +16,7 @@ stand_in("expecttest")
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 SECOND = (torch.int32, torch.float16, torch.bfloat16, torch.bool, torch.complex64)
-# Of the sizes between which PyTorch's allocator tells small, larger and large ones apart.
+# Bytes: a size of each class (small to large) that PyTorch's allocator treats differently.
 STAINED = (512, 64 << 10, 1 << 20, 8 << 20, 32 << 20)
 
 
@@ -67,7 +67,7 @@ def stain(device: str, byte: int) -> None:
 
 
 def digest_of(operator: Any, dtype: torch.dtype, device: str) -> str:
-    """Of what it makes of all of its samples. Raises what the operator does."""
+    """Digest of the operator's results for all its samples. Raises the operator's exceptions."""
     digest = hashlib.sha256()
     backward = operator.supports_autograd and dtype in operator.supported_backward_dtypes(device)
     for sample in operator.sample_inputs(device, dtype, requires_grad=backward):
@@ -79,7 +79,7 @@ def digest_of(operator: Any, dtype: torch.dtype, device: str) -> str:
             try:
                 add(digest, [one for one in gradients(result, given) if one is not None])
             except RuntimeError as error:
-                # Some have none for what they were given; what they made of it still counts.
+                # Some operators have no gradient for these inputs: the error's text counts instead.
                 add(digest, first_line(str(error)))
     return digest.hexdigest()
 
@@ -99,6 +99,6 @@ def run(count: int, device: str, byte: int) -> Iterator[Outcome]:
         torch.manual_seed(zlib.crc32(name.encode()))
         try:
             yield Outcome(name, "passed", digest=digest_of(operator, dtype, device))
-        # Any error counts: it has to be the same under the library.
+        # Any exception is an outcome: it must be the same with the library.
         except Exception as error:
             yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))

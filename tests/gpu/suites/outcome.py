@@ -22,7 +22,7 @@ class Outcome:
 
     name: str
     outcome: Kind
-    reason: str = ""                    # the first line of why it failed or was skipped
+    reason: str = ""                    # first line of the failure or of the reason to skip
     digest: str = ""                    # digest of all computed results; empty if unknown
 
     def line(self) -> str:
@@ -62,11 +62,11 @@ def chosen(names: Iterable[str], count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of a run under the library with two without."""
+    """Compares a run with the library and two runs without."""
 
-    compared: int                       # tests whose outcome was the same in all three
-    unsettled: tuple[str, ...]          # whose data, or outcome, differed without the library
-    differences: tuple[str, ...]        # for people: test, without the library, with it
+    compared: int                       # number of tests with the same outcome in all runs
+    unsettled: tuple[str, ...]          # tests that differed between runs without the library
+    differences: tuple[str, ...]        # texts: test, outcome without and with the library
 
     @staticmethod
     def of(alone: Sequence[Mapping[str, Outcome]], shared: Mapping[str, Outcome]) -> "Comparison":

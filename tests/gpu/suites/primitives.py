@@ -38,6 +38,6 @@ def run(count: int) -> Iterator[Outcome]:
     for name in chosen(tests, count):
         try:
             yield Outcome(name, "passed", digest=digest_of(tests[name]))
-        # Any error counts: it has to be the same under the library.
+        # Any exception is an outcome: it must be the same with the library.
         except Exception as error:
             yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))

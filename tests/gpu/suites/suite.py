@@ -80,7 +80,7 @@ def main() -> int:
     with options.output.open("w", encoding="utf-8") as file:
         for outcome in outcomes(options):
             file.write(outcome.line() + "\n")
-            file.flush()                # the last one is known even if the next ends the process
+            file.flush()                # the line is written even if the next test ends the process
             kinds[outcome.outcome] += 1
             everything.update(outcome.line().encode())
         if ballast is not None:

@@ -93,6 +93,6 @@ def run(package: str, count: int) -> Iterator[Outcome]:
     tests = found(package)
     for name in chosen(tests, count):
         result = _Result(name)
-        # Most suites are run class by class; what a class prepares is prepared for each test.
+        # Each test runs alone, so setUpClass() runs once for each test, not once for its class.
         unittest.TestSuite([tests[name]]).run(result)
         yield result.outcome
