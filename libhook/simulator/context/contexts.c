@@ -30,7 +30,6 @@ static CUresult context_enliven(struct context *context, unsigned flags)
     context->flags = flags | CU_CTX_MAP_HOST;    /* always set, as the driver reports it */
     context->id = atomic_fetch_add(&made, 1) + 1;
     context->attached = 0;
-    context->cache = CU_FUNC_CACHE_PREFER_NONE;
     memset(context->limits, 0, sizeof context->limits);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 8650752;
@@ -86,9 +85,6 @@ static void context_end(struct context *context)
             capture_leave(stream);
     context_wait(context);
     atomic_store(&context->alive, false);
-    if (context->gate.stream != NULL)
-        stream_drop(context->gate.stream);
-    context->gate.stream = NULL;
     for (struct stream *stream = context->streams, *next; stream != NULL; stream = next) {
         next = stream->next;
         if (!stream->destroyed)
@@ -210,7 +206,7 @@ static CUresult primary_retain(struct device *device)
     if (device->primary == NULL)
         device->primary = context_make(device, true);
     if (!atomic_load(&device->primary->alive))
-        TRY(context_enliven(device->primary, device->primary_flags));
+        TRY(context_enliven(device->primary, 0));
     device->retains++;
     return CUDA_SUCCESS;
 }
@@ -270,19 +266,6 @@ static CUresult reset(CUdevice ordinal, bool forget)
 FORWARD(cuDevicePrimaryCtxReset, (CUdevice device), ENTRY_INIT, reset(device, true))
 FORWARD(cuDevicePrimaryCtxReset_v2, (CUdevice device), ENTRY_INIT, reset(device, false))
 
-static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
-{
-    FIND_DEVICE(ordinal);
-    FAIL_IF((flags & ~0xffu) != 0, CUDA_ERROR_INVALID_VALUE);
-    LOCKED(context_lock);
-    device->primary_flags = flags;
-    if (device->primary != NULL)
-        device->primary->flags = flags | CU_CTX_MAP_HOST;
-    return CUDA_SUCCESS;
-}
-
-FORWARD_BOTH(cuDevicePrimaryCtxSetFlags, _v2, (CUdevice device, unsigned int flags), ENTRY_INIT,
-             set_primary_flags(device, flags))
 API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
 {
     ENTER(ENTRY_INIT);
@@ -290,7 +273,7 @@ API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *acti
     FAIL_IF(flags == NULL || active == NULL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
-    *flags = device->primary_flags;
+    *flags = 0;
     *active = device->primary != NULL && atomic_load(&device->primary->alive);
     return CUDA_SUCCESS;
 }
@@ -370,16 +353,6 @@ API(cuCtxSetLimit, CUlimit limit, size_t value)
 GETTER(cuCtxGetLimit, (size_t *value, CUlimit limit), ENTRY_CONTEXT, value, limit_check(limit),
        context_current()->limits[limit])
 
-GETTER(cuCtxGetCacheConfig, (CUfunc_cache *config), ENTRY_CONTEXT, config, CUDA_SUCCESS,
-       context_current()->cache)
-
-API(cuCtxSetCacheConfig, CUfunc_cache config)
-{
-    ENTER(ENTRY_CONTEXT);
-    context_current()->cache = config;
-    return CUDA_SUCCESS;
-}
-
 GETTER(cuCtxGetApiVersion, (CUcontext handle, unsigned int *version), ENTRY_INIT, version,
        context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS, 3020)
 
@@ -390,9 +363,6 @@ API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
     GIVE_IF(greatest, -5);
     return CUDA_SUCCESS;
 }
-
-FORWARD(cuProfilerStart, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
-FORWARD(cuProfilerStop, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
 
 API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
 {

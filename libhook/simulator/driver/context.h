@@ -42,11 +42,9 @@ struct context {
     unsigned long long id;
     unsigned attached;               /* calls of cuCtxAttach without cuCtxDetach */
     struct stream *legacy;           /* the NULL stream */
-    struct stream *recorder;         /* the operations of cuCtxRecordEvent and cuCtxWaitEvent */
-    struct position gate;            /* all later operations wait for it (cuCtxWaitEvent) */
+    struct stream *recorder;         /* the operations of cuCtxRecordEvent */
     struct stream *streams;          /* all streams of the context; protected by engine_lock */
     size_t limits[CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED + 1];
-    CUfunc_cache cache;
     struct context *next;            /* never freed, so that stale handles are recognised */
 };
 

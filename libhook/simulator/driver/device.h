@@ -16,7 +16,6 @@ struct device {
     int gpu;                         /* index as in shared_state.h and NVML */
     struct context *primary;         /* created at the first retain, never freed */
     int retains;
-    unsigned primary_flags;
     _Atomic uint32_t peers;          /* bit n: may access memory of device n */
     struct pool *default_pool, *current_pool;
 };

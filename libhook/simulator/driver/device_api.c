@@ -52,23 +52,6 @@ API(cuDeviceGetPCIBusId, char *text, int length, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-API(cuDeviceGetByPCIBusId, CUdevice *device, const char *text)
-{
-    ENTER(ENTRY_INIT);
-    unsigned domain = 0, bus, slot, function = 0;
-    FAIL_IF(device == NULL || text == NULL, CUDA_ERROR_INVALID_VALUE);
-    if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {
-        domain = 0;
-        FAIL_IF(sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2, CUDA_ERROR_INVALID_VALUE);
-    }
-    for (int i = 0; i < device_count(); i++)
-        if (domain == 0 && slot == 0 && bus == shared_pci_bus(device_at(i)->gpu)) {
-            *device = i;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_DEVICE;
-}
-
 GETTER(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), ENTRY_INIT, can,
        device_at(device) != NULL ? device_check(peer) : CUDA_ERROR_INVALID_DEVICE, device != peer)
 

@@ -137,8 +137,6 @@ uint64_t stream_queue(struct stream *stream, const struct work *works, size_t co
     for (size_t i = 0; i < after_count; i++)
         stream_add(&operation->after, &operation->after_count, after[i]);
     stream_add_implicit(stream, &operation->after, &operation->after_count);
-    if (stream->context->gate.stream != NULL && stream != stream->context->gate.stream)
-        stream_add(&operation->after, &operation->after_count, stream->context->gate);
     if (stream->last != NULL)
         stream->last->next = operation;
     else

@@ -231,7 +231,6 @@ CUresult work_run(struct context *context, const struct work *work,
     case WORK_NOTHING:
     case WORK_WAIT_EVENT:            /* the operation has waited for the position before */
     case WORK_GRAPH_MEMORY:          /* the memory exists as long as the graph */
-    case WORK_GRAPH:                 /* the nodes of the child graph follow as works of their own */
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNKNOWN;

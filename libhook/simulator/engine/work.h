@@ -8,12 +8,11 @@
 #include "engine/kernels.h"
 
 struct event;
-struct graph;
 struct graph_memory;
 
 enum work_kind {
     WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_CALLBACK, WORK_WRITE_VALUE,
-    WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_PREFETCH, WORK_GRAPH,
+    WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_PREFETCH,
     WORK_GRAPH_MEMORY,
 };
 
@@ -31,7 +30,6 @@ struct work {
         struct {
             const struct kernel *kernel;
             uint64_t arguments[KERNEL_ARGUMENTS];
-            CUfunction function;             /* for queries of graph nodes */
             unsigned grid[3], block[3];
         } launch;
         struct {
@@ -66,7 +64,6 @@ struct work {
         } prefetch;
         struct event *event;                 /* WORK_RECORD, WORK_WAIT_EVENT; a counted reference */
         CUdeviceptr freed;                   /* WORK_FREE: returned to its pool */
-        struct graph *child;                 /* WORK_GRAPH, in graphs only; owned by the node */
         struct graph_memory *memory;         /* WORK_GRAPH_MEMORY; a counted reference */
     };
 };
@@ -75,7 +72,7 @@ struct work {
 CUresult work_run(struct context *context, const struct work *work,
                   const _Atomic bool *doomed);
 
-/* Take and drop references of the work; a child graph belongs to its node. engine_lock is held. */
+/* Take and drop references of the work. engine_lock is held. */
 void work_hold(const struct work *work);
 void work_drop(const struct work *work);
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executable graphs: the nodes of a graph in an order that respects all dependencies, with child
- * graphs replaced by their nodes. A launch is one operation in its stream, which executes the nodes
- * one after the other.
+ * Executable graphs: the nodes of a graph in the order of their creation. A launch is one operation
+ * in its stream, which executes the nodes one after the other.
  */
 #include "graph/exec.h"
 
@@ -13,38 +12,15 @@
 #include "engine/event.h"
 #include "engine/queue.h"
 
-static void append(struct graph_exec *exec, const struct node *node)
+static void copy_steps(struct graph_exec *exec, const struct graph *graph)
 {
-    exec->steps = checked(realloc(exec->steps, (exec->count + 1) * sizeof *exec->steps));
-    exec->steps[exec->count++] = (struct step){node, node->type, node->work, true};
-    work_hold(&node->work);
-}
-
-/* Appends the graph's nodes in order. False: the dependencies form a cycle. */
-static bool flatten(struct graph_exec *exec, const struct graph *graph)
-{
-    bool *placed = checked(calloc(graph->count + 1, sizeof *placed));
-    size_t left = graph->count;
-    for (bool any = true; any && left > 0;) {
-        any = false;
-        for (size_t i = 0; i < graph->count; i++) {
-            const struct node *node = graph->nodes[i];
-            bool ready = !placed[i];
-            for (size_t j = 0; j < node->after_count && ready; j++)
-                for (size_t k = 0; k < graph->count && ready; k++)
-                    ready = graph->nodes[k] != node->after[j] || placed[k];
-            if (!ready)
-                continue;
-            if (node->work.kind == WORK_GRAPH && !flatten(exec, node->work.child))
-                break;
-            if (node->work.kind != WORK_GRAPH)
-                append(exec, node);
-            placed[i] = any = true;
-            left--;
-        }
+    exec->steps = checked(calloc(graph->count + 1, sizeof *exec->steps));
+    exec->count = graph->count;
+    for (size_t i = 0; i < graph->count; i++) {
+        const struct node *node = graph->nodes[i];
+        exec->steps[i] = (struct step){node, node->type, node->work};
+        work_hold(&node->work);
     }
-    free(placed);
-    return left == 0;
 }
 
 static void exec_free(struct graph_exec *exec)
@@ -64,11 +40,8 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     FAIL_IF((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0, CUDA_ERROR_NOT_SUPPORTED);
     struct graph_exec *exec = checked(calloc(1, sizeof *exec));
     pthread_mutex_lock(&engine_lock);
-    bool ordered = flatten(exec, graph);
-    if (!ordered)
-        exec_free(exec);
+    copy_steps(exec, graph);
     pthread_mutex_unlock(&engine_lock);
-    FAIL_IF(!ordered, CUDA_ERROR_INVALID_VALUE);
     object_add(exec, OBJECT_GRAPH_EXEC);
     *handle = (CUgraphExec)exec;
     return CUDA_SUCCESS;
@@ -130,8 +103,6 @@ void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
         after[after_count++] = exec->last;
     for (size_t i = 0; i < exec->count; i++) {
         const struct step *step = &exec->steps[i];
-        if (!step->enabled)
-            continue;
         works[count++] = step->work;
         if (step->work.kind == WORK_WAIT_EVENT && step->work.event->last.stream != NULL)
             after[after_count++] = step->work.event->last;
@@ -155,7 +126,8 @@ static CUgraphExecUpdateResult update(struct graph_exec *exec, const struct grap
     struct graph_exec fresh = {0};
     CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
     *error = NULL;
-    if (!flatten(&fresh, graph) || fresh.count != exec->count)
+    copy_steps(&fresh, graph);
+    if (fresh.count != exec->count)
         result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     for (size_t i = 0; i < fresh.count && result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++)
         if (fresh.steps[i].type != exec->steps[i].type) {

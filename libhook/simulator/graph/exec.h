@@ -9,7 +9,6 @@ struct step {
     const struct node *node;         /* the node from which the step was made; only compared */
     CUgraphNodeType type;
     struct work work;
-    bool enabled;
 };
 
 struct graph_exec {

@@ -17,8 +17,6 @@ struct graph *graph_make(void)
 
 static void node_free(struct node *node)
 {
-    if (node->work.kind == WORK_GRAPH)
-        graph_free(node->work.child);
     work_drop(&node->work);
     object_remove(node);
     free(node->after);
@@ -45,13 +43,12 @@ CUgraphNodeType node_type_of(const struct work *work)
         [WORK_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
         [WORK_WAIT_EVENT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
         [WORK_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE, [WORK_PREFETCH] = CU_GRAPH_NODE_TYPE_EMPTY,
-        [WORK_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,
         [WORK_GRAPH_MEMORY] = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
     };
     return types[work->kind];
 }
 
-void node_depend(struct node *node, struct node *other)
+static void node_depend(struct node *node, struct node *other)
 {
     for (size_t i = 0; i < node->after_count; i++)
         if (node->after[i] == other)
@@ -84,33 +81,6 @@ bool node_depends_on(const struct node *node, const struct node *other)
     return false;
 }
 
-/* The clone of a node; NULL: it has none. */
-static struct node *graph_counterpart(const struct graph *clone, const struct node *origin)
-{
-    for (size_t i = 0; i < clone->count; i++)
-        if (clone->nodes[i]->origin == origin)
-            return clone->nodes[i];
-    return NULL;
-}
-
-struct graph *graph_clone(const struct graph *graph)
-{
-    struct graph *clone = graph_make();
-    for (size_t i = 0; i < graph->count; i++) {
-        const struct node *node = graph->nodes[i];
-        struct work work = node->work;
-        if (work.kind == WORK_GRAPH) {
-            work.child = graph_clone(work.child);
-            work.child->child = true;
-        }
-        graph_add(clone, node->type, &work, NULL, 0)->origin = node;
-    }
-    for (size_t i = 0; i < graph->count; i++)
-        for (size_t j = 0; j < graph->nodes[i]->after_count; j++)
-            node_depend(clone->nodes[i], graph_counterpart(clone, graph->nodes[i]->after[j]));
-    return clone;
-}
-
 /* Entry points for whole graphs. */
 
 API(cuGraphCreate, CUgraph *handle, unsigned int flags)
@@ -124,77 +94,23 @@ API(cuGraphCreate, CUgraph *handle, unsigned int flags)
 API(cuGraphDestroy, CUgraph handle)
 {
     ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    FAIL_IF(graph == NULL || graph->child, CUDA_ERROR_INVALID_VALUE);
+    FIND(struct graph, graph, graph_from(handle), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     graph_free(graph);
     return CUDA_SUCCESS;
 }
 
-API(cuGraphClone, CUgraph *handle, CUgraph original)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(original);
-    FAIL_IF(handle == NULL || graph == NULL, CUDA_ERROR_INVALID_VALUE);
-    LOCKED(engine_lock);
-    *handle = (CUgraph)graph_clone(graph);
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphDestroyNode, CUgraphNode handle)
-{
-    ENTER(ENTRY_INIT);
-    FIND(struct node, node, node_from(handle), CUDA_ERROR_INVALID_VALUE);
-    LOCKED(engine_lock);
-    struct graph *graph = node->graph;
-    size_t kept = 0;
-    for (size_t i = 0; i < graph->count; i++) {
-        struct node *other = graph->nodes[i];
-        size_t left = 0;
-        for (size_t j = 0; j < other->after_count; j++)
-            if (other->after[j] != node)
-                other->after[left++] = other->after[j];
-        other->after_count = left;
-        if (other != node)
-            graph->nodes[kept++] = other;
-    }
-    graph->count = kept;
-    node_free(node);
-    return CUDA_SUCCESS;
-}
-
-/* Stores as many list elements as the caller has room for, and how many there are. */
-static void copy_nodes(struct node *const *found, size_t count, CUgraphNode *nodes, size_t *room)
-{
-    for (size_t i = 0; nodes != NULL && i < *room; i++)
-        nodes[i] = i < count ? (CUgraphNode)found[i] : NULL;
-    if (nodes == NULL || *room > count)
-        *room = count;
-}
-
+/* Stores as many nodes as the caller has room for, and how many there are. */
 API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
 {
     ENTER(ENTRY_INIT);
     struct graph *graph = graph_from(handle);
     FAIL_IF(graph == NULL || room == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
-    copy_nodes(graph->nodes, graph->count, nodes, room);
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    FAIL_IF(graph == NULL || room == NULL, CUDA_ERROR_INVALID_VALUE);
-    LOCKED(engine_lock);
-    struct node **roots = checked(calloc(graph->count + 1, sizeof(struct node *)));
-    size_t count = 0;
-    for (size_t i = 0; i < graph->count; i++)
-        if (graph->nodes[i]->after_count == 0)
-            roots[count++] = graph->nodes[i];
-    copy_nodes(roots, count, nodes, room);
-    free(roots);
+    for (size_t i = 0; nodes != NULL && i < *room; i++)
+        nodes[i] = i < graph->count ? (CUgraphNode)graph->nodes[i] : NULL;
+    if (nodes == NULL || *room > graph->count)
+        *room = graph->count;
     return CUDA_SUCCESS;
 }
 

@@ -247,10 +247,6 @@ API(cuModuleGetFunction, CUfunction *function, CUmodule handle, const char *name
     return *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-GETTER(cuModuleGetFunctionCount, (unsigned int *count, CUmodule handle), ENTRY_CONTEXT, count,
-       module_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
-       (unsigned)module_from(handle)->count)
-
 API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, const char *name)
 {
     ENTER(ENTRY_CONTEXT);
@@ -285,21 +281,6 @@ API(cuFuncGetAttribute, int *value, CUfunction_attribute attribute, CUfunction h
         [CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1,
     };
     *value = values[attribute];
-    return CUDA_SUCCESS;
-}
-
-GETTER(cuFuncGetName, (const char **name, CUfunction function), ENTRY_INIT, name,
-       function_from(function) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
-       function_from(function)->kernel->name)
-
-API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t *size)
-{
-    ENTER(ENTRY_INIT);
-    FIND(const struct function, function, function_from(handle), CUDA_ERROR_INVALID_HANDLE);
-    if (offset == NULL || index >= (size_t)function->kernel->parameters)
-        return CUDA_ERROR_INVALID_VALUE;
-    *offset = index * 8;
-    GIVE_IF(size, 8);
     return CUDA_SUCCESS;
 }
 
@@ -339,7 +320,7 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
         FAIL_IF(grid[i] == 0 || block[i] == 0, CUDA_ERROR_INVALID_VALUE);
     *work = (struct work){
         .kind = WORK_KERNEL,
-        .launch = {.kernel = function->kernel, .function = handle,
+        .launch = {.kernel = function->kernel,
                    .grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}}};
     FAIL_IF(extra != NULL && parameters != NULL, CUDA_ERROR_INVALID_VALUE);
     if (extra != NULL)

@@ -94,8 +94,6 @@ STREAM_API(cuStreamGetId, ENTRY_INIT, (CUstream handle, unsigned long long *id),
            GIVE(id, stream->id))
 STREAM_API(cuStreamGetCtx, ENTRY_INIT, (CUstream handle, CUcontext *context),
            GIVE(context, (CUcontext)stream->context))
-STREAM_API(cuStreamGetDevice, ENTRY_INIT, (CUstream handle, CUdevice *device),
-           GIVE(device, stream->context->device->ordinal))
 STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, (CUstream handle, CUcontext *context, CUgreenCtx *green), {
     GIVE_IF(green, stream->context->green);
     GIVE(context, (CUcontext)stream->context->owner)
@@ -114,57 +112,6 @@ STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT,
     (void)address, (void)size, (void)flags, (void)stream;
     return CUDA_SUCCESS;
 })
-
-/* Attributes of streams. Only the priority is stored, and it orders nothing. */
-
-static bool is_attribute(CUstreamAttrID attribute)
-{
-    return attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
-        || attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
-        || attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY
-        || attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
-        || attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN;
-}
-
-static CUresult get_attribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue *value)
-{
-    FIND_STREAM(handle);
-    FAIL_IF(value == NULL || !is_attribute(attribute), CUDA_ERROR_INVALID_VALUE);
-    memset(value, 0, sizeof *value);
-    LOCKED(engine_lock);
-    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
-        value->priority = stream->priority;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_attribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue *value)
-{
-    FIND_STREAM(handle);
-    FAIL_IF(value == NULL || !is_attribute(attribute), CUDA_ERROR_INVALID_VALUE);
-    LOCKED(engine_lock);
-    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
-        stream->priority = value->priority > 0 ? 0 : value->priority < -5 ? -5 : value->priority;
-    return CUDA_SUCCESS;
-}
-
-API(cuStreamCopyAttributes, CUstream to_handle, CUstream from_handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    struct stream *to, *from;
-    TRY(stream_from(to_handle, context_current(), &to));
-    TRY(stream_from(from_handle, context_current(), &from));
-    LOCKED(engine_lock);
-    to->priority = from->priority;
-    return CUDA_SUCCESS;
-}
-
-API_PTSZ(cuStreamGetAttribute,
-         (CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue *value),
-         return get_attribute(on, attribute, value);)
-
-API_PTSZ(cuStreamSetAttribute,
-         (CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue *value),
-         return set_attribute(on, attribute, value);)
 
 CUresult context_record(struct context *context, CUevent event_handle)
 {
@@ -185,33 +132,3 @@ CUresult context_record(struct context *context, CUevent event_handle)
 
 FORWARD(cuCtxRecordEvent, (CUcontext handle, CUevent event), ENTRY_INIT,
         context_record(handle != NULL ? context_from(handle) : NULL, event))
-
-static void wait_behind(struct context *context, struct event *event)
-{
-    struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
-    uint64_t number = stream_queue(context->recorder, &work, 1, &event->last, 1);
-    if (context->gate.stream != NULL)
-        stream_drop(context->gate.stream);
-    context->gate = (struct position){context->recorder, number};
-    stream_hold(context->recorder);
-}
-
-CUresult context_wait_event(struct context *context, CUevent event_handle)
-{
-    TRY(context_check(context));
-    FAIL_IF(!object_is(event_handle, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
-    struct event *event = (struct event *)event_handle;
-    LOCKED(engine_lock);
-    TRY(capture_forbids_context(context));
-    bool waits = !event_reached(event);
-    for (struct context *one = all_contexts; one != NULL && waits; one = one->next)
-        if ((one == context || one->owner == context) && atomic_load(&one->alive))
-            wait_behind(one, event);
-    return CUDA_SUCCESS;
-}
-
-API(cuCtxWaitEvent, CUcontext handle, CUevent event)
-{
-    ENTER(ENTRY_INIT);
-    return context_wait_event(handle != NULL ? context_from(handle) : NULL, event);
-}

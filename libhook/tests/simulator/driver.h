@@ -24,17 +24,12 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gx, unsigned int 
 #define cuCtxPushCurrent cuCtxPushCurrent_v2
 #define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
 #define cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
-#define cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2
 #define cuEventDestroy cuEventDestroy_v2
 #define cuEventElapsedTime cuEventElapsedTime_v2
 #define cuGetProcAddress cuGetProcAddress_v2
-#define cuGraphAddDependencies cuGraphAddDependencies_v2
 #define cuGraphAddKernelNode cuGraphAddKernelNode_v2
-#define cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2
 #define cuGraphExecUpdate cuGraphExecUpdate_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
-#define cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
-#define cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
 #define cuIpcOpenMemHandle cuIpcOpenMemHandle_v2
 #define cuMemAdvise cuMemAdvise_v2
 #define cuMemAlloc cuMemAlloc_v2
