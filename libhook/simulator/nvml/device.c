@@ -25,12 +25,7 @@ struct pci {
     char bus_id[32];
 };
 
-struct process_v1 {
-    unsigned pid;
-    unsigned long long bytes;
-};
-
-struct process_v2 {                  /* layout of versions 2 and 3 */
+struct process {                     /* layout of versions 2 and 3 */
     unsigned pid;
     unsigned long long bytes;
     unsigned gpu_instance, compute_instance;
@@ -59,14 +54,12 @@ static int number(nvmlDevice_t device)
     return -1;
 }
 
-static nvmlReturn_t count(unsigned *devices)
+NVML(nvmlDeviceGetCount_v2, unsigned *devices)
 {
     REQUIRE(devices != NULL);
     *devices = (unsigned)shared_gpus();
     return NVML_SUCCESS;
 }
-
-NVML_BOTH(nvmlDeviceGetCount, nvmlDeviceGetCount_v2, (unsigned *devices), count(devices))
 
 nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
 {
@@ -75,8 +68,8 @@ nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
     return NVML_SUCCESS;
 }
 
-NVML_BOTH(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2,
-          (unsigned index, nvmlDevice_t *device), nvml_at_index(index, device))
+NVML_FORWARD(nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvmlDevice_t *device),
+             nvml_at_index(index, device))
 
 NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
@@ -91,23 +84,6 @@ NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
     }
     return NVML_ERROR_NOT_FOUND;
 }
-
-static nvmlReturn_t by_bus(const char *id, nvmlDevice_t *device)
-{
-    unsigned domain, bus, slot;
-    REQUIRE(id != NULL && device != NULL);
-    if (sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (int gpu = 0; gpu < shared_gpus(); gpu++)
-        if (domain == 0 && slot == 0 && bus == shared_pci_bus(gpu)) {
-            *device = &state.gpus[gpu];
-            return NVML_SUCCESS;
-        }
-    return NVML_ERROR_NOT_FOUND;
-}
-
-NVML_BOTH(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2,
-          (const char *id, nvmlDevice_t *device), by_bus(id, device))
 
 /* Defines a function that returns one figure of a device. */
 #define NVML_FIGURE(name, type, figure)                                                  \
@@ -134,7 +110,7 @@ NVML(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned room)
     return nvml_give_text(SHARED_GPU_NAME, name, room);
 }
 
-static nvmlReturn_t pci_info(nvmlDevice_t device, struct pci *pci)
+NVML(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, struct pci *pci)
 {
     REQUIRE(pci != NULL && number(device) >= 0);
     unsigned bus = shared_pci_bus(number(device));
@@ -143,9 +119,6 @@ static nvmlReturn_t pci_info(nvmlDevice_t device, struct pci *pci)
     snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", bus);
     return NVML_SUCCESS;
 }
-
-NVML_BOTH(nvmlDeviceGetPciInfo_v2, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, struct pci *pci),
-          pci_info(device, pci))
 
 NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 {
@@ -216,8 +189,8 @@ NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capabi
     return NVML_SUCCESS;
 }
 
-/* Lists the processes that have a context, in the layout of version 1 or of versions 2 and 3. */
-static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, void *list, bool old)
+/* Lists the processes that have a context. */
+static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, struct process *list)
 {
     REQUIRE(room != NULL && (list != NULL || *room == 0) && number(device) >= 0);
     struct shared_usage users[SHARED_PROCESSES];
@@ -226,20 +199,12 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, void *list, b
     *room = found;
     if (!fits)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < found; i++) {
-        unsigned pid = (unsigned)users[i].pid;
-        if (old)
-            ((struct process_v1 *)list)[i] = (struct process_v1){pid, users[i].bytes};
-        else
-            ((struct process_v2 *)list)[i] = (struct process_v2){pid, users[i].bytes,
-                                                                 NO_INSTANCE, NO_INSTANCE};
-    }
+    for (unsigned i = 0; i < found; i++)
+        list[i] = (struct process){(unsigned)users[i].pid, users[i].bytes, NO_INSTANCE,
+                                   NO_INSTANCE};
     return NVML_SUCCESS;
 }
 
-NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned *room,
-        void *list), processes(device, room, list, true))
-NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *room,
-        void *list), processes(device, room, list, false))
-NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *room,
-        void *list), processes(device, room, list, false))
+NVML_BOTH(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3,
+          (nvmlDevice_t device, unsigned *room, struct process *list),
+          processes(device, room, list))

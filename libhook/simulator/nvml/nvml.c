@@ -27,7 +27,7 @@ static nvmlReturn_t start(void)
     return open ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-NVML_BOTH(nvmlInit, nvmlInit_v2, (void), start())
+NVML_FORWARD(nvmlInit_v2, (void), start())
 
 NVML(nvmlInitWithFlags, unsigned flags)
 {
@@ -87,12 +87,9 @@ NVML(nvmlSystemGetDriverVersion, char *version, unsigned room)
     return nvml_give_text(driver_version(), version, room);
 }
 
-static nvmlReturn_t cuda_version(int *version)
+NVML(nvmlSystemGetCudaDriverVersion, int *version)
 {
     REQUIRE(version != NULL);
     *version = driver_cuda_version();
     return NVML_SUCCESS;
 }
-
-NVML_BOTH(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2, (int *version),
-          cuda_version(version))

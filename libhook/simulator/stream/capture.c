@@ -20,7 +20,7 @@ void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t c
     stream->capture_end_count = count;
 }
 
-void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t count)
+static void add_ends(struct stream *stream, struct node *const *nodes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         bool known = false;
@@ -83,7 +83,7 @@ CUresult capture_wait(struct stream *stream, struct event *event)
     if (capture == NULL)
         capture_set_ends(stream, NULL, 0);
     stream->capture = other;
-    capture_add_ends(stream, event->nodes, event->node_count);
+    add_ends(stream, event->nodes, event->node_count);
     return CUDA_SUCCESS;
 }
 

@@ -30,4 +30,3 @@ void capture_finish(struct capture *capture);        /* removes the capture from
 
 /* The nodes of the capture on which the stream's next node depends. */
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count);
-void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t count);

@@ -113,7 +113,9 @@ STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT,
     return CUDA_SUCCESS;
 })
 
-CUresult context_record(struct context *context, CUevent event_handle)
+/* Records a context's work in an event. NULL: no context. The work of green contexts counts for
+ * their primary context. */
+static CUresult record(struct context *context, CUevent event_handle)
 {
     TRY(context_check(context));
     FAIL_IF(!object_is(event_handle, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
@@ -131,4 +133,4 @@ CUresult context_record(struct context *context, CUevent event_handle)
 }
 
 FORWARD(cuCtxRecordEvent, (CUcontext handle, CUevent event), ENTRY_INIT,
-        context_record(handle != NULL ? context_from(handle) : NULL, event))
+        record(handle != NULL ? context_from(handle) : NULL, event))

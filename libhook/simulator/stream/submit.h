@@ -36,9 +36,5 @@ CUresult stream_from(CUstream handle, struct context *context, struct stream **s
 /* Creates a stream of the program. */
 CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle);
 
-/* Records a context's work in an event. NULL: no context. The work of green contexts counts for
- * their primary context. */
-CUresult context_record(struct context *context, CUevent event);
-
 /* Adds the work to the capture of the stream or queues it. engine_lock is held. */
 CUresult stream_submit(struct stream *stream, const struct work *work);
