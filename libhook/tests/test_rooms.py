@@ -52,10 +52,6 @@ def test_layer_check_reports_a_file_that_depends_on_a_higher_folder_unless_it_is
     assert (rooms.upward(), rooms.circles()) == ([], [])
 
 
-def test_layer_check_reports_an_exception_that_no_dependency_needs(tmp_path: Path) -> None:
-    assert made(tmp_path, {"below/b": "why"}).upward() == ["below/b: an exception of nothing"]
-
-
 def test_layer_check_reports_a_dependency_cycle_within_a_folder(tmp_path: Path) -> None:
     rooms = made(
         tmp_path, b_c="void c(void);\nvoid b(void) { c(); }\n",

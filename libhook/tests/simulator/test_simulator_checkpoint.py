@@ -106,42 +106,6 @@ def used(python: Python) -> list[int]:
     return [int(line) for line in python(USED).split()]
 
 
-def test_checkpoint_of_idle_program_frees_the_card_and_restore_brings_the_bytes_back(
-    environment: dict[str, str], python: Python,
-) -> None:
-    with program(environment) as (process, ask):
-        assert used(python)[0] >= 64
-        assert helper(environment, "park", process.pid) == [
-            ["init", "0"], ["lock", "0"], ["checkpoint", "0"], ["state", "checkpointed"]]
-        assert used(python) == [0, 0]
-        assert helper(environment, "wake", process.pid) == [
-            ["init", "0"], ["restore", "0"], ["unlock", "0"], ["state", "running"]]
-        assert used(python)[0] >= 64
-        assert ask("read()") == "{7}"
-
-
-def test_restore_with_gpu_pairs_moves_the_program_to_the_other_card(
-    environment: dict[str, str], python: Python,
-) -> None:
-    first, second = python(UUIDS).split()
-    with program(environment) as (process, ask):
-        assert ask("uuid()") == first
-        before = used(python)
-        helper(environment, "park", process.pid)
-        pairs = (f"{first}={second}", f"{second}={first}")
-        assert helper(environment, "wake", process.pid, *pairs)[-1] == ["state", "running"]
-        assert ask("read()") == "{7}"
-        assert ask("uuid()") == second
-        assert used(python) == before[::-1]
-        # New memory is allocated on that card; the program can be moved back.
-        ask('call("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(32 << 20))')
-        assert used(python) == [0, before[0] + 32]
-        helper(environment, "park", process.pid)
-        helper(environment, "wake", process.pid, *pairs)
-        assert ask("read()") == "{7}"
-        assert used(python) == [before[0] + 32, 0]
-
-
 def test_restore_with_gpu_pairs_for_two_of_four_gpus_keeps_the_other_gpus(
     environment: dict[str, str], python: Python,
 ) -> None:
@@ -154,31 +118,6 @@ def test_restore_with_gpu_pairs_for_two_of_four_gpus_keeps_the_other_gpus(
         assert helper(visible, "wake", process.pid, *pairs)[-1] == ["state", "running"]
         assert ask("read()") == "{7}"
         assert ask("uuid()") == second
-
-
-def test_restore_to_a_full_card_fails_and_the_program_stays_checkpointed(
-    environment: dict[str, str], python: Python,
-) -> None:
-    small = environment | {"NVSHARE_SIM_MEMORY": "100M"}
-    with program(small) as (process, ask):
-        helper(small, "park", process.pid)
-        with program(small) as (other, _):
-            assert helper(small, "wake", process.pid) == [
-                ["init", "0"], ["restore", "2"], ["state", "checkpointed"]]
-            other.kill()
-        assert helper(small, "wake", process.pid)[-1] == ["state", "running"]
-        assert ask("read()") == "{7}"
-
-
-def test_checkpoint_of_shared_memory_is_refused_and_the_program_continues(
-    environment: dict[str, str],
-) -> None:
-    with program(environment) as (process, ask):
-        ask("export()")
-        assert helper(environment, "park", process.pid) == [
-            ["init", "0"], ["lock", "0"], ["checkpoint", "801"], ["unlock", "0"],
-            ["state", "running"]]
-        assert ask("read()") == "{7}"
 
 
 def test_driver_call_waits_in_a_locked_process_and_aborts_a_checkpointed_process(
@@ -213,15 +152,6 @@ def test_checkpoint_refused_for_managed_memory_is_refused_at_each_repetition(
         assert ask("read()") == "{7}"
 
 
-def test_checkpoint_helper_reports_state_none_for_a_dead_process(
-    environment: dict[str, str]
-) -> None:
-    with program(environment) as (process, _):
-        process.kill()
-        process.wait()
-        assert helper(environment, "park", process.pid) == [["init", "0"], ["state", "none"]]
-
-
 @pytest.mark.parametrize("branch", ["550", "565"])
 def test_checkpoint_helper_with_an_older_driver_reports_state_none(
     environment: dict[str, str], branch: str,
@@ -243,18 +173,6 @@ def test_checkpoint_helper_without_a_driver_reports_state_none_and_refuses_wrong
     for words in (["park"], ["park", "x"], ["park", "-1"], ["wake", "1", "GPU-12=GPU-13"]):
         said = subprocess.run([HELPER, *words], env=alone, capture_output=True, check=False)
         assert said.returncode == 2
-
-
-def test_checkpoint_helper_executes_commands_from_standard_input(
-    environment: dict[str, str]
-) -> None:
-    with program(environment) as (process, ask):
-        said = subprocess.run(
-            [HELPER], env=environment, input=f"park {process.pid}\nwake {process.pid}\n",
-            capture_output=True, text=True, check=True).stdout
-        states = [line for line in said.splitlines() if line.startswith("state")]
-        assert states == ["state checkpointed", "state running"]
-        assert ask("read()") == "{7}"
 
 
 # Starts threads that query the driver without pause, and counts the queries.

@@ -96,10 +96,6 @@ print(cuda.cuInit(0), code, count.value)
 """
 
 
-def test_simulator_of_zero_gpus_returns_error_no_device(python: Python) -> None:
-    assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
-
-
 def test_simulator_process_without_visible_cards_does_not_change_cards_of_other_processes(
     python: Python
 ) -> None:
@@ -128,16 +124,6 @@ def test_settings_file_of_the_simulator_overrides_environment_variables(
     assert python(TOTAL) == f"0 0 3 0 {2 << 30}\n"
     assert python(TOTAL, NVSHARE_SIM_MEMORY="64M", NVSHARE_SIM_GPUS="1") == f"0 0 3 0 {2 << 30}\n"
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"      # the settings do not apply to it
-
-
-def test_invalid_settings_file_of_the_simulator_is_reported(
-    python: Python, environment: dict[str, str]
-) -> None:
-    folder = Path(environment["NVSHARE_SIM_DIR"])
-    folder.mkdir()
-    (folder / "settings").write_text("gpus many\n")
-    with pytest.raises(AssertionError, match="settings is not"):
-        python(TOTAL)
 
 
 VISIBLE = """
@@ -191,9 +177,7 @@ assert text.removeprefix("GPU-").replace("-", "") == uuid.raw.hex()
 bus = ctypes.create_string_buffer(20)
 assert cuda.cuDeviceGetPCIBusId(bus, 20, 1) == 0
 assert pynvml.nvmlDeviceGetPciInfo(card).busId.endswith(bus.value.decode())
-for other in (pynvml.nvmlDeviceGetHandleByUUID(text),
-              pynvml.nvmlDeviceGetHandleByPciBusId(pynvml.nvmlDeviceGetPciInfo(card).busId)):
-    assert pynvml.nvmlDeviceGetIndex(other) == 1
+assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(text)) == 1
 assert "Simulated" in pynvml.nvmlDeviceGetName(card)
 assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000
 assert pynvml.nvmlSystemGetDriverVersion().startswith("580.")
