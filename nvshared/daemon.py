@@ -188,7 +188,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         for endless in (manager.moving.watch(), manager.balancing.watch(),
                         watch.run(partial(_reload, manager))):
             stack.callback(loop.create_task(endless).cancel)
-        logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
+        logger.info("nvshared %s manages %s", __version__, ", ".join(
+            f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus))
         logger.info("programs find it at %s", config.socket)
         # Objects of the start live as long as the daemon: keep them out of garbage collections.
         gc.freeze()

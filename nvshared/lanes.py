@@ -61,9 +61,7 @@ class Lanes:
         """`post` runs a function in the event loop; the threads call it."""
         self._name = name
         self._most = threads
-        self._post = post
-        self._clock = clock
-        self._timer = timer
+        self._post, self._clock, self._timer = post, clock, timer
         # Jobs by key. The first job of each lane is in _ready, or runs in a thread.
         self._lanes: dict[Hashable, deque[_Job]] = {}
         self._ready: SimpleQueue[tuple[Hashable, _Job]] = SimpleQueue()

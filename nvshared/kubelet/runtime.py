@@ -10,7 +10,9 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -104,19 +106,12 @@ def refusal(name: str, version: str, config: str) -> str:
     """Why this runtime ignores CDI devices; "": it does not. `config`: the runtime's JSON."""
     known = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version, re.ASCII)
     number = tuple(map(int, known.groups())) if known else (0, 0, 0)
-    match name:
-        case "containerd":
-            try:
-                is_enabled = json.loads(config).get("enableCDI") if config else None
-            except (ValueError, AttributeError):
-                is_enabled = None
-            supported = number >= ((1, 7, 2) if is_enabled is True else (2, 0, 0)) and (
-                is_enabled in (None, True))
-        case "cri-o":
-            supported = number >= (1, 28, 0)
-        case _:
-            supported = False
-    if supported:
+    enabled: Any = None                 # containerd's enable_cdi; None: not in its configuration
+    if name == "containerd":
+        with suppress(ValueError, AttributeError):
+            enabled = json.loads(config).get("enableCDI")
+    oldest = {"containerd": (1, 7, 2) if enabled is True else (2, 0, 0), "cri-o": (1, 28, 0)}
+    if name in oldest and number >= oldest[name] and enabled in (None, True):
         return ""
     return (
         f"{name} {version} does not support CDI devices: containerd does from 1.7.2 with "

@@ -27,8 +27,6 @@ MEMORY = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # memory plus swap
 )
-# Page cache in memory.stat, child groups included: its names in version 1 (total_) and version 2.
-FILES = frozenset({"total_inactive_file", "total_active_file", "inactive_file", "active_file"})
 
 Membership = tuple[str, str]            # controllers and path of a line in /proc/PID/cgroup
 
@@ -54,7 +52,7 @@ class Group(NamedTuple):
                  and (used := _number(self.folder / taken)) is not None]
         if not found:
             return None
-        files = _files(self.folder / "memory.stat")
+        files = _files(self.folder / "memory.stat", "total_" if self.controllers else "")
         size, used, file = min(found, key=lambda one: one[0] - one[1])
         used = max(0, used - files)
         return Limit(file, size, max(0, size - used), used)
@@ -197,14 +195,14 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
     return found
 
 
-def _files(path: Path) -> int:
+def _files(path: Path, prefix: str) -> int:
+    """The bytes of page cache by a memory.stat, child groups included: in version 1 `total_`."""
     try:
-        figures = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
+        figures = [line.partition(" ") for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:
         return 0
-    sizes = {line[0]: int(line[1]) for line in figures if len(line) == 2 and line[0] in FILES}
-    return max(sum(size for name, size in sizes.items() if name.startswith("total_")),
-               sum(size for name, size in sizes.items() if not name.startswith("total_")))
+    names = (f"{prefix}inactive_file", f"{prefix}active_file")
+    return sum(int(size) for name, _, size in figures if name in names)
 
 
 def _number(path: Path) -> int | None:

@@ -84,10 +84,6 @@ def log_waiting_clients(manager: Manager) -> None:
         logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)
 
 
-def cards(manager: Manager) -> str:
-    return ", ".join(f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus)
-
-
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
     """Sends watchdog pings and changes of the status to systemd until `stopped` is set.
 

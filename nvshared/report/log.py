@@ -79,9 +79,7 @@ class Limited:
     A kind is an event and a user, so that one user's lines do not suppress another's."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
-        self._logger = logger
-        self._clock = clock
-        self._timer = timer
+        self._logger, self._clock, self._timer = logger, clock, timer
         self._kinds: dict[Hashable, _Lines] = {}
 
     def say(self, level: int, kind: Hashable, words: Callable[[], str]) -> None:

@@ -124,10 +124,8 @@ class Notifier:
         words = f"FDSTORE=1\nFDNAME={name}".encode()
         try:
             socket.send_fds(self._notifier.socket, [words], [descriptor])
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True                 # not stored, and not retried: systemd does not read
+        except OSError as error:
+            return not isinstance(error, BlockingIOError)
         return True
 
     def _notify(self, line: str) -> None:

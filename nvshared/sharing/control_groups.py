@@ -63,9 +63,7 @@ class ControlGroups:
     def __init__(self, manager: Manager, clock: Clock, timer: Timer, run: Run) -> None:
         """Bounds all clients of the cards that the manager adds. `run`: Lanes.run."""
         self._manager = manager
-        self._clock = clock
-        self._timer = timer
-        self._run = run
+        self._clock, self._timer, self._run = clock, timer, run
         own = host.kernel_text(host.CGROUP)
         self._own_groups = frozenset(cgroup.chain(own))
         if cgroup.has_hidden_ancestors(own):

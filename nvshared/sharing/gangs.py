@@ -84,8 +84,7 @@ class Gangs:
     """All gangs. After each event of a card it reviews the gangs with a member there."""
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._draining = False
-        self._clock = clock
-        self._timer = timer
+        self._clock, self._timer = clock, timer
         self._gangs: dict[object, Gang] = {}
         # Gangs for which may_form is true: few, as each process with one client is a gang, too.
         self._forming: dict[Gang, None] = {}

@@ -397,7 +397,7 @@ class GPU:
 
     @property
     def fault(self) -> str:
-        return self.lost or ", ".join(self._faults.values())
+        return self.lost or ", ".join(filter(None, self._faults.values()))
 
     @property
     def holders(self) -> tuple[Client, ...]:
@@ -599,12 +599,9 @@ class GPU:
 
     def set_fault(self, source: str, why: str) -> None:
         """Sets the card's fault reported by `source`; `why` is "": no fault any more."""
-        if why == self._faults.get(source, ""):
-            return
-        self._faults[source] = why
-        if not why:
-            del self._faults[source]
-        self.changed.emit()
+        if why != self._faults.get(source, ""):
+            self._faults[source] = why
+            self.changed.emit()
 
     def tell(self, event: events.Event) -> None:
         """Passes an event to the scheduler and carries out its decisions."""

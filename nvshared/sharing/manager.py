@@ -58,8 +58,7 @@ class Manager:
         self.tenancy = tenancy or Tenancy()
         self._overrides = {} if store is None else store.load()
         self._store = store
-        self._clock = clock
-        self._timer = timer
+        self._clock, self._timer = clock, timer
         self._ids = count(1)
         self._draining = False
         self._awaited: set[object] = set()

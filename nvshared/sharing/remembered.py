@@ -32,9 +32,7 @@ Key = tuple[int, int, str]              # pid, start time in ticks since boot, U
 class RememberedTerms:
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
         self.path = folder / FILE_NAME
-        self._clock = clock
-        self._timer = timer
-        self._run = run
+        self._clock, self._timer, self._run = clock, timer, run
         self._due = False
         self._gpus: list[GPU] = []
         self._times: dict[Key, tuple[int, int]] = {}    # us held and waited under earlier daemons

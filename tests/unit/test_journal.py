@@ -188,7 +188,6 @@ def ping(listener: socket.socket) -> None:
 def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
         manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    assert journal.cards(manager) == "gpu0 (Card), gpu1 (Card)"
     gpu = manager.gpus[0]
     client = joined(gpu, 1, Noted())
     Scripted.latest.decide = lambda event: [
