@@ -18,7 +18,7 @@ import pytest
 from nvshared import library
 from nvshared.cli.preload import RESCUE
 from nvshared.errors import ExitCode
-from nvshared.preload.listing import entries
+from nvshared.preload.switch import entries
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"

@@ -327,7 +327,7 @@ def test_doctor_grades_the_list_of_preloaded_libraries(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, grade: str) -> None:
     path = tmp_path / "ld.so.preload"
     path.write_text(text.format(hook=library.hook()))
-    monkeypatch.setattr("nvshared.preload.listing.LIST", path)
+    monkeypatch.setattr("nvshared.preload.switch.LIST", path)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     assert grades(checks.installation_findings())[-1] == ("preload", grade)
     monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")

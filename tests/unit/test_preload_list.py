@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
-from nvshared.preload import listing
-from nvshared.preload.listing import entries, with_library, without_library
+from nvshared.preload import switch
+from nvshared.preload.switch import entries, with_library, without_library
 from nvshared.preload.tree import Tree
 
 OURS = Path("/usr/lib/libnvshare.so")
@@ -61,11 +61,11 @@ def test_preload_list_has_no_entry_of_the_library_after_its_removal(
 @given(lines=LINES, ends=st.booleans())
 def test_preload_list_keeps_other_entries_for_any_content(lines: list[str], ends: bool) -> None:
     data = ("\n".join(lines) + ("\n" if ends else "")).encode()
-    others = [entry for entry in entries(data) if not listing.ours(entry)]
+    others = [entry for entry in entries(data) if not switch.ours(entry)]
     assert entries(without_library(data)) == others
     put = with_library(data, OURS)
-    assert [entry for entry in entries(put) if not listing.ours(entry)] == others
-    assert [entry for entry in entries(put) if listing.ours(entry)] == [str(OURS)]
+    assert [entry for entry in entries(put) if not switch.ours(entry)] == others
+    assert [entry for entry in entries(put) if switch.ours(entry)] == [str(OURS)]
     assert with_library(put, OURS) == put
     assert without_library(without_library(data)) == without_library(data)
     assert data.count(b"#") == put.count(b"#")
@@ -77,13 +77,13 @@ def test_preload_list_behind_symbolic_links_is_found_within_the_given_root_direc
     (tmp_path / "shared").mkdir()
     path = tmp_path / "etc" / "ld.so.preload"
     path.symlink_to("/shared/list")    # not the /shared of the machine that we run on
-    listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
+    switch.change(Tree(tmp_path), lambda data: with_library(data, OURS))
     assert path.is_symlink()
     assert (tmp_path / "shared" / "list").read_text() == f"{OURS}\n"
     (tmp_path / "shared" / "list").unlink()
     (tmp_path / "shared" / "list").symlink_to("../etc/ld.so.preload")
     with pytest.raises(InvalidArgs, match="circle"):
-        listing.read(Tree(tmp_path))
+        switch.read(Tree(tmp_path))
 
 
 def test_preload_list_is_locked_against_other_processes_during_a_change(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_preload_list_is_locked_against_other_processes_during_a_change(tmp_path
     path = tmp_path / "etc" / "ld.so.preload"
     path.write_text("/a.so\n")
     inode = path.stat().st_ino
-    listing.change(Tree(tmp_path), edit)
+    switch.change(Tree(tmp_path), edit)
     assert path.stat().st_ino == inode      # a list without a change is not rewritten
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
@@ -120,7 +120,7 @@ def test_new_preload_list_gets_the_selinux_label_of_the_old_list_or_the_loader_c
     # Few test machines have SELinux, and without it the kernel refuses to set its label.
     monkeypatch.setattr("os.getxattr", lambda path, name: labels[path])
     monkeypatch.setattr("os.setxattr", set_label)
-    listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
+    switch.change(Tree(tmp_path), lambda data: with_library(data, OURS))
     assert found == [(path.stat().st_ino, "security.selinux", label)]
 
 
