@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from nvshared.demo import processes
-from nvshared.demo.play import Act, Report, play, tasks
+from nvshared.demo.play import Act, Handovers, Report, play, tasks
 from nvshared.demo.processes import DemoGPU, Outcome
-from nvshared.demo.show import Handovers
 from nvshared.errors import NvshareError
 from nvshared.units import MIB
 
