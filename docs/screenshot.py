@@ -138,9 +138,9 @@ async def _states(bus: str, seconds: float) -> dict[str, State]:
     opened = Opened(program_key(waiting), waiting, (tenant,), tuple(turns))
     return {
         "main": state,
-        "details": replace(state, screen=Screen.DETAILS, opened=opened),
+        "details": replace(state, opened=opened),
         "change": replace(state, unconfirmed=Command("weight", waiting, 200, waiting.tenant)),
-        "help": replace(state, screen=Screen.HELP),
+        "help": replace(state, in_help=True),
     }
 
 

@@ -171,7 +171,7 @@ def top(options: Options) -> None:
 
         watch(options.bus, options.interval)
         return
-    from nvshared.tui.programs import Dashboard
+    from nvshared.tui.panels import Dashboard
     from nvshared.tui.state import Past
 
     past = Past()

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the dashboard about GPUs: memory, graphs, and the waiting programs, in words."""
+"""The parts of the dashboard's page: GPUs, the list of programs, the details of one program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.tui import tables
-from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid
-from nvshared.tui.figures import duration, of_whole, process, shortened, size
-from nvshared.tui.state import SPAN, Past, Rates
-from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Bar, Column, Part, holder, holders
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant
+from nvshared.names import USUAL_TERMS
+from nvshared.quantity import counted
+from nvshared.tui import figures, tables
+from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid, wrapped
+from nvshared.tui.figures import TERM_FORMATS, duration, of_whole, process, shortened, size, user
+from nvshared.tui.state import SPAN, Hit, Opened, Past, Rates, Row, Sort, State, program_key, rows
+from nvshared.tui.tables import CLIENT, PROCESS, STATES, UNSHARED, Bar, Column, Part
 from nvshared.units import MIB
 
 NAMED = 2                               # most holders that a sentence names
@@ -27,7 +30,7 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
         case "waiting" if client.gang and not client.position:
             return "for its turn on several GPUs at once"
         case "waiting":
-            names = holders(snapshot, gpu) if gpu is not None else []
+            names = tables.holders(snapshot, gpu) if gpu is not None else []
             return f"for the turns of {len(names)} programs to end" if len(names) > NAMED else (
                 f"for {' and '.join(names) or 'its turn'}")
         case "loading":
@@ -185,9 +188,7 @@ def _movement(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, rates: Rates | N
 
 def _graphs(gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int,
             height: int) -> list[Text]:
-    now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
-    if past.samples and gpu.index in past.samples[-1].gpus:
-        now = past.samples[-1].gpus[gpu.index]._asdict()
+    now: dict[str, float | None] = past.samples[-1].gpus[gpu.index]._asdict()
     now |= {"bytes_in": None, "bytes_out": None} if rates is None else rates._asdict()
     columns = PAIRS if width >= THREE_PAIRS_WIDTH else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
@@ -216,11 +217,10 @@ def _pair(gpu: GPUSnapshot, past: Past, pair: tuple[str, str], now: dict[str, fl
         value = now.get(figure)
         labels = [figure.removeprefix("bytes_")]
         numbers = ["-" if value is None else form(value), f"of {form(most).removesuffix('/s')}"]
-        for label, number, line in zip_longest(
-                labels, numbers, graph(values[figure], most, height)):
-            if line is not None:
-                found.append(Text.assemble(
-                    fit(label or "", LABEL), (line, style), fit(number or "", FIGURE, right=True)))
+        for line, label, number in zip_longest(
+                graph(values[figure], most, height), labels, numbers[:height], fillvalue=""):
+            found.append(Text.assemble(
+                fit(label, LABEL), (line, style), fit(number, FIGURE, right=True)))
     return found
 
 
@@ -230,15 +230,221 @@ def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[
 
     columns = (
         Column("", lambda gpu: f"GPU {gpu.index}", style=lambda _: "bold"),
-        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), drop_rank=5, shrinks_to=NARROWEST,
-               max_width=20),
+        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), drop_rank=5,
+               shrinks_to=tables.NARROWEST, max_width=20),
         Column("", lambda gpu: Bar(
             gpu.memory_total, (Part(used(gpu), RESIDENT, "green"),), rest=EMPTY), drop_rank=4),
         Column("", lambda gpu: of_whole(used(gpu), gpu.memory_total), right=True, drop_rank=2),
         Column("", lambda gpu: "" if gpu.utilization is None else f"{gpu.utilization:.0%}",
                right=True, drop_rank=6, min_width=4),
         Column("", lambda gpu: gpu.state, style=lambda gpu: STATES.get(gpu.state, ""), min_width=9),
-        Column("", lambda gpu: holder(snapshot, gpu), shrinks_to=PROCESS, max_width=PROCESS_WIDTH),
+        Column("", lambda gpu: tables.holder(snapshot, gpu), shrinks_to=PROCESS,
+               max_width=PROCESS_WIDTH),
         Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, drop_rank=3,
                style=lambda _: "dim"))
     return grid(columns, some, width).lines
+
+
+LEAD = 3                                # characters before a row: the marks SELECTED and HOLDS
+LONGEST_BAR = 40
+COMMAND = 4                             # a program's command gets at least 1/COMMAND of the line
+SELECTED, HOLDS = "›", "▶"
+
+
+def _columns(snapshot: Snapshot, width: int) -> list[Column]:
+    """The list's columns. The memory bar has no name, as the list cannot be sorted by it."""
+    totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
+
+    def memory(one: ClientSnapshot) -> Bar:
+        return Bar(totals.get(one.gpu, 1), (
+            Part(one.resident + one.pinned, RESIDENT, "green"),
+            Part(one.swapped, SWAPPED, "yellow")))
+
+    known = {**CLIENT, "": Column("", memory, drop_rank=4, max_width=LONGEST_BAR)}
+    layout = tables.LAYOUT | {"COMMAND": {
+        "drop_rank": 1, "shrinks_to": max(len("COMMAND"), width // COMMAND)}}
+    return [known[name]._replace(**more) for name, more in layout.items()
+            if name != "GPU" or len(snapshot.gpus) > 1]
+
+
+def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: int, width: int,
+            line: int) -> tuple[list[Text], list[Hit]]:
+    """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
+
+    Table columns are as wide as for all programs, so that scrolling moves no column."""
+    assert state.snapshot is not None
+    columns = _columns(state.snapshot, width)
+    holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
+    marks = {state.sort: "▼" if CLIENT[state.sort].descending is not state.reverse else "▲"}
+    titles = [Text(one.name + marks.get(one.name, ""),
+                   style="bold underline" if one.name in marks else "bold") for one in columns]
+    title, lines, spans = grid(
+        columns, clients, width - LEAD, titles=titles, seen=range(first, first + page))
+    found = [Text.assemble(" " * LEAD, title)]
+    hits = [
+        Hit(line, start + LEAD, end + LEAD, Sort(one.name))
+        for one, (start, end) in zip(columns, spans, strict=True) if one.name and end > start]
+    (memory,) = [span for one, span in zip(columns, spans, strict=True) if not one.name]
+    for client, line_of_it in zip(clients[first:first + page], lines, strict=True):
+        selected = program_key(client) == state.selected
+        holds = client.id in holders
+        row = Text.assemble(
+            SELECTED if selected else " ", (HOLDS, "green") if holds else " ", " ", line_of_it)
+        if client.state == UNSHARED:
+            row.stylize("dim")
+        if selected:
+            row.stylize("reverse")
+            # The memory bar is not reversed: a reversed full bar would look empty.
+            row.stylize("not reverse", memory[0] + LEAD, memory[1] + LEAD)
+        hits.append(Hit(line + len(found), 0, width, Row(program_key(client))))
+        found.append(row)
+    return found, hits
+
+
+class Dashboard:
+    def __init__(self, snapshot: Snapshot, past: Past | None = None) -> None:
+        self._state = State(snapshot, past or Past())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = options.max_width
+        assert self._state.snapshot is not None
+        yield from gpus(self._state.snapshot, self._state.past, width, None, 0)
+        if shown := rows(self._state):
+            lines, _ = listing(self._state, shown, 0, len(shown), width, 0)
+            yield from lines
+
+
+BESIDE = 120                            # least screen columns to draw turns beside terms, not below
+FIELD = 12                              # characters of a field's name and the blanks behind it
+PIN_REASONS = {
+    "undrained": "its work does not end, or cannot be waited for",
+    "unseen": "the library may not see all work that it submits",
+    "given": "a device or another library may use its memory at any time",
+    "kept": "it frees nothing when it is told to",
+}
+
+
+def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
+    client = opened.client
+    inner = width - 4
+    wide = width >= BESIDE
+    half = (inner - 3) // 2 if wide else inner
+    lines = []
+    if opened.ended:
+        lines = wrapped(
+            "The program has ended. These are its last known figures.", inner, "bold yellow")
+    lines += _about(snapshot, client, opened.tenants, inner)
+    left, right = _memory_of_program(snapshot, client, half), list[Text]()
+    if client.state != UNSHARED:
+        left += _time(client, half) + _terms(client, opened.tenants, half)
+        right = _turns(opened, inner - 3 - half if wide else inner)
+    if wide:
+        lines += [
+            Text.assemble(fit(one, half), "   ", two)
+            for one, two in zip_longest(left, right, fillvalue=Text())]
+    else:
+        lines += left + right
+    title = Text.assemble((process(client), "bold"), f" on GPU {client.gpu}")
+    state = Text("ended" if opened.ended else client.state)
+    state.stylize("red" if opened.ended else STATES.get(client.state, ""))
+    return frame(lines, width, title=title, note=state)
+
+
+def _about(snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant],
+           width: int) -> list[Text]:
+    found = _field("Command", client.command, width)[:4]
+    found += _field("User", f"{user(client.uid)}, uid {client.uid}", width)
+    if client.state == UNSHARED:
+        words = f"It uses {size(client.pinned)} of GPU memory without sharing the GPU."
+        if client.unparkable:
+            words += f" It cannot be suspended: {client.unparkable}."
+        return found + _field("Sharing", words, width)
+    within = tenants[0].within if tenants else ()
+    words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant
+    found += _field("Tenant", words, width)
+    if client.gang:
+        found += _field("Gang", f"{client.gang}, which runs on several GPUs at once", width)
+    words = client.state
+    if client.state == "idle":
+        words += f", for {duration(client.idle_usec)}"
+    if waits := waiting_for(snapshot, client):
+        words = f"waits {waits}"
+        if client.position:
+            words += f"; number {client.position} in the queue"
+        if client.waiting_usec:
+            words += f"; {waited(client)}"
+    return found + _field("State", words, width)
+
+
+def _memory_of_program(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
+    whole = next((gpu.memory_total for gpu in snapshot.gpus if gpu.index == client.gpu), 1)
+    picture = Bar(whole, (
+        Part(client.resident, RESIDENT, "green"), Part(client.pinned, "▓", "cyan"),
+        Part(client.swapped, SWAPPED, "yellow")), rest="░")
+    away = f"swapped, {size(client.borrowed)} of it to another GPU" if client.borrowed else (
+        f"swapped, {size(client.on_disk)} of it to disk" if client.on_disk else "in host memory")
+    found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
+    for mark, style, amount, words in (
+        (RESIDENT, "green", client.resident, "on the GPU"),
+        (SWAPPED, "yellow", client.swapped, away),
+        ("▓", "cyan", client.pinned, "on the GPU, pinned"),
+    ):
+        found.append(Text.assemble((mark, style), f" {size(amount):>6} ", (words, "dim")))
+    found.append(Text(f"  {size(client.allocated + client.pinned):>6} in all"))
+    if client.unparkable:
+        found += wrapped(f"It cannot be parked or moved: {client.unparkable}.", width)
+    if client.pin_reason:
+        why = PIN_REASONS.get(client.pin_reason, client.pin_reason)
+        found += wrapped(f"Its memory is pinned: {why}.", width)
+    return found
+
+
+def _time(client: ClientSnapshot, width: int) -> list[Text]:
+    return [
+        Text(), Text("Time", style="bold"),
+        *wrapped(f"It held the GPU for {duration(client.held_usec)} in "
+                 f"{counted(client.turns, 'turn')} and waited for {duration(client.waited_usec)}. "
+                 f"Loaded {size(client.bytes_in)}, evicted {size(client.bytes_out)}.", width),
+        *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ())]
+
+
+def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
+    found = [Text(), Text("Terms", style="bold")]
+    rows = [
+        (name, TERM_FORMATS[name].value(value), "set for this program")
+        for name, value in figures.program_terms(client).items() if value != USUAL_TERMS[name]]
+    for one in tenants:
+        rows += [
+            (term.name, figures.term_value(term), f"{one.name}: {figures.term_source(term)}")
+            for term in one.terms if term is one.holding(term.name)]
+    if not rows:
+        return [*found, Text("No terms are set for the program or its tenants.", style="dim")]
+    wide = max(len(value) for _, value, _ in rows)
+    return found + [
+        line for name, value, source in rows
+        for line in indented(Text(f"{name:<16}{value:>{wide}}  "), source, width)]
+
+
+def _turns(opened: Opened, width: int) -> list[Text]:
+    found = [Text(), Text("Last turns", style="bold")]
+    if not opened.turns:
+        words = "The first turn began before nvshared was started." if opened.client.turns else \
+            "The program has had no turn."
+        return found + wrapped(words, width, "dim")
+    found.append(fit(Text("    BEGAN   LASTED   WAITED      LOADED  ENDED", style="dim"), width))
+    return found + [
+        fit(Text(
+            f"{duration(turn.ago_usec):>9} {duration(turn.held_usec):>8} "
+            f"{duration(turn.waited_usec):>8}  {size(turn.bytes_in):>10}  "
+            f"{turn.reason or 'not yet'}"), width)
+        for turn in opened.turns]
+
+
+def _field(label: str, words: str, width: int) -> list[Text]:
+    return indented(Text(f"{label:<{FIELD}}", style="dim"), words, width)
+
+
+def indented(lead: Text, words: str, width: int) -> list[Text]:
+    first, *more = wrapped(words, max(8, width - lead.cell_len))
+    blanks = " " * lead.cell_len
+    return [Text.assemble(lead, first), *(Text.assemble(blanks, line) for line in more)]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from nvshared.tui.canvas import fit, frame, wrapped
-from nvshared.tui.panels import gpus
-from nvshared.tui.programs import details, listing
+from nvshared.tui.panels import details, gpus, indented, listing
 from nvshared.tui.state import COMMANDS, Frame, Hit, Screen, State, rows, tab_hint, target_name
 from nvshared.tui.terminal import Key
 
@@ -61,12 +60,8 @@ def page(width: int) -> list[Text]:
     label = max(len(key) for key, words in _HELP if words) + 4
     found: list[Text] = []
     for key, words in _HELP:
-        if not words:
-            found.append(fit(Text(key, style="bold"), width))
-            continue
-        lines = wrapped(words, max(1, width - label))
-        found.append(Text.assemble(fit(Text(f"  {key}", style="bold cyan"), label), lines[0]))
-        found += [Text.assemble(" " * label, line) for line in lines[1:]]
+        lead = fit(Text(f"  {key}", style="bold cyan"), label)
+        found += indented(lead, words, width) if words else [Text(key, style="bold")]
     return [fit(line, width) for line in found]
 
 
@@ -117,7 +112,7 @@ def _body(state: State, width: int, height: int) -> Frame:
         return _scrolled(lines, state, height)
     if state.snapshot is None:
         return Frame((fit("" if state.daemon_error else "waiting for nvshared …", width),))
-    if state.screen is Screen.DETAILS and state.opened is not None:
+    if state.opened is not None:
         return _scrolled(details(state.snapshot, state.opened, width), state, height)
     if not state.snapshot.gpus:
         return Frame((fit(Text("nvshared manages no GPU.", style="yellow"), width),))

@@ -62,19 +62,14 @@ class Past:
 
     def rates(self, gpu: int) -> Rates | None:
         """Rates over the last WINDOW; None: fewer than two samples since the daemon started."""
-        recent: list[tuple[float, Figures]] = []
+        seconds, first, last = 0.0, None, None
         for sample in reversed(self.samples):
             figures = sample.gpus.get(gpu)
-            if figures is None or (recent and _has_restarted(figures, recent[-1][1])):
+            if figures is None or seconds >= WINDOW or (first and _has_restarted(figures, first)):
                 break
-            recent.append((sample.moment, figures))
-            if len(recent) > 1 and recent[0][0] - sample.moment >= WINDOW:
-                break
-        if len(recent) < 2:
-            return None
-        (now, last), (then, first) = recent[0], recent[-1]
-        seconds = now - then
-        return None if seconds <= 0 else Rates(
+            first, last = figures, last or figures
+            seconds = self.samples[-1].moment - sample.moment
+        return None if not first or not last or seconds <= 0 else Rates(
             *((b - a) / seconds for a, b in zip(first[:3], last[:3], strict=True)))
 
     def series(self, gpu: int, figure: str, cells: int) -> list[float | None]:
@@ -171,8 +166,7 @@ class State:
     snapshot: Snapshot | None = None    # the last snapshot received
     past: Past = field(default_factory=Past)
     daemon_error: str = ""              # error of the last attempt to fetch a snapshot; "": none
-    screen: Screen = Screen.MAIN
-    previous_screen: Screen = Screen.MAIN        # the screen before the help
+    in_help: bool = False
     selected: ProgramKey | None = None
     at: int = 0                         # last known row of the selected program
     first: int = 0                      # the row at the top of the list
@@ -183,7 +177,13 @@ class State:
     prompt: Prompt | None = None
     unconfirmed: Command | None = None      # the user is asked to confirm it
     message: str = ""                   # shown until the next key
-    opened: Opened | None = None
+    opened: Opened | None = None        # the program shown in detail
+
+    @property
+    def screen(self) -> Screen:
+        if self.in_help:
+            return Screen.HELP
+        return Screen.MAIN if self.opened is None else Screen.DETAILS
 
 
 class Sort(NamedTuple):
@@ -376,9 +376,7 @@ def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
     if key in ("q", "Q", "f10"):
         return state, Request.QUIT
     if key in ("?", "h", "f1"):
-        if state.screen is Screen.HELP:
-            return _leave_screen(state), None
-        return replace(state, screen=Screen.HELP, previous_screen=state.screen, scroll=0), None
+        return replace(state, in_help=not state.in_help, scroll=0), None
     if key in ("escape", "left", "backspace"):
         return _leave_screen(state), None
     if key in _STEPS or key in ("pgup", "pgdn"):
@@ -414,13 +412,10 @@ def _scrolled_by(state: State, steps: int, frame: Frame) -> State:
 
 
 def _leave_screen(state: State) -> State:
-    match state.screen:
-        case Screen.HELP:
-            return replace(state, screen=state.previous_screen, scroll=0)
-        case Screen.DETAILS:
-            return replace(state, screen=Screen.MAIN, opened=None, scroll=0)
-        case Screen.MAIN:
-            return reselected(replace(state, filter=""))
+    if state.screen is Screen.MAIN:
+        return reselected(replace(state, filter=""))
+    opened = state.opened if state.in_help else None
+    return replace(state, in_help=False, opened=opened, scroll=0)
 
 
 def _open_details(state: State) -> Answer:
@@ -428,12 +423,11 @@ def _open_details(state: State) -> Answer:
     if client is None:
         return state, None
     opened = Opened(program_key(client), client)
-    state = replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, message="")
-    return state, Request.SNAPSHOT
+    return replace(state, opened=opened, scroll=0, message=""), Request.SNAPSHOT
 
 
 def _chosen_program(state: State) -> ClientSnapshot | None:
-    if state.screen is Screen.DETAILS and state.opened is not None:
+    if state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if program_key(one) == state.selected), None)
 
