@@ -365,7 +365,7 @@ def _preload_finding() -> Finding:
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-PLENTY = GIB                            # bytes; a lower limit of locked memory may be too low
+LOCKED_MEMORY = GIB                     # bytes; programs may fail to pin memory at a lower limit
 
 
 def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
@@ -373,7 +373,7 @@ def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
     yield _huge_pages()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     words = f"{soft >> 10} KiB for programs started from here"
-    if soft == resource.RLIM_INFINITY or soft >= PLENTY:
+    if soft == resource.RLIM_INFINITY or soft >= LOCKED_MEMORY:
         yield ok("locked memory", "no limit" if soft == resource.RLIM_INFINITY else words)
     else:
         yield note("locked memory", words, "if a program fails to pin host memory, raise the "

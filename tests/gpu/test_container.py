@@ -78,7 +78,7 @@ def test_programs_in_separate_root_file_systems_share_the_card(
 ) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("this machine lets us have no mounts of our own")
-    # Enough that, beside this user's promise, one card's size (2 GiB) is left for other users.
+    # The swap-budget covers this user's promise and one card's size (2 GiB) for other users.
     with sharing("--tq", "200ms", "--capacity", "2GiB", "--swap-budget", "16GiB") as daemon:
         daemon.socket.parent.chmod(0o755)
         daemon.socket.chmod(0o666)
