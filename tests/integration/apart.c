@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * apart [stalled]: copies memory of one card to another that does not reach it, in each way there is,
- *     and says what each call returned and whether all bytes are right; with `stalled` also while the
- *     stream waits for the thread that calls.
- * apart owner CARD: gives memory of this card to another process, by its stdout, until stdin ends.
- * apart importer CARD: has contexts on the first card and this one, and copies that memory to the first
- *     and back.
+ * apart [stalled]: copies memory of one card to a card without peer access, by each function, and
+ *     prints the result of each call and whether all bytes are right; with `stalled` also while the
+ *     stream waits for the calling thread.
+ * apart owner CARD: exports memory of this card, prints the handle, and runs until stdin ends.
+ * apart importer CARD: has contexts on the first card and on this card, and copies the exported
+ *     memory to the first card and back.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -77,7 +77,7 @@ static void copy_lines(void)
     say("cuMemcpyBatchAsync",
         cuMemcpyBatchAsync(&to, &from, &(size_t){ USED }, 1, &attributes, &zero, 1, &failed, stream));
     attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-    /* The second is of one card alone. */
+    /* The second copy is within one card. */
     OK(cuMemcpyHtoD_v2(to + SIZE / 2, source + USED / 2, USED / 2));
     CUdeviceptr targets[] = { to, to + USED / 2 }, sources[] = { from, to + SIZE / 2 };
     size_t sizes[] = { USED / 2, USED / 2 };
@@ -86,7 +86,7 @@ static void copy_lines(void)
         printf("failed: %zu\n", failed);
 }
 
-/* Batches that the driver refuses. It may have copied a part, which is cleared. */
+/* Submits batches that the driver refuses. The driver may have copied a part, which is cleared. */
 static void copy_wrong_lines(void)
 {
     CUmemcpyAttributes attributes[] = { { .srcAccessOrder = 1 }, { .srcAccessOrder = 1 } };
@@ -101,7 +101,7 @@ static void copy_wrong_lines(void)
     OK(cuCtxSynchronize());
 }
 
-/* The stream waits for this thread. Only the source on this card is for the time of the call alone. */
+/* Copies while the stream waits for this thread; the source may be read during the call only. */
 static void copy_lines_while_the_stream_waits(void)
 {
     unsigned *reached;

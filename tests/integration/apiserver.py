@@ -59,7 +59,7 @@ class ApiServer:
         self.used: set[Right] = set()
         self.pods: dict[str, dict[str, Any]] = {}
         self.slices: dict[str, Any] = {}
-        self.claims: dict[str, Any] = {}    # also what is none
+        self.claims: dict[str, Any] = {}    # by name; also invalid claims
         self.gate = threading.Lock()        # a test that locks the gate delays answers about claims
         self.asked = threading.Semaphore(0)
         self.events: list[dict[str, Any]] = []          # events about pods
@@ -67,7 +67,7 @@ class ApiServer:
         self.node_events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
-        self.oldest = 0                 # an earlier watch gets the order to list again
+        self.oldest = 0                 # a watch from an earlier version must list again
         self.version = 1
         self._port = 0
         self.start()
@@ -92,7 +92,7 @@ class ApiServer:
             self.runs = False
             self.news.notify_all()
         self._server.shutdown()
-        self._server.server_close()     # waits for them
+        self._server.server_close()     # waits for the threads of requests
         self._thread.join()
 
     def annotate(self, name: str, **annotations: str | None) -> None:

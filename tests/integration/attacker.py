@@ -30,7 +30,7 @@ from nvshared.units import MIB
 from tests.integration.busattacks import BUS_ATTACKS, flood
 from tests.records import decode_order, encode_report
 
-QUESTIONS = 100                         # of one round
+QUESTIONS = 100                         # messages of one round
 SWARM = 50                              # processes at a time
 ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.MOVED, Type.LOAD: Type.MOVED}
 

@@ -71,7 +71,7 @@ def flood(address: str, width: int, messages: Messages, *, hear: bool) -> Iterat
                 if hear:
                     caller.hear()
             except TimeoutError:
-                continue                # the bus has it wait
+                continue                # the bus delays the reply
             except OSError:
                 if caller is not None:
                     caller.socket.close()

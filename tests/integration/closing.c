@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * closing driver|library FILE|plugin FILE: a program that opens the driver as
- * CUDA's runtime does, or libnvshare, or a plugin (plugin.c), closes it while it
- * has memory on the card, and opens it again. Says "away" in between.
+ * closing driver|library FILE|plugin FILE: opens the driver as CUDA's runtime does, or libnvshare,
+ * or a plugin (plugin.c), closes the opened library while the program has memory on the card, and
+ * opens it again. Prints "away" in between.
  */
 #include <dlfcn.h>
 

@@ -35,7 +35,7 @@ from tests.integration.fakehook import PATIENCE
 class Hook:
     connection: socket.socket
     memory: Memory = Memory()
-    room: int = 0                       # counted against the capacity
+    room: int = 0                       # bytes of the capacity reserved for the client
     running: bool = False
     stopping: bool = False
     moves: list[OrderRecord] = field(default_factory=list)          # orders not answered yet
@@ -43,16 +43,17 @@ class Hook:
     cut: set[int] = field(default_factory=set)      # numbers of orders sent before a YIELD
     wants: bool = False
     welcomed: bool = False
-    introduction: int = 0               # until a HELLO with this number, nothing counts
-    answered: int = 0                   # the question up to which it has heard
-    borrowed: int = 0                   # bytes of memory.host that lie on the lender,
-    dirty: int = 0                      # and those of them that must be copied to return them,
-    had_borrowed: bool = False          # and whether any did after the last order,
-    had_dirty: int = 0                  # and how many of these there were then
+    introduction: int = 0               # number of the HELLO before which reports are ignored
+    answered: int = 0                   # number of the last COMMIT whose reply the hook has
+    borrowed: int = 0                   # bytes of memory.host on the lending card
+    dirty: int = 0                      # bytes of `borrowed` without a copy on the host
+    had_borrowed: bool = False          # whether memory was borrowed after the last order
+    had_dirty: int = 0                  # `dirty` after the last order
     stored: int = 0                     # bytes in the client's disk file
-    has_file: bool = False              # which was sent on this connection, or is older
-    to_pin: int | None = None           # bytes of that it may still pin; None: not reported yet
-    grants: dict[int, int] = field(default_factory=dict)    # to pin, of which it has not heard
+    has_file: bool = False              # the client has a disk file
+    to_pin: int | None = None           # bytes that it may still pin; None: not reported yet
+    # grants to pin that the hook has not confirmed
+    grants: dict[int, int] = field(default_factory=dict)
 
     @property
     def need(self) -> int:
@@ -117,7 +118,7 @@ class Commander:
         self.hooks = []
         self._listener.close()
         self._listener = self._listen()
-        # Running clients report themselves in HELLO; until then no room may be given.
+        # No room may be granted before all running clients have reported their memory in HELLO.
         self._listen_until(lambda: sum(hook.welcomed for hook in self.hooks) >= before, "come back")
 
     def take_over(self) -> None:
@@ -168,7 +169,7 @@ class Commander:
         elif not hook.moves and hook.whole:
             self._evict(hook)
         elif not hook.moves and self.random.random() < 0.05:
-            self._run(hook)             # stays shut, and asks for the room that it lacks
+            self._run(hook)             # its gate stays shut, and it asks for the missing room
         elif not hook.moves:
             self._make_whole(hook, free)
 
@@ -176,7 +177,7 @@ class Commander:
         if hook.lacks_memory and not hook.moves:
             if hook.room + free >= hook.need:
                 slack = min(hook.room + free - hook.need, 8 * MIB)
-                # Never less than the client has: it runs, and may use that before it receives this.
+                # Never below its room: the client runs, and may fill its room before the order.
                 room = hook.need + self.random.choice((0, 0, slack))
                 self._load(hook, max(room, hook.room), free)
             else:
@@ -186,7 +187,7 @@ class Commander:
         if chance < 0.3:
             self._stop(hook)
         elif chance < 0.33 and not hook.moves:
-            self._evict(hook)           # of a running client: only the room that it does not fill
+            self._evict(hook)           # a running client only gives up room that it does not fill
         elif chance < 0.4:
             self._run(hook)
         elif chance < 0.5:
@@ -381,7 +382,7 @@ class Commander:
 
     def _hear_stored(self, hook: Hook, record: ReportRecord) -> None:
         if hook.introduction:
-            # It may be about the time before; if it is not, what is sent anew does no harm.
+            # The report may predate INTRODUCE; if not, the repeated STORE does no harm.
             hook.stored = record.moved
             return
         assert record.took == 0 or self.disk_fails, os.strerror(record.took)
@@ -409,7 +410,7 @@ class Commander:
         held = hook.memory.allocated + hook.memory.pinned
         return OrderRecord(
             Type.LIMITS, number=number,
-            # An eighth of the total is how much that was freed may stay mapped.
+            # At most an eighth of the total may be kept as spares (freed memory that stays mapped).
             commit=asked if grant else held, most=self.most, total=4 * self.most,
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
             # Only programs with NVSHARE_ENABLE_SINGLE_OVERSUB ask for memory beyond the card.

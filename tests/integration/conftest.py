@@ -36,9 +36,9 @@ SIMULATOR = BUILD / "simulator"
 
 CARD = 1024 * MIB
 CARDS = 2
-LOOK = 1.0                              # seconds after which one looks whether a daemon still runs
+LOOK = 1.0                              # seconds between checks that a daemon still runs
 
-# The first user of the cards makes their files, for which other users need the permission.
+# The first process that uses the cards creates the simulator's files, which all users must open.
 OPEN_CARDS = "import ctypes; assert ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2() == 0"
 DAEMON = [sys.executable, "-m", "nvshared"]
 
@@ -259,7 +259,7 @@ def zygote() -> Zygote:
 @pytest.fixture(scope="session")
 def cards() -> Iterator[Cards]:
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
-        folder = Path(name)             # pytest's own folders are for one user
+        folder = Path(name)             # not pytest's tmp_path, which other users cannot enter
         found = simulate(folder)
         subprocess.run([sys.executable, "-c", OPEN_CARDS], env=found[0], check=True)
         for path in (folder, *folder.iterdir()):

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A disk that hangs or does less than it is asked for: preloaded before libnvshare.so, whose
- * requests it sees. A file in the folder NVSHARE_TEST_DISK says what: "pread" and "pwrite" do not
- * return while a file of that name exists, a file "short" halves each request, and a file "fails"
- * makes each write fail with EIO. A directory "hangs" appears when a request does not return.
+ * A disk that hangs, fails or shortens requests: preloaded before libnvshare.so, whose requests it
+ * intercepts. Files in the folder NVSHARE_TEST_DISK select the fault: while "pread" or "pwrite"
+ * exists, calls of that name do not return; "short" halves each request; "fails" makes each write
+ * fail with EIO. A directory "hangs" appears when a request does not return.
  */
 #define _GNU_SOURCE
 #include <errno.h>

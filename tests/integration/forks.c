@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forks release: another thread lets go of the context, and waits for work that ends only when the
- *     child that is forked meanwhile has ended.
- * forks everything SECONDS: forks children while other threads allocate, free, make and end contexts,
- *     capture, give memory to another process and lose it to a rival on the card.
+ * forks release: another thread releases the context, which waits for work; the work ends only when
+ *     the child that is forked meanwhile has ended.
+ * forks everything SECONDS: forks children while other threads allocate, free, create and destroy
+ *     contexts, capture and export memory, and while a rival on the card causes evictions.
  *
- * Each child calls the driver and prints "child RESULT RESULT...", once for each list of results that
- * differs from the last. "inherited KIND" tells of descriptors: "socket" of the library's, "shared" of
- * memory that a simulated card exports. Ends with 0 if no child hung.
+ * Each child calls the driver, and prints "child RESULT RESULT..." if the results differ from the
+ * last child's. "inherited KIND" reports an inherited descriptor: "socket" of the library, "shared"
+ * of memory that a simulated card exports. Exit code 0: no child hung.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -53,7 +53,7 @@ int cuThreadExchangeStreamCaptureMode(int *);
 static _Atomic int over;
 static struct handle handle_of_other;
 
-/* NULL: no such descriptor. What a simulated card exports is locked for reading. */
+/* NULL: a descriptor of another kind. Files of a simulated card's exports have a read lock. */
 static const char *kind_of(int descriptor)
 {
     char path[64], text[4096];

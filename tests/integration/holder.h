@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program of a test that holds memory on the card. Where it pauses, the test may take the card
- * from it, and lets it go on with a line on stdin. */
+/* For test programs that hold memory on the card. While the program pauses, the test may have its
+ * memory evicted; a line on stdin makes the program continue. */
 #pragma once
 
 #include <stddef.h>

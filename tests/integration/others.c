@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plays the libraries to which programs give memory, each function in one of its own. */
+/* Stands for the libraries of driver/others.def: each function is compiled into its own library. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plugin that is linked with the driver, and works on memory that its program hands to it, or on
- * its own. */
+/* A plugin linked against the driver. It works on memory that the program passes to it, or that it
+ * allocates itself. */
 #include <stddef.h>
 
 int cuInit(unsigned);
@@ -27,7 +27,7 @@ int plugin_copy(unsigned long long to, unsigned long long from, size_t size)
     return half != 0 ? half : rest != 0 ? rest : end;
 }
 
-/* Whether all of it went well. */
+/* Returns whether all calls have succeeded. */
 int plugin_alone(void)
 {
     static unsigned char bytes[1 << 20];

@@ -26,7 +26,7 @@ MUCH = 40 * MIB
 
 def become(uid: int, group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()))
-    os.chdir("/")                       # the checkout may lie where the user may not enter
+    os.chdir("/")                       # the user may be unable to enter the checkout
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)

@@ -15,7 +15,7 @@ from tests.integration.commander import Commander
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 CARD = 1024 * MIB
-# All memory of the program fits, so any refusal is one of the driver.
+# All memory of the program fits, so an out-of-memory error comes from the driver.
 CAPACITY = 320 * MIB
 PATIENCE = 600.0                        # seconds, for a whole run
 
@@ -98,7 +98,7 @@ class Runner:
         program = self._start("ordered", seed, sequences, {
             "LD_PRELOAD": str(self.build / "libnvshare.so"), "NVSHARE_SOCKET": str(socket),
         })
-        # It resets its contexts and ends, for any results of its calls.
+        # The program resets its contexts and ends, whatever its calls return.
         commander.ending = True
         deadline = time.monotonic() + PATIENCE
         try:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * resources WHAT: a program that holds memory on the card and does with its own stderr, descriptors,
- * environment, threads and system calls what it likes. Ends with 0 if every byte was right.
+ * resources CASE: holds memory on the card while it closes or replaces stderr or descriptors, or
+ * changes its environment, threads or permitted system calls. Exit code 0: every byte was right.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -24,7 +24,7 @@
 
 int cuIpcGetMemHandle(void *, unsigned long long);
 
-/* As a real-time program that keeps its main thread on one processor. */
+/* Like a real-time program that binds its main thread to one processor. */
 static void start_threads(void)
 {
     char handle[64];
@@ -71,7 +71,7 @@ static void enter_sandbox(unsigned before, unsigned after)
     check();
 }
 
-/* As a daemon that has closed its standard streams. */
+/* Like a daemon that has closed its standard streams. */
 static void close_streams(void)
 {
     int in = dup2(STDIN_FILENO, 100), out = dup2(STDOUT_FILENO, 101), taken = 0;
@@ -106,7 +106,7 @@ static void change_environment(void)
     check();
 }
 
-/* The default size of a stack is more than there is, so no thread can be started. */
+/* The default stack size exceeds the address space, so no thread can be started. */
 static void start_no_thread(void)
 {
     pthread_attr_t usual, huge;
@@ -181,7 +181,7 @@ static void take_stderr(int before)
     must_be_untouched(STDERR_FILENO);
 }
 
-/* As Jupyter's kernels do. */
+/* Redirects stderr to a pipe, as Jupyter's kernels do. */
 static void redirect_stderr(void)
 {
     char text[4096];

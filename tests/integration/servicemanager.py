@@ -91,7 +91,7 @@ class ServiceManager:
             poll.register(self._ended, select.POLLIN)
             poll.register(self._notified, select.POLLIN)
             for number in self.kept.values():
-                poll.register(number, 0)        # tells of the end alone, as systemd's FDPOLL=1
+                poll.register(number, 0)        # reports only hang-ups, like systemd's FDPOLL=1
             ready = dict(poll.poll(PATIENCE * 1000))
             if self._ended in ready:
                 return

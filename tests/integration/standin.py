@@ -9,7 +9,7 @@ from tests.integration.fakehook import PATIENCE
 
 STAND_IN = '''
 import importlib.util, threading, time, types
-importlib.util.find_spec("torch")       # as in `import torch`; it need not be here
+importlib.util.find_spec("torch")       # as `import torch` does; torch need not be installed
 class Caching:
     "Blocks that are freed are kept, for the next that want just as much."
     def __init__(self):

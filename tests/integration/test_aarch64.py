@@ -45,7 +45,8 @@ def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.long                       # it builds all for aarch64, and emulates that
+# builds all programs for aarch64 and emulates that processor
+@pytest.mark.long
 def test_two_programs_that_do_not_fit_take_turns_on_aarch64(site: Site, build: Path) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "200ms", "--capacity", "48MiB", "--trace", trace)

@@ -34,9 +34,9 @@ from tests.integration.test_kills import SETTINGS, finish, program
 IS_ROOT = os.geteuid() == 0
 NOBODY_UID = 65534                        # a user that every system has
 LARGE = 700 * MIB                       # two of these do not fit
-CROWD, CROWDS = 2500, 4                 # connections of each, and how many attackers
-WIDTH = 20                              # connections at a time, of an attack that makes new ones
-OF_ONE_USER = 1024                      # the default limit
+CROWD, CROWDS = 2500, 4                 # connections of each attacker; number of attackers
+WIDTH = 20                              # connections at a time of an attack that reconnects
+OF_ONE_USER = 1024                      # the default limit of connections of a user
 OF_A_CONNECTION = 2                     # descriptors of a connection before HELLO
 HAND_OVERS = 6
 MOST_MEMORY = 100 * MIB                 # bytes that the daemon may occupy
@@ -82,7 +82,7 @@ class Daemon:
         assert self.process.poll() is None, log[-2000:]
         assert self.memory <= MOST_MEMORY
         assert "Traceback" not in log
-        # What came before it was attacked, and what each kind may say while that lasts.
+        # Lines from before the attack, and the most lines of each kind during the attack.
         assert len(log.splitlines()) <= 20 + KINDS * (2 * BURST + 1)
 
 
@@ -102,7 +102,7 @@ def attack(
 ) -> Process:
     """Begins at once, after `before` with its pid. Without a number of rounds it goes on until
     `rest`."""
-    # An attacker that obeys as a client may have turns, on another card.
+    # An attacker that behaves as a client may have turns, so it uses another card.
     card = 1 if name in ("change", "gang") else 0
     user = ["--uid", str(NOBODY_UID)] if IS_ROOT else []
     popen = subprocess.Popen(
@@ -164,7 +164,7 @@ def test_daemon_shares_the_card_during_and_after_ten_thousand_idle_connections(
     for crowd in crowds:
         crowd.wait_for("done")
     assert daemon.descriptors <= 64 + DESCRIPTORS_EACH * OF_ONE_USER
-    if IS_ROOT:                         # to us the limit of others is none
+    if IS_ROOT:                         # root has no limit of connections
         assert daemon.descriptors >= OF_A_CONNECTION * OF_ONE_USER
         finish([program(site, 4, 4)])
     for crowd in crowds:
@@ -209,7 +209,7 @@ def as_somebody(
         timeout=PATIENCE, check=False)
 
 
-# The clients of this test have no memory in the driver, as a client with false figures.
+# The clients of this test report memory that the driver does not show: false figures.
 @pytest.mark.parametrize(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling")))
 def test_turns_are_handed_over_while_a_client_attacks_the_daemon(
@@ -226,8 +226,8 @@ def test_turns_are_handed_over_while_a_client_attacks_the_daemon(
     daemon.is_well()
 
 
-# Lookups about an attacker that never end. An event loop that waited for them would answer
-# nobody; the attacker itself is answered where others are to know less of it, and it no more.
+# Lookups about an attacker that never end. If the event loop waited for such a lookup, the daemon
+# would answer no client. The attacker is answered where the lookup only serves for display.
 @another_user
 @pytest.mark.parametrize("lookup", some_long(
     ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]))
@@ -243,7 +243,7 @@ def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_
     daemon = start("--tq", "3600", "--debug")
     silent = attack(site, "hold", str(site.socket), "--width", "1", "--rounds", "1",
                     before=partial(hang, box, lookup))
-    silent.wait_for("done")             # later clients may be turned away as unidentified
+    silent.wait_for("done")             # later clients may be refused as unidentified
     attackers = [
         attack(
             site, name, str(site.socket), "--width", str(WIDTH), before=partial(hang, box, lookup))
@@ -254,7 +254,7 @@ def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_
     for attacker in attackers:
         rest(attacker)
     daemon.process.terminate()
-    # Whatever its threads still wait for, and although an unidentified client is silent.
+    # The daemon ends although threads of it still wait, and an unidentified client is silent.
     assert daemon.process.wait(PATIENCE) == 0
     rest(silent)
     log = site.log.read_text()
@@ -345,7 +345,7 @@ def test_turns_are_handed_over_and_the_bus_answers_while_a_caller_floods_d_bus(
     site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nvshared.dbus.PATIENCE", PATIENCE)       # a busy machine's
+    monkeypatch.setattr("nvshared.dbus.PATIENCE", PATIENCE)       # long, for busy machines
     daemon = start("--tq", "3600", "--bus", bus.address)
     hand_over(site)
     before = daemon.sockets

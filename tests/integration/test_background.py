@@ -21,7 +21,8 @@ pytestmark = [
 
 NOBODY_UID = 65534                        # a user that every system has
 
-# Two programs of one user are of one tenant. Files that the program needs are read before.
+# Another user, because programs of one user belong to one tenant. Files that the program needs
+# are read before it changes its user.
 OTHER_USER = f'''
 import ctypes, json, os, sys, threading
 ctypes.CDLL("libcuda.so.1")
@@ -52,7 +53,7 @@ print(0, flush=True)
 for _ in sys.stdin:
     print(count, flush=True)
 '''
-# Has a kernel in flight from "begin" to "end", and more behind it with each "more".
+# Keeps a kernel in flight from the line "begin" to "end"; "more" submits another kernel behind it.
 URGENT = KERNEL + '''
 wait_flag = kernel("wait_flag")
 host, flag = c_void_p(), c_uint64()
@@ -123,7 +124,7 @@ def pair(public_site: Site, tmp_path: Path, bus: str) -> Pair:
 def test_background_client_launches_no_work_while_another_client_has_work(pair: Pair) -> None:
     pair.goes_on()
     pair.tell("begin")
-    pair.goes_on()                      # it is as good as the other
+    pair.goes_on()                      # both programs have the same priority
     pair.rank("background")
     pair.rests()
     pair.rank("none")
@@ -131,12 +132,12 @@ def test_background_client_launches_no_work_while_another_client_has_work(pair: 
     pair.rank("background")
     pair.rests()
     pair.tell("end")
-    pair.goes_on()                      # no other work is in flight any more
+    pair.goes_on()                      # the urgent program has no work in flight any more
     pair.tell("begin")
     pair.rests()
     pair.site.started.remove(pair.daemon)
     kill(pair.daemon)
-    pair.goes_on()                      # the programs have no accounts
+    pair.goes_on()                      # without a daemon no program is urgent
     pair.daemon = pair.site.start(*pair.options)
     pair.rests()
     kill(pair.other.popen)

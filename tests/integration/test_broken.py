@@ -15,8 +15,8 @@ from tests.integration.test_pools import POOLS
 
 ILLEGAL_ADDRESS = 700
 
-# The context fails by a kernel that the library does not see, for a program without the
-# card cannot start any. A card that fails does the same to all contexts.
+# The context fails by a kernel that the library does not see: a program without a turn cannot start
+# a kernel. A failing card breaks all contexts in the same way.
 BROKEN = PRELUDE + '''
 import struct
 def behind_the_library(name):
@@ -48,7 +48,7 @@ two = ctypes.create_string_buffer(2)
 results.append(cuda.cuMemcpyDtoH_v2(two, address, c_size_t(2)))
 results.append(cuda.cuMemsetD8Async(address, 0, c_size_t(2), stream))
 results.append(cuda.cuLaunchKernel(filling, *shape, stream, passed, None))
-cuda.cuMemFree_v2(address)               # may succeed, as nothing comes to the card
+cuda.cuMemFree_v2(address)               # may succeed, as no block has to be loaded
 results.append(cuda.cuCtxSynchronize())
 say(results)
 '''
@@ -64,7 +64,7 @@ def hears(program: Program) -> None:
     assert json.loads(said) == [0, *[ILLEGAL_ADDRESS] * 5]
 
 
-def test_loss_of_the_card_while_swapped_is_returned_to_the_program(site: Site) -> None:
+def test_swapped_program_gets_the_drivers_error_when_the_card_is_lost(site: Site) -> None:
     """The last holder does not answer STOP when the card is lost."""
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
@@ -80,7 +80,7 @@ def test_loss_of_the_card_while_swapped_is_returned_to_the_program(site: Site) -
 
 AWAY = PRELUDE + '''
 address = allocate(256 * MIB)
-data = noise(64 * MIB)                   # of what it has, for all of it takes long
+data = noise(64 * MIB)                   # a part of its memory, as the whole takes long
 put(address, data)
 away()
 assert get(address, len(data)) == data
@@ -96,7 +96,7 @@ def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) ->
     program = Program(site, AWAY.removeprefix(PRELUDE))
     assert program.hears() == "away"
     other = Program(site, AWAY.removeprefix(PRELUDE).replace("256", "900"))
-    assert other.hears() == "away"      # so the first program's memory is away, too
+    assert other.hears() == "away"      # so the first program's memory is evicted
     lost.touch()
     while "is lost" not in site.log.read_text():
         time.sleep(0.01)
@@ -165,7 +165,7 @@ def test_calls_after_a_context_failure_return_the_same_errors_with_and_without_t
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
 
-# Another thread causes a load of the memory, and the context fails during that load.
+# Another thread causes a LOAD of the memory, and the context fails during that LOAD.
 COMING = BROKEN.replace("64 * MIB", "256 * MIB").replace("away()\n", '''away()
 import threading, time
 def wants():
@@ -200,7 +200,7 @@ def test_context_failure_during_a_load_leaves_zero_bytes_allocated_and_resident_
     program.finish()
 
 
-def test_context_failure_while_swapped_is_returned_to_its_program_and_others_continue(
+def test_swapped_program_with_a_failed_context_gets_the_error_and_others_continue(
     site: Site
 ) -> None:
     site.start("--tq", "1")

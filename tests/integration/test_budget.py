@@ -19,7 +19,8 @@ def test_allocation_on_a_card_is_granted_from_the_host_budget_of_idle_cards(
     large_site.start("--swap-budget", str(WHOLE))
     first, second = Allocator(large_site), Allocator(large_site)
     assert first.allocate(FIRST)[0] == 0
-    wait_until(lambda: second.allocate(0)[1] >= SECOND)     # it gets nothing, and sees the rest
+    # no allocation; the second value is the free memory
+    wait_until(lambda: second.allocate(0)[1] >= SECOND)
     assert second.allocate(SECOND)[0] == 0
 
 
@@ -49,8 +50,8 @@ def test_host_budget_of_a_restarted_daemon_includes_the_host_memory_that_its_cli
     programs = [filler(site, seed) for seed in (1, 2)]
     await_state(trace, "evicting")
     kill(daemon)
-    small(site, 100 * MIB)              # they have the rest, as far as this daemon can see
+    small(site, 100 * MIB)              # programs that fill the memory left to this daemon
     site.start(*options)
     one = Allocator(site)
-    wait_until(lambda: one.allocate(12 * MIB)[0] == 0)      # when both have come
+    wait_until(lambda: one.allocate(12 * MIB)[0] == 0)      # when both programs have joined
     finish(programs)

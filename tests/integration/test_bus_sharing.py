@@ -124,13 +124,13 @@ def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
     return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 
-def test_move_ahead_cancelled_by_a_yield_order_reports_bytes_moved_and_keeps_every_byte(
+def test_speculative_move_ended_by_yield_reports_moved_bytes_and_keeps_every_byte(
     site: Site
 ) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
     daemon, program = begin(site, "PIECES = 4\n" + MOVES, allocated=128 * MIB)
     daemon.stop()
-    # Two orders at once, as the real daemon gives them: each sees a YIELD of its own.
+    # Two orders at once, as the real daemon sends them: each is ended by its own YIELD.
     daemon.send_at_once(
         program, ahead(Type.EVICT, 7), ahead(Type.EVICT, 8),
         OrderRecord(Type.YIELD, number=7), OrderRecord(Type.YIELD, number=8))
@@ -148,7 +148,7 @@ def test_move_ahead_cancelled_by_a_yield_order_reports_bytes_moved_and_keeps_eve
     answer = daemon.until(Type.MOVED)
     assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
     room = 128 * MIB
-    # What lies before a YIELD that is looked for is carried out in its turn.
+    # Orders that arrived before the YIELD are carried out in sequence.
     daemon.send_at_once(
         program, ahead(Type.LOAD, 20, room), OrderRecord(Type.EVICT, number=21, host=1 << 40),
         OrderRecord(Type.LOAD, number=22, room=room, host=1 << 40),
@@ -198,12 +198,12 @@ def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None
                 if "memory" in line and line.get("pid") == returns.popen.pid][-1]
         return gave_way() or last["resident"] == last["allocated"]
 
-    # Whether YIELD arrives in time depends on the machine; once is enough.
+    # Whether the YIELD arrives in time depends on the machine's load: one success is enough.
     for _ in range(20):
         site.holding().close()
         copies.go_on()
         assert copies.hears() == "runs"
-        returns.go_on()                 # it stands at the gate, and comes in ahead of its turn
+        returns.go_on()                 # it waits at the gate, and is loaded ahead of its turn
         wait_until(came)
         copies.go_on()
         assert copies.hears() == "stopped"

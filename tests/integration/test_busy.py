@@ -6,7 +6,7 @@ from typing import Any
 from tests.integration.conftest import Site, wait_until
 from tests.integration.programs import Program
 
-# Far ahead of the card, so that a busy machine makes no gaps.
+# Submits far ahead of the card, so that a busy machine causes no gaps.
 KEEPS_IT_BUSY = '''
 import select
 spin, flying = kernel("spin"), []
@@ -56,7 +56,7 @@ def test_busy_programs_that_fit_together_take_turns_until_a_program_pauses(site:
     assert one.hears() == "pauses"
     before = len(site.trace())
     wait_until(lambda: waits_for_nothing(site.trace(), one.popen.pid))
-    # The other program runs on, and its turn is not ended.
+    # The other program keeps its turn and continues.
     two.go_on()
     assert two.hears() == "pauses"
     assert len(ended(site.trace()[before:])) <= 2

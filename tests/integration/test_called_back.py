@@ -16,7 +16,7 @@ seen, wrong, asked = set(), [], threading.local()
 def watches(name):
     seen.add(name.decode())
     code = asks()
-    if code not in (0, 201):                 # a thread of the library's may have no context yet
+    if code not in (0, 201):                 # a thread of the library may have no context yet
         wrong.append((name.decode(), code))
 def asks_for_room():
     free, total = c_size_t(), c_size_t()
@@ -24,7 +24,7 @@ def asks_for_room():
 def asks_about_memory():
     kind = c_uint()
     code = cuda.cuPointerGetAttribute(byref(kind), c_int(2), address)
-    return code if code != 1 else 0          # unknown is an answer
+    return code if code != 1 else 0          # INVALID_VALUE, for an unknown address, is an answer
 def allocates():
     there = c_uint64()
     return cuda.cuMemAlloc_v2(byref(there), c_size_t(1 * MIB)) or cuda.cuMemFree_v2(there)
@@ -46,7 +46,7 @@ call("cuMemRelease", handle)
 call("cuMemFree_v2", address)
 library.simulator_subscribe(None)
 assert not wrong, wrong
-# The driver's calls that the library makes with its lock held, on either thread.
+# Driver calls that the library makes with memory_lock held, on both threads.
 assert {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"} <= seen, seen
 '''
 

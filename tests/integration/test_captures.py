@@ -26,7 +26,8 @@ def free():
 def nothing():
     pass
 
-# What is called, what it needs, and what is left to do. Both are done out of the capture.
+# By name: the call under test, its preparation, and its cleanup; the last two run outside the
+# capture.
 CALLS = {
     "allocate little": (lambda: cuda.cuMemAlloc_v2(byref(address), c_size_t(4096)), nothing, free),
     "allocate much": (lambda: cuda.cuMemAlloc_v2(byref(address), c_size_t(8 * MIB)), nothing, free),
@@ -79,7 +80,7 @@ for name, (make, before, after) in CALLS.items():
             if after is not None:
                 after()
             elif answers == [900]:
-                free()              # it is still there, as good as it was
+                free()              # the memory is still allocated and intact
             found[f"{name}, {mode}, {elsewhere}, {thread_mode}"] = (*answers, status.value, ended)
 call("cuCtxSynchronize")
 print(json.dumps(found))
@@ -112,16 +113,16 @@ def free_second():
 
 launch(waiting, streams[0], flags.value, 1)
 thread = threading.Thread(target=free_second)
-thread.start()                           # waits for that
+thread.start()                           # waits for the work in flight
 looks = 0
-while looks < 5:                         # of which the first may find it waiting for Python
+while looks < 5:                         # in the first ones it may wait for Python's lock
     time.sleep(0.01)
     with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
         looks = looks + 1 if file.read().startswith(f"{FUTEX} ") else 0
 launch(waiting, streams[1], flags.value + 4, 1)
 launch(filling, streams[1], first, MIB, 77, blocks=64, threads=256)
 call("cuStreamBeginCapture_v2", streams[2], c_int(RELAXED))
-call("cuMemFree_v2", first)              # which cannot wait
+call("cuMemFree_v2", first)              # during the capture no wait is possible
 call("cuStreamEndCapture", streams[2], byref(graph))
 reached[0] = 1
 thread.join()
@@ -133,14 +134,15 @@ call("cuCtxSynchronize")
 
 def test_memory_freed_during_a_capture_stays_mapped_until_its_work_is_done(site: Site) -> None:
     """A free by another thread waits for earlier work, not for work that began after it."""
-    site.environment["NVSHARE_SIM_DRIVER"] = ""                 # waited for, not queried
+    # the driver waits for contexts instead of querying streams
+    site.environment["NVSHARE_SIM_DRIVER"] = ""
     ends_well(site, f"{MODES}FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
 
 
 FREED_AND_NEEDED = '''
 address, other, graph = c_uint64(), c_uint64(), c_void_p()
 kind = Properties(1, 0, Location(1, 0))
-square = (c_uint64 * 3)(30720, 30720, 1 << 32 | 1)           # of bytes: 900 MiB
+square = (c_uint64 * 3)(30720, 30720, 1 << 32 | 1)           # 30720 * 30720 bytes: 900 MiB
 def allocated(result=0):
     call("cuMemAlloc_v2", byref(other), 900 * MIB, result=result)
 def allocated_in_stream(result=0):
@@ -156,7 +158,7 @@ def created_to_be_shared(result=0):
          result=result)
 def freed_in_stream():
     call("cuMemFreeAsync", other, stream)
-    call("cuStreamSynchronize", stream)  # which no allocation does
+    call("cuStreamSynchronize", stream)  # no allocation itself waits like this
 WAYS = {
     "plain": (allocated, lambda: call("cuMemFree_v2", other)),
     "in a stream": (allocated_in_stream, freed_in_stream),
@@ -175,7 +177,7 @@ for _ in range(3):
     call("cuMemsetD8Async", address, 1, 64 * MIB, stream)
     call("cuStreamBeginCapture_v2", stream, c_int(RELAXED))
     call("cuMemFree_v2", address)
-    if WAY != "in a stream":             # which would become a part of the graph
+    if WAY != "in a stream":             # an allocation in a stream would become a graph node
         take(result=2)
     call("cuStreamEndCapture", stream, byref(graph))
     if WAY == "elsewhere":
@@ -224,7 +226,8 @@ GOES_MEANWHILE = '''
 import threading, time
 home, graph = context, c_void_p()
 flag = c_void_p()
-call("cuMemHostAlloc", byref(flag), 4, c_uint(3))            # for all contexts
+# flags: portable (all contexts), mapped
+call("cuMemHostAlloc", byref(flag), 4, c_uint(3))
 reached = c_uint.from_address(flag.value)
 def takes():
     call("cuCtxSetCurrent", home)

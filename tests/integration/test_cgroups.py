@@ -25,7 +25,7 @@ def grows(*sizes):
     results = [cuda.cuMemAlloc_v2(byref(c_uint64()), c_uint64(size * MIB)) for size in sizes]
     assert set(results) <= {0, 2}, results
     pause([result == 0 for result in results])
-    time.sleep(0.1)                     # a limit is not looked up twice within milliseconds
+    time.sleep(0.1)                     # the daemon reuses a limit for some milliseconds
 grows(100, 300, 300)
 grows(300, 100)
 grows(100)
@@ -114,7 +114,8 @@ def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box
     await_allocated(small)
     large = workload(site, box, "600MiB")
     _, errors = large.communicate("", timeout=PATIENCE)
-    assert large.returncode == 3, errors        # out of memory, and not killed
+    # it got out of memory, and was not killed by the kernel
+    assert large.returncode == 3, errors
     assert f"{box}/memory." in errors
     assert " is 640MiB" in errors
     for _ in range(3):

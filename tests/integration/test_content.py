@@ -18,27 +18,27 @@ size = 160 * MIB
 address = allocate(size)
 data = bytearray(noise(96 * MIB) + bytes(size - 96 * MIB))
 put(address, bytes(data))
-away()                                   # three blocks of noise, two of zeros
+away()                                   # evicts three blocks of noise and two of zeros
 assert get(address, size) == data
-away()                                   # nothing has changed
+away()                                   # evicts unchanged blocks
 assert get(address, size) == data
 data[40 * MIB + 12345] ^= 1
 put(address + 40 * MIB + 12345, bytes(data[40 * MIB + 12345:40 * MIB + 12346]))
-away()                                   # one bit of the second block
+away()                                   # evicts after one changed bit in the second block
 data[size - 1] = 1
 put(address + size - 1, bytes([1]))
 assert get(address, size) == data
-away()                                   # one byte of the last
+away()                                   # evicts after one changed byte in the last block
 assert get(address, size) == data
 data[32 * MIB:64 * MIB] = bytes(32 * MIB)
 fill(address + 32 * MIB, 0, 32 * MIB)
-away()                                   # the second is now zero
+away()                                   # evicts after the second block became zero
 assert get(address, size) == data
 a, b = bytes(data[:32 * MIB]), bytes(data[64 * MIB:96 * MIB])
 put(address, b)
 put(address + 64 * MIB, a)
 data[:32 * MIB], data[64 * MIB:96 * MIB] = b, a
-away()                                   # two have changed places
+away()                                   # evicts after two blocks exchanged their bytes
 assert get(address, size) == data
 '''
 
@@ -49,20 +49,20 @@ address = allocate(size)
 fill(address, 0, 96 * MIB)
 data = bytearray(bytes(96 * MIB) + noise(64 * MIB))
 put(address + 96 * MIB, bytes(data[96 * MIB:]))
-away()                                   # three blocks of zeros, and what is used at the end
+away()                                   # three blocks of zeros; the last two blocks were written
 assert get(address, size) == data
 data[64 * MIB] = data[32 * MIB] = 1
 put(address + 64 * MIB, bytes([1]))
 put(address + 32 * MIB, bytes([1]))
-away()                                   # the two that left are no zeros any more
+away()                                   # the two evicted blocks are no longer zero
 assert get(address, size) == data
-away()                                   # the first is; another one is tried, and has to be copied
+away()                                   # the first is zero; another block must be copied
 assert get(address, size) == data
-away()                                   # which has not changed since
+away()                                   # that block has not changed since
 assert get(address, size) == data
 data[size - 40] ^= 1
 put(address + size - 40, bytes(data[size - 40:size - 39]))
-away()                                   # and now has, in a part that is examined last
+away()                                   # it has changed, in the part that is read last
 assert get(address, size) == data
 '''
 

@@ -7,7 +7,7 @@ from tests.integration.conftest import ROOT, Site
 from tests.integration.programs import PRELUDE, alike, under
 from tests.integration.test_pools import POOLS
 
-# Work that lasts until the program lets it go on.
+# Work that waits until the program sets a word.
 WAITING = PRELUDE + '''
 import threading, time
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
@@ -23,7 +23,7 @@ def in_thread(name, *arguments):
         results.append(cuda[name](*arguments))
     thread = threading.Thread(target=runs)
     thread.start()
-    time.sleep(0.2)                      # it is as far as it comes for now
+    time.sleep(0.2)                      # the thread waits at its call now
     return thread, results
 '''
 
@@ -118,20 +118,20 @@ def test_pool_memory_is_not_reused_until_the_work_of_an_ending_context_is_done(s
 
 TAKEN_BEHIND_BOTH = WAITING + POOLS + '''
 made = []
-for _ in range(2):                       # of which one goes, and one takes long
+for _ in range(2):                       # one context ends soon; the other's work lasts long
     made.append(new_context())
     own = stream()
     address = take(300 * MIB, own)
     wait_in(c_uint64(own))
     give(address, own)
-    flag = c_void_p(flag.value + 4)      # each has its own
+    flag = c_void_p(flag.value + 4)      # each context has its own flag
 taken = c_uint64()
 call("cuCtxSetCurrent", home)
-call("cuMemAlloc_v2", byref(taken), 900 * MIB, result=2)     # at once, as the driver says
+call("cuMemAlloc_v2", byref(taken), 900 * MIB, result=2)     # fails at once, like the driver
 flags = [c_uint.from_address(flag.value - 4 * i) for i in (2, 1)]
 flags[GOES].value = 1
 threading.Timer(0.3, lambda: setattr(flags[1 - GOES], "value", 1)).start()
-call("cuCtxDestroy_v2", made[GOES])      # for which the driver waits for the work of both
+call("cuCtxDestroy_v2", made[GOES])      # the driver waits for the work of both contexts
 call("cuCtxSetCurrent", made[1 - GOES])
 call("cuCtxSynchronize")
 call("cuCtxSetCurrent", home)
@@ -153,7 +153,7 @@ own, size = new_context(), 8 * MIB
 first = take(size, 0)
 wait_in(None)
 call("cuMemsetD8Async", first, 1, size, 0)
-give(first, 0)                           # behind both
+give(first, 0)                           # freed behind the work of both streams
 call("cuCtxSetCurrent", home)
 second = take(size, 0)                   # in the default stream of another context
 put(second, bytes([7]) * size)
@@ -165,7 +165,7 @@ print(json.dumps([first == second, get(second, 4)[0]]))
 '''
 
 
-def test_pool_memory_freed_in_a_default_stream_is_not_reused_in_that_of_another_context(
+def test_pool_memory_freed_in_a_default_stream_is_not_reused_in_another_contexts_default_stream(
     site: Site
 ) -> None:
     """Also with drivers before CUDA 12, which give streams no ids."""

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.fakehook import PATIENCE
 
 COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
-# With short steps, which take turns all the same.
+# With short steps, so that the demonstration ends soon.
 QUICK = ("from nvshared.demo import play, processes; "
          "play.STEP_CPU_MS, play.STEP_GPU_US, processes.TQ = 50, 150_000, 1; ") + COMMAND
 MARK = "NVSHARE_TEST_MARK"
@@ -60,7 +60,7 @@ class Demo:
 @pytest.fixture
 def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     """A demonstration on a simulated GPU; its processes are killed after the test."""
-    folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # sockets want short names
+    folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # short, for sockets
     folder.mkdir()
     demo = Demo(folder, getattr(request, "param", COMMAND))
     yield demo
@@ -93,7 +93,8 @@ def test_demo_has_right_results_and_leaves_no_process_or_file(demo: Demo) -> Non
 @pytest.mark.parametrize(("moment", "number"), [
     ("Two programs share it", signal.SIGHUP), ("holds the GPU", signal.SIGINT),
     ("holds the GPU", signal.SIGTERM),
-    pytest.param("checking every word", signal.SIGTERM, marks=pytest.mark.long),    # at its end
+    # near the end of the demonstration
+    pytest.param("checking every word", signal.SIGTERM, marks=pytest.mark.long),
 ])
 def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo: Demo, moment: str, number: signal.Signals
@@ -110,7 +111,7 @@ def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))])
 def test_demo_ended_by_many_signals_leaves_no_process_or_file(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
-    # Not before it begins: Python itself takes a while, and dies of a signal as any program does.
+    # The signal comes only after the begin: while Python starts, it would end like any program.
     demo.until("The GPU is simulated")
     delay = chance.uniform(0, 4)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -132,10 +133,10 @@ def test_demo_whose_output_is_closed_ends_and_leaves_no_process_or_file(demo: De
     demo.leaves_nothing()
 
 
-def test_programs_of_a_killed_demo_die_with_it(demo: Demo) -> None:
+def test_programs_of_a_demo_die_when_the_demo_is_killed(demo: Demo) -> None:
     demo.until("holds the GPU")
     processes = demo.processes()
-    assert len(processes) >= 4          # itself, the daemon, both programs
+    assert len(processes) >= 4          # the demonstration, the daemon and both programs
     ends = [os.pidfd_open(pid) for pid in processes]
     demo.process.kill()
     demo.process.communicate()

@@ -17,8 +17,8 @@ from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_contexts import WAITING
 
 OUT_OF_MEMORY = 2
-# A kernel waits for a word of the host's that this thread sets last. Where the call does not
-# return, the program ends with the stacks of its threads.
+# A kernel waits for a word in host memory that this thread sets last. If the call does not return,
+# the program ends and prints the stacks of its threads.
 DEPENDENT = WAITING.removeprefix(PRELUDE) + '''
 import faulthandler, select
 faulthandler.dump_traceback_later(120, exit=True)
@@ -79,8 +79,8 @@ call("cuStreamSynchronize", stream)
 assert get(address, MIB) == bytes([7]) * MIB
 '''
 
-# What is called, and what the driver says to it. cuCtxDestroy, of whatever context, and
-# cuModuleLoad are not here, as they wait for work in flight themselves.
+# Calls, and the driver's results. cuCtxDestroy and cuModuleLoad are missing, because the driver
+# itself waits for work in flight in these calls.
 CALLS = {
     "allocates(8 * MIB)": 0, "allocates(1 << 40)": OUT_OF_MEMORY, "makes_an_array": 0,
     "allocates_managed": 0, "creates": 0, "allocates_in_a_stream(8 * MIB)": 0,
@@ -161,7 +161,7 @@ def said_while_drained(site: Site, call: str, capturing: bool, *behind: OrderRec
 def test_driver_call_returns_in_a_drain_while_gpu_work_waits_for_the_calling_thread(
     site: Site, call: str, capturing: bool
 ) -> None:
-    # Behind the STOP comes what moves memory, and waits for the end of the drain.
+    # The EVICT behind the STOP moves memory, so it waits for the end of the drain.
     said = said_while_drained(
         site, call, capturing, OrderRecord(Type.EVICT, number=2, room=512 * MIB, host=1 << 40))
     assert said.count(Type.STOPPED) + said.count(Type.REOPENED) == 1
@@ -214,7 +214,7 @@ def test_launch_passes_the_closed_gate_when_work_of_the_drain_waits_for_the_laun
     answering.join()
 
 
-# Waits for the daemon, for room or for another process, which take as long as they take.
+# Calls that wait for the daemon, for room or for another process, without a limit of time.
 LONG_WAITS = {
     "attaching to another GPU": "cuda.cuDevicePrimaryCtxRetain(byref(other), 1)",
     "a context that does not fit": "cuda.cuCtxCreate_v2(byref(other), 0, 0)",

@@ -158,7 +158,7 @@ print(json.dumps(got))
 
 
 @pytest.mark.parametrize(("failing", "result"), [("1:2", 0), ("1+:2", 2)])
-def test_pool_allocation_returns_in_bounded_time_when_queries_of_freed_memorys_work_fail(
+def test_pool_allocation_returns_in_bounded_time_when_queries_of_freed_memory_fail(
     site: Site, failing: str, result: int
 ) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": f"cuEventQuery:{failing}"}

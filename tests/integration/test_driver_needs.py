@@ -9,7 +9,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import Cards, Site
 from tests.integration.programs import PRELUDE, Program, alone
 
-# Two of these and their contexts leave 8 MiB of the 1024 free.
+# Two programs of this size and their contexts leave 8 of the card's 1024 MiB free.
 EACH = 500 * MIB
 
 FULL = PRELUDE + f'''

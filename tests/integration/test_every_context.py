@@ -9,7 +9,7 @@ from tests.integration.test_contexts import WAITING
 
 MANY = 20
 
-# In whichever context is current, work that waits and then fills memory of another context.
+# In the current context, work that waits and then fills memory of another context.
 UNDER_WAY = '''
 stream = new_stream()
 wait_in(stream)
@@ -26,7 +26,7 @@ other, size = c_void_p(), 64 * MIB
 address = allocate(size)
 '''
 
-# The driver's own function, found without the loader.
+# The driver's own function, found in the library file's symbol table.
 PAST_THE_LIBRARY = '''
 import subprocess
 def past(name):

@@ -34,7 +34,7 @@ def test_client_that_never_reads_from_its_socket_is_disconnected(site: Site) -> 
     other.hello()
     number = 1
     while silent.say(Type.COMMIT, number=number, wanted=MIB):
-        number += 1                     # each question has an answer, and none is read
+        number += 1                     # the daemon answers each COMMIT, and no answer is read
     assert other.allocate(MIB)
     assert "does not read what it is sent" in site.log.read_text()
 
@@ -49,7 +49,7 @@ def test_connection_without_hello_is_closed(site: Site) -> None:
 def test_client_silent_after_hello_is_not_disconnected(site: Site) -> None:
     site.start("--hello-timeout", "200ms")
     hook, late = site.hook(), None
-    if hook.hello() is None:            # too slow to say HELLO in time
+    if hook.hello() is None:            # the machine was too slow to send HELLO in time
         pytest.skip("this machine is too slow for the question")
     late = site.hook()
     assert late.hear() is None          # the timeout of the later connection is over
@@ -58,9 +58,10 @@ def test_client_silent_after_hello_is_not_disconnected(site: Site) -> None:
 
 @pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.long)])
 def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
-    site.start("--hello-timeout", "1h")         # so many take a while on a busy machine
+    site.start("--hello-timeout", "1h")         # the HELLOs take long on a busy machine
     hooks = []
-    for _ in range(0, number, 250):             # more at once of one process are refused
+    # the daemon refuses more connections of a process at once
+    for _ in range(0, number, 250):
         hooks += (new := [site.hook() for _ in range(250)])
         for hook in new:
             hook.say(Type.HELLO)
@@ -106,7 +107,7 @@ def test_journal_names_the_unshared_program_that_a_client_waits_for(site: Site) 
     site.start("--stuck-after", "1s", "--sample-interval", "100ms")
     hog = workload(site, "700MiB", 1_000_000)
     shared = {"LD_PRELOAD": str(BUILD / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket)}
-    workload(site, "8MiB", 1_000_000, **shared)     # the hog's memory is seen while it is there
+    workload(site, "8MiB", 1_000_000, **shared)     # NVML's sample shows the unshared process
     workload(site, "600MiB", 1, **shared)
     named = f"these use it unshared: nvshare-workloa[{hog.pid}] ("
     wait_until(lambda: named in site.log.read_text())

@@ -26,7 +26,7 @@ from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 pytestmark = pytest.mark.other_user
 
 ALICE, BOB = 1000, 1001
-PATHS = 30                              # of groups that a user makes
+PATHS = 30                              # number of paths of groups that a user creates
 SMALL = ("--capacity", "60MiB")         # a card on which two programs do not fit together
 FULL = 255                              # bytes of a folder's name, at most
 
@@ -159,10 +159,10 @@ def paths() -> Iterator[list[bytes]]:
              f"/kubepods/besteffort/pod{UID}/{CONTAINER}", "/system.slice/train.service",
              "/slurm/uid_0/job_42/step_0", f"/user.slice/user-{BOB}.slice/train.service",
              f"/user.slice/user-{BOB}.slice/user@{BOB}.service/train.service", "/"]
-    for end in ENDS:                    # what follows in such a name looks like a line of its own
+    for end in ENDS:                    # the rest of the name looks like a separate line
         for path in whole:
             yield [os.fsencode(f"x{end}0::"), *map(os.fsencode, filter(None, path.split("/")))]
-    yield [b"a" * 250] * 20             # longer than the kernel says, which may cut it off
+    yield [b"a" * 250] * 20             # longer than the kernel prints: it may cut the path
     for _ in range(PATHS):
         folders = []
         for _ in range(dice.randint(1, 5)):
@@ -196,7 +196,7 @@ def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Pat
                        for one in found), found
     journal = site.log.read_text()
     assert "Traceback" not in journal
-    assert "which identifies no" not in journal      # nor may a user have the journal filled
+    assert "which identifies no" not in journal      # a user cannot fill the journal either
 
 
 def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
@@ -220,7 +220,7 @@ def test_user_in_a_cgroup_named_like_a_pod_cannot_import_memory_of_the_pod(
     site: Site, groups: Path
 ) -> None:
     site.start(*SMALL, "--tq", "100ms", "--trace", str(site.folder / "trace"))
-    # The user id is the same, as in many images.
+    # The same user id in both pods, as in many images.
     victim = workload(site, pod(groups), ALICE, "--memory", "40MiB", "--until-told")
     wait_until(lambda: bool(tenants(site, victim.pid)))
     assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{user(ALICE)}"}]
@@ -289,7 +289,7 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
              made(groups / "slurmd.service")]
     inside(site, made(job / "step_0" / "slurm"), 0, [
         "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
-    # A process of the user may use the name, too.
+    # A process of the user takes the name of SLURM's daemon, too.
     inside(site, tasks[1], ALICE, [
         "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
     wait_until(lambda: b"slurmstepd" in b"".join(
@@ -303,7 +303,8 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
     mine = f"user:{user(ALICE)}"
     found = [tenants(site, one.pid)[0] - {mine} for one in programs]
     assert found[0] == {"job:4711"}
-    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}     # its own, or undisputed
+    # its own job, or a job that no other process claims
+    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}
     assert found[2] == {"unit:slurmd.service"}
 
 
@@ -312,7 +313,7 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
 CONTAINED = '''
 set -eu
 echo $$ >"$1/cgroup.procs"
-# Where memory is a hierarchy of version 1, that is not what this is about.
+# A memory hierarchy of version 1 is not under test here: leave its groups.
 if [ -e /sys/fs/cgroup/memory ]; then echo $$ >/sys/fs/cgroup/memory/cgroup.procs; fi
 exec unshare --cgroup --mount sh -euc '
     if [ -n "$1" ]; then mount --bind "$2" "$1"; fi

@@ -36,7 +36,7 @@ def program(
 ) -> subprocess.Popen[str]:
     """A program with this number of steps; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
-    # Slow enough that a load or an eviction is long under way when it is seen.
+    # Slow copies, so that the kill hits a load or eviction that is still under way.
     slow = {"NVSHARE_SIM_COPY_RATE": str(100 << 20), "NVSHARE_SIM_NVLINK_RATE": str(400 << 20)}
     return site.workload(
         "--memory", "24MiB", "--chunk", "2MiB", *length, "--kernel-us", "2000",
@@ -69,7 +69,7 @@ def await_state(trace: Path, state: str, pid: int | None = None, after: int = 2)
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:           # all first, as the holder may be the last process
+    for process in processes:           # first close all: the holder may be the last process
         if process.stdin is not None:
             process.stdin.close()
             process.stdin = None
@@ -104,8 +104,7 @@ def test_restart_of_a_killed_daemon_changes_no_results(site: Site, state: str) -
 def test_programs_continue_without_a_daemon_and_share_after_the_restart(site: Site) -> None:
     trace = site.folder / "trace"
     daemon = site.start(*SETTINGS, "--trace", str(trace))
-    # They go on until finish(): programs that end by themselves may leave none that waits for a
-    # turn of the last daemon.
+    # The programs run until finish(), so that some of them still want a turn from the last daemon.
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     for _ in range(PROGRAMS):
         await_state(trace, "running", after=0)

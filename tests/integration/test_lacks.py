@@ -26,10 +26,10 @@ NOBODY_UID = 65534                          # a user that every system has
 needs_bus = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, or be another user")
 
-# Becomes the command that follows, in a mount namespace with a folder of 64 KiB.
+# Executes the following command in a mount namespace with a folder of 64 KiB.
 SMALL_DISK = 'mount -t tmpfs -o size=64k nvshare "$0" && exec "$@"'
 
-# nvsharectl, as another user.
+# nvsharectl, run by another user.
 AS_NOBODY = f"""
 import locale, os, socket, sys
 import nvshared.cli.settings, nvshared.control.connection

@@ -29,8 +29,9 @@ say(sum(cuda.cuEventQuery(event) != 0 for event in events))
 def test_pace_bounds_launches_in_flight_while_other_clients_wait(
     site: Site, others_wait: bool
 ) -> None:
-    site.environment["NVSHARE_SIM_DRIVER"] = ""         # before 12.5 no client is paced
-    # A client that is not held back gets ahead on a busy machine, too.
+    # the newest driver: before CUDA 12.5 no client is paced
+    site.environment["NVSHARE_SIM_DRIVER"] = ""
+    # An unpaced client submits far ahead even on a busy machine.
     takes = 5_000 if others_wait else 1_000_000
     daemon = FakeDaemon(site)
     program = Program(site, f"LAUNCHES, TAKES = {LAUNCHES}, {takes}\n{AHEAD}")

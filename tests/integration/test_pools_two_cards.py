@@ -7,14 +7,14 @@ from tests.integration.programs import Program, ends_well
 from tests.integration.test_peers import TWO
 from tests.integration.test_pools import POOLS
 
-# `context` is on card 0, `other` on card 1; and card 0 has something that a mistake would take.
+# `context` is on card 0, `other` on card 1. Card 0 has pinned memory, which a wrong count hits.
 PINNED = POOLS + '''
 new_array(128 * MIB)
 def used_on(which):
     call("cuCtxSetCurrent", which)
     return used()
 def pool_of_card(card):
-    pool = c_uint64()                    # one that can be exported
+    pool = c_uint64()                    # an exportable pool, which stays with the driver
     call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 1, Location(1, card))))
     return pool.value
 '''
@@ -33,22 +33,22 @@ for _ in range(3):
     give(address, there)
     synchronize(there)
     on(context)
-    call("cuMemPoolTrimTo", pool, 0)     # it shrinks while card 0 is current,
+    call("cuMemPoolTrimTo", pool, 0)     # the pool shrinks while card 0 is current
     more(0)
     on(context)
-    address = take(64 * MIB, here, pool)             # grows,
+    address = take(64 * MIB, here, pool)             # the pool grows
     more(64 * MIB)
     on(context)
     give(address, here)
     synchronize(here)
-    address = take(32 * MIB, here, pool)             # has shrunk when more is taken of it,
+    address = take(32 * MIB, here, pool)             # the pool has shrunk before this allocation
     more(32 * MIB)
     on(context)
     give(address, here)
     synchronize(here)
     call("cuMemPoolTrimTo", pool, 0)
     more(0)
-# and goes.
+# The pool is destroyed.
 on(other)
 setting(THRESHOLD, FOR_EVER, pool)
 give(take(96 * MIB, there, pool), there)
@@ -76,14 +76,14 @@ Held(there).let_go()
 before = used_on(context), used_on(other)
 address = take(96 * MIB, there, pool)
 held = Held(there)
-give(address, there)                     # and the stream comes to that when nobody looks
+give(address, there)                     # the stream reaches the free later
 held.let_go()
 assert (used_on(context), used_on(other)) == (before[0], before[1] + 96 * MIB)
 away()
 assert (used_on(context), used_on(other)) == before
 ''')
     assert program.hears() == "away"
-    hook = site.holding(860 * MIB)      # so that the rest must go
+    hook = site.holding(860 * MIB)      # fits only if all evictable memory is evicted
     program.go_on()
     hook.close()
     program.ends_well()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.conftest import ROOT
 
-# Hides the checkout behind a folder of mode 0700 at the same place, for the command alone.
+# For the command only, hides the checkout behind a folder of mode 0700 at the same place.
 PRIVATE = '''
 set -e
 mount --bind "$1" "$2"
@@ -33,7 +33,7 @@ def may_mount() -> bool:
         capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.long                       # it repeats tests of the ordinary runs
+@pytest.mark.long                       # runs other tests again
 @pytest.mark.skipif(not may_mount(), reason="only root can mount, outside of most containers")
 def test_programs_of_users_without_access_to_the_checkout_run(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -19,7 +19,8 @@ from tests.integration.randomcalls import CARD, LIBHOOK, Run, Runner, difference
 from tests.integration.test_random_handovers import SECOND_CARD
 
 SEQUENCES = int(os.environ.get("NVSHARE_TEST_SEQUENCES", "80"))
-FIRST = 20_520                          # seed; SEQUENCES from here call every function
+# the first seed; SEQUENCES seeds from here call every function
+FIRST = 20_520
 AT_ONCE = 500                           # sequences in one process
 
 # Seeds of sequences that showed a bug of the library or the simulator when run alone.

@@ -64,7 +64,7 @@ def test_turn_release_call_is_reported_at_once_and_cancelled_by_submitted_work(
     program.finish()
 
 
-def test_turn_release_call_ends_the_turn_when_another_program_waits_and_not_the_next_turn(
+def test_turn_release_call_ends_only_the_present_turn_and_only_while_another_program_waits(
     site: Site, daemon: FakeDaemon
 ) -> None:
     """Otherwise a thread that is slow to pass the open gate would lose its next turn to the old
@@ -75,7 +75,7 @@ def test_turn_release_call_ends_the_turn_when_another_program_waits_and_not_the_
     daemon.until(Type.IDLE)
     daemon.stop()
     daemon.run(contended=True)
-    for _ in range(50):                 # the client looks at its work after each order
+    for _ in range(50):                 # the client checks its work in flight after each order
         assert Type.IDLE not in heard(daemon)
     program.finish()
 
@@ -172,7 +172,7 @@ fill(cache, 44, 200 * MIB)
 assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
 ''')
     assert program.hears() == "away"
-    hook = site.holding()          # the quantum is long: the release lets it in
+    hook = site.holding()          # only the release can end the turn: the quantum is long
     program.go_on()
     hook.close()
     program.ends_well()

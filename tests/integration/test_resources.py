@@ -17,7 +17,7 @@ from tests.integration.conftest import Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_life import LINKED, SOURCE, Life, compiled, taken, until_it_waits
 
-# The library says so when the program first uses the card.
+# An invalid setting, about which the library complains when the program first uses the card.
 LINE = {"NVSHARE_KEEP_FREED_MS": "none"}
 SAID = "NVSHARE_KEEP_FREED_MS=none is not a number"
 
@@ -40,7 +40,7 @@ def moves(program: Life) -> None:
     pytest.param("sandbox-without-ppoll", id="ppoll is refused", marks=pytest.mark.skipif(
         platform.machine() == "aarch64", reason="poll(3) is the system call ppoll(2) there")),
     pytest.param("environment", id="the environment changes after cuInit"),
-    # Its output would go to the daemon.
+    # The program's output would otherwise go to the daemon's socket.
     pytest.param("closed-streams", id="no socket gets the number of a closed standard stream"),
     pytest.param("small-stacks", id="threads have small stacks"),
 ])

@@ -28,7 +28,7 @@ def start(site: Site, build: Path, seed: int, seconds: int) -> subprocess.Popen[
             **os.environ, **site.environment, **SANITIZED,
             "LD_PRELOAD": str(build / "libnvshare.so"),
             "LD_LIBRARY_PATH": str(build / "simulator"),
-            "NVSHARE_KEEP_FREED_MS": "20",      # so that its end by age comes up as well
+            "NVSHARE_KEEP_FREED_MS": "20",      # short, so that spares also expire
         }, stdin=None, stderr=subprocess.PIPE)
 
 
@@ -42,7 +42,7 @@ def ends_well(process: subprocess.Popen[str]) -> dict[str, int]:
 @pytest.mark.parametrize(("sanitizer", "visitors"), [
     ("", 1),
     pytest.param("", 5, marks=pytest.mark.long),
-    pytest.param("thread", 1, marks=pytest.mark.long),      # takes long to end
+    pytest.param("thread", 1, marks=pytest.mark.long),      # slow under this sanitizer
     pytest.param("address", 2, marks=pytest.mark.long),
 ])
 def test_programs_keep_every_byte_while_other_programs_start_and_end(

@@ -74,7 +74,7 @@ def test_reply_to_an_order_of_an_earlier_daemon_is_ignored(
         one.obey(record)
     kill(daemon)
     manager.start("--tq", "1")
-    # The STOP is of the earlier daemon, and so is its answer; in between comes a COMMIT.
+    # STOP and its answer belong to the earlier daemon; a COMMIT arrives between them.
     one.say(Type.COMMIT, number=99, wanted=2 * LARGE)
     assert record is not None
     one.obey(record)
@@ -89,7 +89,7 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
 ) -> None:
     daemon = manager.start()
     daemon.send_signal(signal.SIGSTOP)
-    unheard = site.hook()               # in the kernel's queue, not accepted
+    unheard = site.hook()               # connected in the kernel's queue, not accepted yet
     unheard.say(Type.HELLO)
     daemon.send_signal(signal.SIGCONT)
     unheard.obey_until(Type.LIMITS)
@@ -127,7 +127,7 @@ def test_descriptors_of_ended_clients_are_removed_from_the_store_of_systemd(
     manager.wait(lambda: len(manager.kept) == 3)
     manager.start()
     stays.obey_until(Type.LIMITS)
-    stays.say(Type.RUN)                 # only the daemon may: this ends the connection
+    stays.say(Type.RUN)                 # a hook must not send RUN: the daemon ends the connection
     while stays.hear() is not None:
         continue
     manager.wait(lambda: len(manager.kept) == 2)
@@ -141,7 +141,7 @@ def test_forked_child_does_not_keep_its_parents_client_alive(
     parent.wait_for("running")
     manager.wait(lambda: len(manager.kept) == 1)
     kill(daemon)
-    parent.kill()                       # its child has the socket still, and so has the manager
+    parent.kill()                       # child and service manager still have the socket
     assert len(manager.kept) == 1
     manager.start()
     manager.wait(lambda: not manager.kept)

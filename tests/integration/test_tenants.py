@@ -23,7 +23,7 @@ def test_name_of_a_program_survives_a_restart_of_the_daemon(site: Site, bus: str
     names = {"my model", "x" * 87, "nvshare-workload"}
     programs = [
         program(site, 1, None, NVSHARE_NAME="my model"), program(site, 2, None),
-        # No letter is cut in two.
+        # A name is not cut within a character.
         program(site, 3, None, NVSHARE_NAME="x" * 87 + "\u00e4"),
     ]
 

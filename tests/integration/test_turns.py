@@ -33,7 +33,7 @@ def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
         pump([one, two], lambda waiter=waiter: waiter.running)      # type: ignore[misc]
         assert not holder.running
         assert waiter.memory.resident == LARGE
-    for hook in (one, two) * 2:         # what one answers may be followed by an order to the other
+    for hook in (one, two) * 2:         # an answer of one hook may cause an order to the other
         hook.settle()
 
     lines = site.trace()
@@ -43,7 +43,7 @@ def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
                 if line.get("event") in ("evicted", "loaded")}
     assert ordered == set(answered)
     moved = [line["bytes"] for line in answered.values() if line["event"] == "evicted"]
-    # Only what must leave does: both of 700 leave 324 on the card of 1024.
+    # Evicts only as much as needed: of 2 * 700 MiB on a card of 1024, 376 MiB in each hand-over.
     assert sum(moved) <= 10 * (2 * LARGE - CARD + 32 * MIB)
     assert [line["reason"] for line in lines if line.get("report") == "turn-ended"] == ["idle"] * 10
 
@@ -68,7 +68,8 @@ def test_drain_command_lets_clients_that_fit_together_run_and_lists_the_others(
         pump([one, large, small], lambda: small.running)
         said, error = drain.communicate()
     assert drain.returncode == 1
-    assert len(said.splitlines()) == 3      # both clients, and the client that goes on
+    # a line for each client, and one for the client that continues
+    assert len(said.splitlines()) == 3
     assert error.startswith("nvsharectl: 1 program would stand still without nvshared; ")
     daemon.terminate()
     daemon.wait()

@@ -94,7 +94,7 @@ def test_writeback_ends_when_the_host_memory_allowed_by_the_order_is_used_up(sit
     assert 0 < saved.moved <= 20 * MIB
     assert saved.memory.host <= 20 * MIB
     assert saved.memory.resident >= 48 * MIB
-    # All memory is saved, so that all of it can leave at once.
+    # All memory has been written back, so all of it can be evicted without a copy.
     saved = daemon.move(Type.EVICT, flags=Flag.KEEP, writeback=1 << 50)
     assert saved.moved == saved.memory.resident
     evicted = daemon.move(Type.EVICT)
@@ -107,14 +107,14 @@ def test_preallocate_order_allocates_host_memory_up_to_the_ordered_size(site: Si
     daemon.send(OrderRecord(Type.PREALLOCATE, host=20 * MIB))
     daemon.until_memory(lambda memory: memory.host >= 18 * MIB)
     assert daemon.said[-1].memory.host <= 20 * MIB
-    # Never more than there is use for.
+    # The client never preallocates more than it could use (host_useful()).
     daemon.send(OrderRecord(Type.PREALLOCATE, host=1 << 40))
     daemon.until_memory(lambda memory: memory.host == 48 * MIB)
     # If other clients need host memory, the client frees its preallocated memory, the allocation in
     # progress as soon as it completes, and preallocates no more.
     if daemon.move(Type.LOAD, daemon.room, host=0).memory.host:
         daemon.until_memory(lambda memory: memory.host == 0)
-    # A new daemon knows nothing of what an earlier one has ordered.
+    # A new daemon does not know PREALLOCATE orders of an earlier daemon.
     daemon.send(OrderRecord(Type.PREALLOCATE, host=1 << 40), OrderRecord(Type.INTRODUCE, number=7))
     made = daemon.until(Type.HELLO).memory.host     # includes the allocation in progress
     daemon.send(daemon.limits)

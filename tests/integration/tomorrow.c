@@ -9,7 +9,7 @@ SEEN CUresult cuMemcpyTomorrowAsync(int, int, int, int, int, int, const CUdevice
                                     CUstream);
 SEEN CUresult cuStreamBeginTomorrow(CUstream);
 
-/* Its arguments that count lie on the stack. */
+/* The arguments `ways`, `size` and `stream` are passed on the stack. */
 CUresult cuMemcpyTomorrowAsync(int a, int b, int c, int d, int e, int f, const CUdeviceptr *ways,
                                size_t size, CUstream stream)
 {
@@ -18,7 +18,7 @@ CUresult cuMemcpyTomorrowAsync(int a, int b, int c, int d, int e, int f, const C
     return cuMemcpyAsync(ways[0], ways[1], size, stream);
 }
 
-/* One of those whose work would have to be followed. */
+/* A function after which the library would have to keep track of work (NEWER_KEEPS). */
 CUresult cuStreamBeginTomorrow(CUstream stream)
 {
     (void)stream;

@@ -91,7 +91,7 @@ def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
 
 
 @pytest.mark.parametrize(("used", "moves"), [(1.0, False), (0.05, True)])
-def test_balancing_takes_the_load_of_a_card_without_waiting_clients_from_nvml(
+def test_balancing_reads_the_load_from_nvml_for_a_card_without_waiting_clients(
         manager: Manager, time: Time, used: float, moves: bool) -> None:
     join(manager)
     join(manager)

@@ -38,7 +38,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
 
 @pytest.mark.parametrize("gathering", [False, True])
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=8), BYTES)
-def test_host_budget_part_of_a_card_excludes_host_memory_that_clients_of_other_cards_hold(
+def test_host_budget_offers_a_card_no_bytes_held_by_clients_of_other_cards(
         gathering: bool, cards: list[tuple[int, int]], free: int) -> None:
     """Needs include margins that host memory may not cover, so they may exceed the budget."""
     budget = SharedBudget(sum(held for held, _ in cards) + free, gathering=gathering)
@@ -63,7 +63,7 @@ def test_host_budget_goes_to_the_only_card_in_use() -> None:
     site = Site(4, CARD, WHOLE)
     assert site.parts == [WHOLE // 4] * 4
     site.program(size=130 * GIB)
-    # Both together have 235 GiB: card and host memory, less the memory that a hand-over needs.
+    # Both programs together have 235 GiB: card and host, less the memory that a hand-over needs.
     assert site.grows(site.program(), 105 * GIB)
     assert site.parts[0] > 104 * GIB
     assert not site.grows(site.program(), 10 * GIB)
@@ -72,7 +72,7 @@ def test_host_budget_goes_to_the_only_card_in_use() -> None:
 def test_host_budget_leaves_other_cards_enough_for_their_clients() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
-        site.program(1, 90 * GIB)       # of which 43 do not fit
+        site.program(1, 90 * GIB)       # 43 GiB of both do not fit on the card
     needs = WHOLE - site.gpus[0].scheduler.host_promisable
     assert 45 * GIB < needs < 49 * GIB
     site.program(0, 130 * GIB)
@@ -132,7 +132,7 @@ def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_cards_part_of_host_budget_grows_at_once_when_a_program_joins_or_card_capacity_shrinks(
+def test_host_budget_offers_a_card_more_when_a_program_joins_or_the_capacity_shrinks(
         joins: bool) -> None:
     site = Site(4, CARD, WHOLE)
     site.program(memory=Memory(allocated=130 * GIB), commit=130 * GIB)
@@ -158,7 +158,7 @@ def test_reload_with_a_smaller_host_budget_leaves_each_card_enough_for_its_clien
     assert site.parts[1] >= needs
 
 
-def test_host_budget_of_a_single_card_is_the_whole_budget_also_after_a_reload() -> None:
+def test_host_budget_goes_whole_to_a_single_card_also_after_a_reload() -> None:
     site = Site(1, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
@@ -185,7 +185,7 @@ def test_commit_request_is_answered_after_clients_of_other_cards_have_reconnecte
 
 @pytest.mark.parametrize(("whole", "uid", "held", "wanted"), [
     (WHOLE, 0, 100 * GIB, 130 * GIB),
-    # Of half the host memory, no user may have as much: it would leave others less than a card's.
+    # A user gets less of this smaller host memory: other users must be left a card's size.
     (300 * GIB, 1000, 100 * GIB, 60 * GIB),
 ], ids=["of root", "of a user"])
 def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
@@ -193,7 +193,7 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
     site = Site(2, CARD, whole, gather=True)
     site.program(0, memory=Memory(allocated=held), commit=held, uid=uid)
     asks = site.program(uid=uid)
-    # Delay the timer of this card.
+    # Delays the timer of the second card.
     late = next(one for one in site.time.timers
                 if isinstance(one[1], partial) and one[1].func == site.gpus[1].tell)
     site.time.timers.remove(late)
@@ -208,7 +208,7 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
 
 
 @pytest.mark.parametrize("beyond", [0, 10 * GIB])
-def test_host_budget_part_of_a_lost_card_is_what_its_clients_hold_until_they_end(
+def test_host_budget_reserves_for_a_lost_card_only_bytes_held_by_its_clients(
         beyond: int) -> None:
     site = Site(2, CARD, WHOLE)
     programs = [site.program(1, memory=Memory(beyond=beyond))]

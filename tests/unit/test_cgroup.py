@@ -35,7 +35,8 @@ def test_cgroup_memory_limits_are_the_tightest_of_each_group_up_to_the_root(tmp_
     write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
     write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
     write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)
-    write(tmp_path, max=900 * MIB, current=300 * MIB)       # as a container sees its own group
+    # the top folder has limits, as in a container
+    write(tmp_path, max=900 * MIB, current=300 * MIB)
     assert limits("0::/a/b/c\n", tmp_path) == [
         ("a/b/memory.high", 400, 300), ("a/memory.max", 700, 600), ("memory.max", 900, 600)]
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 700, 600), ("memory.max", 900, 600)]
@@ -68,7 +69,7 @@ def test_cgroup_v1_memory_and_swap_limits_both_apply(tmp_path: Path) -> None:
         ("memory/docker/memory.limit_in_bytes", 400, 300)]
 
 
-def test_cgroup_v2_memory_limits_are_read_where_v1_is_mounted_too(tmp_path: Path) -> None:
+def test_cgroup_v2_memory_limits_are_read_on_a_machine_that_also_mounts_v1(tmp_path: Path) -> None:
     write(tmp_path / "unified" / "a", max=400 * MIB, current=100 * MIB)
     (tmp_path / "unified" / "cgroup.controllers").write_text("memory\n")
     assert limits("4:cpu:/b\n0::/a\n", tmp_path) == [("unified/a/memory.max", 400, 300)]

@@ -113,7 +113,7 @@ def test_invalid_variable_or_option_is_refused_with_its_name(file: Path) -> None
         load(file, {}, {"tq": "x"})
 
 
-def test_config_path_that_is_missing_no_text_or_cannot_be_examined_is_an_error(
+def test_config_path_that_is_missing_binary_or_unreadable_is_an_error(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The paths fail for root too, which may search and list every folder."""
     path = tmp_path / "a.conf"
@@ -211,7 +211,7 @@ def test_check_option_validates_the_config_without_a_card(
     assert (said.out, len(said.err.splitlines())) == ("", bool(words))
 
 
-def test_unit_of_systemd_names_a_single_state_directory() -> None:
+def test_systemd_unit_names_a_single_state_directory() -> None:
     """With several, the variable that the daemon reads would hold all, separated by colons."""
     unit = (Path(__file__).parents[2] / "systemd" / "nvshared.service").read_text()
     assert [line for line in unit.splitlines() if line.startswith("StateDirectory=")] == [

@@ -157,11 +157,11 @@ def test_swapped_memory_is_loaded_when_other_memory_of_its_control_group_grows(
     assert client.view.state == "idle"
     machine.group("box", 8 * GIB, 8 * GIB)
     machine.time.pass_by(2 * SECOND)
-    assert client.view.state == "loading"               # without a report of a client
+    assert client.view.state == "loading"               # the LOAD needs no report of a client
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 
-def test_memory_limit_of_a_control_group_with_the_daemon_bounds_the_host_budget_and_no_commit(
+def test_cgroup_memory_limit_that_includes_the_daemon_bounds_the_host_budget_but_no_commit(
         machine: Machine) -> None:
     machine.group("all", 8 * GIB)
     machine.process(4001, "all/box")

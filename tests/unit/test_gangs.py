@@ -62,7 +62,7 @@ def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once(machine: Machine
         spread = apart(machine, team)
         assert 4 <= len(spread) <= 8
         assert max(spread) <= TOGETHER
-    assert machine.time.now < 1000 * SECOND + 12 * SECOND      # of which they compute 10
+    assert machine.time.now < 1000 * SECOND + 12 * SECOND      # 12 s, of which programs compute 10
 
 
 def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machine) -> None:
@@ -84,7 +84,8 @@ def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machin
         machine.team([0, 1], [pid, pid + 1], 3 * GIB, name=name).compute(5000)
     machine.advance(15 * SECOND)
     assert len(stopped) > 10
-    assert sum(held > SECOND // 2 for held in stopped) > len(stopped) - 4   # the first turns
+    # first turns may be shorter
+    assert sum(held > SECOND // 2 for held in stopped) > len(stopped) - 4
 
 
 @pytest.mark.parametrize("pod", [False, True], ids=["process", "pod"])
@@ -338,9 +339,9 @@ def test_running_gang_that_wants_a_card_gets_it_before_a_gang_that_has_not_start
     late = late or machine.program(0, 10, 3 * GIB, POD)
     one.compute(200)
     machine.advance(300 * MILLISECOND)
-    machine.time.now += SECOND          # the daemon is late: in one event gang b's claim is ready,
+    machine.time.now += SECOND          # late: gang b's claim became ready meanwhile
     client, other = machine.client(late), machine.client(one.ranks[0])
-    client.gpu.tell(MemoryChanged(client.id, client.memory, True))      # and `late` wants it
+    client.gpu.tell(MemoryChanged(client.id, client.memory, True))      # `late` wants its card
     late.compute(SECOND)
     machine.advance(60 * SECOND)
     assert [late.work, runs.work, beside.work, one.left] == [0, 0, 0, 0]

@@ -141,7 +141,7 @@ def test_history_passes_the_usage_of_each_minute_to_the_store_once(machine: Mach
     assert len(machine.batches) == 2
 
 
-def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Machine) -> None:
+def test_history_loses_no_usage_when_the_storing_thread_lags(machine: Machine) -> None:
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
     machine.gpus[0].leave(client)

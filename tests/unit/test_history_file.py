@@ -122,7 +122,7 @@ def altered(statement: str, path: Path) -> None:
      "it is broken: no such column: turns"),
     (os.mkfifo, "it is no file"),
 ])
-def test_file_that_is_no_history_at_the_history_path_is_renamed_and_kept_whole(
+def test_foreign_file_at_the_history_path_is_renamed_and_kept_unchanged(
         path: Path, history: HistoryFile, make: Callable[[Path], None], why: str,
         caplog: pytest.LogCaptureFixture) -> None:
     make(path)
@@ -158,7 +158,7 @@ def test_renamed_history_files_are_bounded_in_number(path: Path, history: Histor
     assert seconds(path) == 3
 
 
-def test_unwritable_history_file_is_renamed_and_a_removed_file_replaced(
+def test_history_file_is_renamed_if_unwritable_and_created_again_if_removed(
         path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture) -> None:
     """The write error is simulated, as root may write to any file."""
     history.keep(NOON, MINUTE)
@@ -174,7 +174,7 @@ def test_unwritable_history_file_is_renamed_and_a_removed_file_replaced(
         history.keep(NOON + 60, MINUTE)
     assert seconds(path) == seconds(path.with_name(f"{FILE_NAME}.aside-1")) == 1
     assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
-    path.rename(path.with_name("kept elsewhere"))       # and a removed file is replaced
+    path.rename(path.with_name("kept elsewhere"))       # a removed file is created again
     history.keep(NOON + 120, MINUTE)
     assert seconds(path) == seconds(path.with_name("kept elsewhere")) == 1
 
@@ -216,7 +216,7 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
     assert not history.is_behind
 
 
-def test_history_file_is_synchronized_at_each_commit_and_bounded(path: Path) -> None:
+def test_history_file_has_a_bounded_size_and_is_synced_at_each_commit(path: Path) -> None:
     pragmas = ("synchronous", "journal_mode", "max_page_count")
     with Store(path, 8 << 20).opened() as file:
         found = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
@@ -269,7 +269,7 @@ def test_history_file_on_a_full_file_system_keeps_its_usage_until_there_is_space
     assert (ended.returncode, ended.stdout) == (0, "21\n"), ended.stderr
 
 
-def test_history_keeps_usage_until_the_folder_can_be_made(
+def test_history_keeps_usage_until_the_folder_can_be_created(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(HistoryFile, "_do", at_once)
     state = tmp_path / "state"

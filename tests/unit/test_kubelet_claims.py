@@ -52,7 +52,7 @@ def claim(*results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), ui
     ("50", 50), ("12Gi", 12 * GIB), ("1.5Ki", 1536), ("4G", 4 * 10**9), ("2k", 2000),
     ("1500m", 2), ("1e3", 1000), ("1E", 10**18), ("1Ei", 1 << 60), ("2E2", 200), ("1n", 1),
 ])
-def test_quantities_are_read_as_kubernetes_writes_them(text: str, number: int) -> None:
+def test_quantities_in_the_notation_of_kubernetes_are_parsed(text: str, number: int) -> None:
     assert quantity(text) == number
 
 

@@ -79,10 +79,10 @@ def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_their_num
         caplog: pytest.LogCaptureFixture, time: Time, limited: Limited) -> None:
     for number in range(BURST + 5):
         limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
-    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")      # another user's
+    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")      # of another user
     assert caplog.messages == [*(f"line {number}" for number in range(BURST)), "another kind"]
     caplog.clear()
-    time.pass_by(INTERVAL)              # nothing else need happen
+    time.pass_by(INTERVAL)              # the summary needs no further line
     assert caplog.record_tuples == [(
         "nvshared.test", logging.WARNING,
         f"5 more such lines were left out within 30 s, the last: line {BURST + 4}")]

@@ -205,7 +205,8 @@ def test_overlays_of_all_sharing_strategies_have_the_same_kubernetes_objects() -
         found[name] = objects.keys()
         template = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]
         assert template["metadata"]["labels"]["nvshare.com/strategy"] == name
-        assert "serviceAccountName" in template["spec"]     # or the previous value stays
+        # without the field, an update would keep the previous value
+        assert "serviceAccountName" in template["spec"]
     assert all(keys == found["none"] for keys in found.values())
 
 

@@ -16,7 +16,7 @@ from nvshared.machine import peer
 from nvshared.machine.tenant import Kind, Tenant
 
 
-def test_peer_has_the_kernels_pid_uid_and_name() -> None:
+def test_peer_has_pid_uid_and_name_from_the_kernel() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         identified = peer.identify(*peer.credentials(ours))
@@ -91,7 +91,7 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
             assert select.select([watch], [], [], 600)[0]
             os.close(watch)
         with connected, pytest.raises(ProcessLookupError):
-            # Even if a living process has reused the pid.
+            # It raises even if a living process has reused the pid.
             peer.watch(connected, os.getpid() if has_peer_pidfd(connected) else process.pid)
     dead = peer.identify(process.pid, 0)
     assert (dead.name, dead.started) == ("?", None)
@@ -162,7 +162,7 @@ def test_peer_with_uid_0_has_the_account_of_root_only_outside_containers() -> No
     assert accounts(0, "") == "user:0"
 
 
-def test_peer_belongs_to_the_user_of_its_uid_only_if_the_uid_is_of_the_host() -> None:
+def test_peer_belongs_to_the_user_of_its_uid_only_outside_containers() -> None:
     def one(kind: Kind, name: str, owner: int = 1000) -> peer.Peer:
         return peer.Peer(1, owner, owner, "", (Tenant(Kind.USER, "alice"), Tenant(kind, name)))
 

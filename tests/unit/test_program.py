@@ -43,14 +43,15 @@ def test_modules_loaded_into_programs_have_no_effect_without_the_library(
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
-def test_other_sitecustomize_is_loaded_after_that_of_nvshare(tmp_path: Path) -> None:
+def test_other_sitecustomize_module_is_loaded_after_nvshares_module(tmp_path: Path) -> None:
     assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")       # nvshare's own
     theirs = tmp_path / "sitecustomize.py"
     theirs.write_text("print('theirs')")
     assert states(tmp_path) == ["theirs", "True 1 False", str(theirs)]
 
 
-def test_other_sitecustomize_that_fails_raises_the_same_error_as_alone(tmp_path: Path) -> None:
+def test_failing_sitecustomize_of_a_program_raises_the_same_error_as_without_nvshare(
+        tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import no_such_module")
 
     def said(*folders: Path) -> str:

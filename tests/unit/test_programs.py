@@ -46,7 +46,7 @@ def nothing_remembered() -> None:
     command.cache_clear()
 
 
-def test_command_line_is_shown_to_the_owner_alone_with_the_notebooks_name(
+def test_command_line_is_shown_only_to_the_owner_and_names_the_notebook(
         process: int, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"

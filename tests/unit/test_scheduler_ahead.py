@@ -96,7 +96,7 @@ def test_writeback_of_an_idle_client_begins_half_a_second_after_the_stop() -> No
     told_of_the_end = talk.stopped(B, wants=False)
     assert [end.reason for end in told_of_the_end if isinstance(end, TurnEnded)] == [TurnEnd.IDLE]
     assert not writebacks(told_of_the_end)
-    # A lacks 20 GiB, and not before half a second has passed.
+    # The writeback of the 20 GiB that A lacks begins after half a second.
     assert not writebacks(talk.wait(0.4))
     (order,) = writebacks(talk.wait(0.2))
     assert sizes([order]) == [(B, 20)]
@@ -236,7 +236,7 @@ def test_writeback_is_cancelled_by_the_decision_that_suspends_its_client_or_stop
 def test_writeback_is_cancelled_while_a_program_copies_to_the_host(outward: bool) -> None:
     talk = talking()
     at_rest(talk)
-    talk.run(C, 10)                     # fits beside either
+    talk.run(C, 10)                     # fits beside A and beside B
     (order,) = writebacks(talk.wait(1))
     said = talk.copying(C, inward=not outward, outward=outward)
     assert yields(said) == ([B] if outward else [])
@@ -556,7 +556,7 @@ def test_evict_for_the_queue_head_waits_while_a_program_copies_to_the_host() -> 
 
 
 @pytest.mark.parametrize("copies", [True, False])
-def test_evict_counts_as_failed_after_a_reported_yield_only_if_no_yield_was_ordered(
+def test_evict_that_a_hook_ends_by_an_unordered_yield_counts_as_failed(
         copies: bool) -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
@@ -588,7 +588,7 @@ def test_load_for_the_queue_head_continues_despite_copies_in_the_last_part_of_a_
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     assert yields(talk.copying(1, inward=True)) == [2]
     assert not loads(talk.loaded(load, lacking=4, yielded=True))
-    # 30 GiB at the pace it starts with, 25 bytes in a nanosecond.
+    # Seconds to move 30 GiB at the initial pace, 25 bytes per nanosecond.
     needed = 30 * (1 << 30) / 25_000 / SECOND
     talk.wait(TQ - needed + 0.01)
     assert loads(talk.said)[-1][0] == 2
@@ -617,7 +617,7 @@ def test_program_that_copies_all_the_time_delays_moves_at_most_half_of_the_time(
     waited, moved = sum(spans[::2]), sum(spans[1::2])
     assert waited <= moved + BURST
     assert waited > 0.9 * moved
-    assert len(changes) < 20 * 12       # a handful of orders in a second
+    assert len(changes) < 20 * 12       # at most twelve changes a second
 
 
 def test_moves_are_not_interrupted_for_copies_of_programs_when_bus_sharing_is_off() -> None:

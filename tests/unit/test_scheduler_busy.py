@@ -95,7 +95,7 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     assert not any(isinstance(a, Evict) or (isinstance(a, Load) and a.ahead) for a in pair.said)
 
 
-def test_busy_report_is_requested_from_several_but_not_from_very_many_clients() -> None:
+def test_busy_report_is_requested_only_while_a_limited_number_of_clients_run() -> None:
     pair = Pair(1)
 
     def requested(client: int) -> list[bool]:
@@ -177,7 +177,7 @@ def test_busy_report_of_a_client_whose_turn_has_ended_is_ignored() -> None:
     assert pair.takes_turns()
 
 
-def test_busy_turns_end_when_one_of_their_clients_stays_idle() -> None:
+def test_busy_turns_end_when_a_participating_client_stays_idle() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += turns.BUSY_TQ
@@ -199,7 +199,7 @@ def test_busy_turns_end_when_one_of_their_clients_stays_idle() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_busy_turns_end_when_one_of_their_clients_drains_for_long_except_at_first(
+def test_busy_turns_end_after_a_slow_drain_unless_the_drained_turn_began_before_busy_turns(
         first: bool) -> None:
     pair = Pair()
     if first:

@@ -132,7 +132,8 @@ def test_client_that_ignores_an_evict_is_reported_as_stuck_and_others_run() -> N
     assert talk.scheduler.orders_unanswered() == 1
     actions = talk.wait(10)
     assert [a.client for a in actions if isinstance(a, Stuck)] == [1]
-    assert talk.scheduler.orders_unanswered() == len(loads(actions)) == 1   # only that of client 2
+    # only the LOAD of client 2
+    assert talk.scheduler.orders_unanswered() == len(loads(actions)) == 1
     assert 3 in runs(talk.run(3, 0))
     talk.obey(actions)                  # client 2 takes the free memory, and gets no more
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
@@ -211,7 +212,7 @@ def test_unresponsive_client_gets_no_turn_before_it_replies() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_reply_to_no_open_order_and_message_of_a_disconnected_client_order_nothing() -> None:
+def test_unexpected_reply_or_message_of_a_disconnected_client_causes_no_order() -> None:
     talk = Talk()
     talk.run(1, 50)
     room = talk.view(1).room

@@ -135,7 +135,7 @@ def test_writeback_copies_borrowed_memory_of_an_idle_client_once_to_the_host() -
     assert not writebacks(near.wait(5))
 
 
-def test_writeback_of_borrowed_memory_is_repeated_after_no_copy_and_ends_for_a_waiting_client(
+def test_writeback_of_borrowed_memory_is_retried_after_no_copy_and_yields_to_waiting_clients(
         ) -> None:
     near, _ = pair()
     idle_borrower(near)
@@ -159,7 +159,7 @@ def test_writeback_copies_borrowed_memory_of_a_waiting_client_until_the_turn_end
 
 
 @pytest.mark.parametrize("dirty", [30 * GIB, 0])
-def test_recall_of_borrowed_memory_loads_it_only_if_dirty_and_its_own_card_has_free_memory(
+def test_recall_loads_borrowed_memory_only_if_it_is_dirty_and_the_clients_card_has_room(
         dirty: int) -> None:
     near, far = pair()
     idle_borrower(near)
@@ -173,7 +173,8 @@ def test_recall_of_borrowed_memory_loads_it_only_if_dirty_and_its_own_card_has_f
     assert [isinstance(one, Load) for one in orders] == ([True, False] if dirty else [False])
 
 
-def test_return_of_borrowed_memory_is_repeated_and_frees_the_lending_card_without_a_reply() -> None:
+def test_failed_return_of_borrowed_memory_is_repeated_and_a_silent_borrower_frees_the_lender(
+        ) -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
@@ -220,7 +221,7 @@ def test_lowered_neighbour_limit_or_commit_on_the_lending_card_recalls_borrowed_
     assert far.scheduler.snapshot().free == 61 * GIB
 
 
-def test_borrowed_bytes_reported_beyond_a_loan_count_as_free_until_and_after_the_client_leaves(
+def test_borrowed_bytes_reported_beyond_a_loan_do_not_reduce_the_lending_cards_free_memory(
         ) -> None:
     near, far = pair()
     lend(near)

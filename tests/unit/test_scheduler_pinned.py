@@ -74,8 +74,8 @@ def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
     stay(talk, 1)
     talk.wait(LONG)
     talk.run(2, 30)
-    talk.run(3, 50)                     # does not fit beside the holders
-    assert 4 in runs(talk.run(4, 20))   # does
+    talk.run(3, 50)                     # client 3 does not fit beside the holders
+    assert 4 in runs(talk.run(4, 20))   # client 4 fits
     assert stops(talk.wait(20)) == []
 
 

@@ -327,7 +327,7 @@ def test_lowered_control_group_memory_limit_reclaims_host_memory_or_loads_swappe
     assert talk.view(1).memory.host <= 40 * GIB
 
 
-def test_memory_limit_of_a_control_group_with_the_daemon_bounds_evictions_and_no_commits() -> None:
+def test_cgroup_memory_limit_that_includes_the_daemon_bounds_evictions_but_no_commits() -> None:
     """Three programs of 55 GiB on a card of 139, in a container limited to 110 with the daemon."""
     shared = Domains()
     shared.set_limit("box", 110 * GIB, whole=True)
@@ -461,7 +461,7 @@ class Court:
         return bool(answers) and answers[0].commit >= size
 
 
-WORTH = CARD - CARD // 16               # less what another client may be about to pin
+WORTH = CARD - CARD // 16               # less the part that another client may be about to pin
 
 
 @pytest.mark.parametrize("account", [HONEST, ""], ids=["user", "root"])
@@ -539,7 +539,7 @@ def test_commit_of_a_user_is_no_longer_reserved_once_its_memory_is_allocated() -
     court.owed[1] = []
     court.tell(CommitAsked(1, Memory(), 1, CARD // 2))
     assert court.scheduler.snapshot().clients[1].commit >= CARD // 2
-    # In all more than the card's memory, all of it unused.
+    # The commits exceed the card's memory, and no byte of the card is used.
     assert court.gets(CARD // 2)
     court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 2, CARD // 2 + GIB))
     assert court.scheduler.snapshot().clients[ONE].commit < CARD // 2 + GIB

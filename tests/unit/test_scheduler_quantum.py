@@ -80,7 +80,7 @@ def watch(world: Watched, rounds: int) -> Seen:
     ([60, 60, 60], AntiThrash.ON),
     ([70, 50, 40, 30], AntiThrash.ON),
 ])
-def test_automatic_quantum_spends_a_twentieth_of_the_time_on_hand_overs(
+def test_automatic_quantum_makes_hand_overs_take_a_twentieth_of_the_time(
         sizes: list[int], mode: AntiThrash) -> None:
     world = Watched(replace(SETTINGS, anti_thrash=mode), sizes, kernel=SECOND // 10)
     world.learn()
@@ -231,7 +231,7 @@ def test_idle_time_that_ends_a_turn_follows_the_measured_speed_of_moves() -> Non
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
 
 
-def test_idle_time_that_ends_a_turn_of_a_compute_limited_client_alone_is_the_usual_one() -> None:
+def test_idle_time_that_ends_a_turn_is_the_default_for_a_compute_limited_client_alone() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))

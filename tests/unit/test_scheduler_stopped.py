@@ -78,7 +78,7 @@ def test_process_stopped_by_a_signal_delays_no_other_client_and_runs_again_once_
     world.advance(dice.randint(0, 10 * SECOND))
     stopped = dice.choice(hooks)
     stopped.is_stopped = True
-    advance(world, 23)   # the client chosen for it returns to the queue
+    advance(world, 23)   # the client chosen beside `stopped` returns to the queue
     held = world.scheduler.snapshot().clients[stopped.id].room
     fit = [hook for hook in hooks if hook is not stopped and hook.need <= CARD - held]
     before = {hook.id: hook.computed for hook in fit}

@@ -205,7 +205,7 @@ def test_tenant_of_triple_weight_keeps_its_turn_for_several_quanta() -> None:
     views = world.scheduler.snapshot().clients
     after = [views[one.id].counters.turns for one in (alice, bob)]
     turns = [after[number] - before[number] for number in (0, 1)]
-    assert abs(turns[0] - turns[1]) <= 1        # one of three quanta, one of one
+    assert abs(turns[0] - turns[1]) <= 1        # in turn: three quanta of alice, one of bob
 
 
 @settings(max_examples=6, deadline=None)
@@ -349,7 +349,7 @@ def test_compute_request_of_a_client_is_a_share_of_the_card_except_while_idle() 
     asking, *_ = (world.program("user:alice", f"job:{number}") for number in range(3))
     world.advance(5 * SECOND)
     assert world.shares(80)["job:0"] >= 0.29
-    world.set_terms("user:alice", weight=HEAVIEST)    # with a share for its other jobs
+    world.set_terms("user:alice", weight=HEAVIEST)    # alice's other jobs get a share, too
     world.advance(5 * SECOND)
     shares = world.shares(80)
     assert shares["job:0"] >= 0.29
@@ -747,7 +747,7 @@ def test_suspended_client_is_evicted_as_far_as_host_memory_allows() -> None:
     assert world.state(one) is ClientState.IDLE     # resumed without work
 
 
-def test_preempt_ends_a_single_turn_for_the_next_client_and_none_without_one() -> None:
+def test_preempt_ends_a_single_turn_and_only_if_another_client_waits() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
     one = world.program("user:alice", size=LARGE)
     world.advance(SECOND)
@@ -781,7 +781,7 @@ def test_preempt_overrules_weights_for_a_single_turn() -> None:
     assert two.open
 
 
-def test_suspended_tenant_suspends_present_and_later_clients() -> None:
+def test_suspending_a_tenant_suspends_present_and_later_clients() -> None:
     world = Tenancy()
     inside = [world.program("user:alice", "job:1", size=LARGE // 2) for _ in range(2)]
     outside = [world.program("user:alice", size=LARGE // 2), world.program("user:bob")]
@@ -793,7 +793,7 @@ def test_suspended_tenant_suspends_present_and_later_clients() -> None:
     runs = [hook.runs for hook in inside]
     world.advance(10 * SECOND)
     assert [hook.resident for hook in inside] == [0] * len(inside)
-    assert any(hook.open for hook in outside)   # or busy, by turns
+    assert any(hook.open for hook in outside)   # one of them runs, or busy programs take turns
     world.restart()
     world.advance(10 * SECOND)
     assert [hook.runs for hook in inside] == runs

@@ -127,7 +127,7 @@ def test_client_behind_a_blocked_queue_head_runs_unless_the_holders_turns_end_so
     talk.run(2, 90)
     talk.wait(waited)
     assert (3 in runs(talk.run(3, 20))) is overtakes
-    # It runs no longer than the holder: the overtaken queue head loses no time.
+    # Client 3 stops with the holder, so the overtaken queue head loses no time.
     assert sorted(stops(talk.wait(TQ - waited))) == ([1, 3] if overtakes else [1])
 
 
@@ -201,7 +201,7 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
     assert runs(talk.stopped(3)) == [1]
 
 
-def test_shortened_quantum_applies_to_the_current_turn_and_leaving_ends_a_turn_at_once() -> None:
+def test_shortened_quantum_or_the_end_of_the_client_ends_the_current_turn() -> None:
     talk = two_programs(70)
     talk.wait(10)
     talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
@@ -291,8 +291,8 @@ def test_evict_chooses_the_last_client_in_the_queue_after_idle_clients() -> None
     actions = talk.want(4)
     assert evicts(actions + talk.said)[0][0] == 1
     talk.wait(TQ)
-    # Client 3 needs 60 more: all the rest of client 4 is evicted first, then the least of client 2,
-    # which was the last holder.
+    # Client 3 lacks 60 GiB: all other memory of client 4 is evicted first, then as little as
+    # possible of client 2, the last holder.
     talk.obey([])
     actions = talk.stopped(2)
     assert talk.view(3).state is ClientState.LOADING
@@ -318,14 +318,14 @@ def test_hand_over_evicts_and_loads_memory_in_overlapping_steps() -> None:
 
 
 @pytest.mark.parametrize(("step", "loaded"), [(1000, []), (10, [(2, 10), (2, 20)])])
-def test_chosen_client_is_loaded_into_free_memory_before_evictions_end_in_whole_steps(
+def test_chosen_client_is_loaded_in_whole_steps_into_free_memory_before_evictions_end(
         step: int, loaded: list[tuple[int, int]]) -> None:
     talk = Talk(step=step)
     talk.join(1, 60, 60)
     talk.join(2, 70)
     actions = talk.want(2)
     assert loads(actions) == loaded
-    # The rest is loaded into the 30 GiB that the eviction frees.
+    # The other blocks are loaded into the 30 GiB that the eviction frees.
     talk.obey(actions)
     assert talk.memory[1].resident == 30 * GIB
     assert talk.view(2).state is ClientState.RUNNING
@@ -393,7 +393,7 @@ def test_shrinking_capacity_stops_a_holder_only_when_several_holders_no_longer_f
     assert stops(talk.tell(CapacityChanged(80 * GIB))) == [1]
     assert evicts(talk.stopped(1, wants=False)) == [(1, 30)]
     actions = talk.tell(CapacityChanged(40 * GIB))
-    assert stops(actions) == []         # client 2 is the only one
+    assert stops(actions) == []         # client 2 is the only client
     assert talk.view(2).state is ClientState.RUNNING
 
 

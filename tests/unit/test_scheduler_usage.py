@@ -13,7 +13,7 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_talk import Talk
 from tests.unit.scheduler_world import World
 
-NEAR = 2                                # us, of a sum of thousands of parts
+NEAR = 2                                # us: rounding error of a sum of thousands of parts
 WANTING = {ClientState.WAITING, ClientState.LIMITED, ClientState.LOADING, ClientState.CROWDED}
 
 

@@ -186,11 +186,11 @@ async def test_metrics_server_stops_while_figures_are_collected(
     waiting += [site.connect(ASK[:-2]) for _ in range(SCRAPES_AT_MOST - 3)]  # incomplete requests
     await until(lambda: site.count == len(waiting))
     await asyncio.wait_for(asked.wait(), GENEROUS)
-    await site.stop()                   # before any connection reaches its limit
+    await site.stop()                   # before any connection reaches its time limit
     assert site.count == 0
 
 
-async def test_scrape_is_answered_503_when_the_loop_is_stalled(
+async def test_scrape_is_answered_503_when_the_event_loop_is_stalled(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(_figures: Scrapes) -> None:
         await asyncio.sleep(GENEROUS)
@@ -216,7 +216,7 @@ ODD = [
 ]
 
 
-async def test_odd_http_requests_are_answered_and_format_the_metrics_at_most_four_times(
+async def test_unusual_http_requests_are_answered_and_the_metrics_formatted_at_most_four_times(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
     collect = Scrapes.collect

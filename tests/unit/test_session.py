@@ -204,7 +204,7 @@ def moved(flags: Flag) -> ReportRecord:
     (Writeback(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
      events.WrittenBack(1, FIGURES, 3, 8, 7, True, True)),
 ])
-def test_reply_to_no_order_ends_the_connection(hook: Hook, order: Stop | MoveOrder,
+def test_reply_without_an_order_ends_the_connection(hook: Hook, order: Stop | MoveOrder,
                                                record: ReportRecord, event: events.Event) -> None:
     answer = replace(record, memory=FIGURES)
     with pytest.raises(ProtocolError):

@@ -22,7 +22,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, peer
 from tests.unit.sessionhook import SessionHook, Wire
 
 CARD = FACTS.memory_total
-LARGE = 40 * GIB                        # two of these do not fit
+LARGE = 40 * GIB                        # bytes of a client; two such clients do not fit
 ORDERS = 30                             # about the number of orders of a hand-over
 
 sizes = st.one_of(
@@ -118,7 +118,7 @@ class Liars(RuleBasedStateMachine):
         self.settle()
 
     def settle(self) -> None:
-        for _ in range(ORDERS):         # without other clients they only alternate
+        for _ in range(ORDERS):         # the honest clients take turns
             for hook in self.honest:
                 hook.do()
             self.time.pass_by(SECOND // 1000)

@@ -14,7 +14,7 @@ from nvshared.quantity import UNITS, limit, share, weight
 from nvshared.settings.rules import TERMS
 
 SOURCE = Path(__file__).parents[2] / "packaging/slurm/terms.c"
-COUNT = 5                               # of terms.h
+COUNT = 5                               # number of terms in terms.h
 PARSED: dict[str, tuple[str, Callable[[str], int]]] = {
     "memory": ("memory-limit", limit), "host-memory": ("host-memory-limit", limit),
     "compute": ("compute-limit", share), "weight": ("weight", weight),

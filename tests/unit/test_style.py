@@ -51,7 +51,7 @@ def test_mypy_finds_no_type_errors() -> None:
 
 
 def test_programs_in_strings_of_gpu_tests_use_defined_names_only(tmp_path: Path) -> None:
-    # They run on a real card only, where a misspelt name is found late.
+    # These programs run on real cards only, so a misspelt name would be found late.
     for path in (ROOT / "tests" / "gpu").glob("test_*.py"):
         module = importlib.import_module(f"tests.gpu.{path.stem}")
         programs = [

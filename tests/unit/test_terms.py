@@ -30,7 +30,7 @@ def test_terms_set_by_the_administrator_override_terms_set_by_the_clients_owner(
     ("weight", DEFAULT_WEIGHT, True), ("weight", 1, True), ("weight", DEFAULT_WEIGHT + 1, False),
     ("suspended", True, True), ("suspended", False, False),
 ])
-def test_owner_of_a_client_may_tighten_and_not_exceed_terms_of_the_administrator(
+def test_owner_of_a_client_may_tighten_but_not_exceed_terms_of_the_administrator(
         setting: str, value: int, allowed: bool) -> None:
     made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
     made = made.having("suspended", True, by_owner=False)

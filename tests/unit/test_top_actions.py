@@ -71,7 +71,7 @@ def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
 ])
 def test_top_filter_shows_matching_programs_while_typing(words: str, pids: list[int]) -> None:
     state, _ = strike(seen(), "/", *words)
-    assert [one.pid for one in rows(state)] == pids     # as it is typed
+    assert [one.pid for one in rows(state)] == pids     # the list changes while the filter is typed
     state, _ = strike(state, "enter")
     assert [one.pid for one in rows(state)] == pids
     assert state.prompt is None
@@ -96,7 +96,7 @@ def test_top_sorts_rows_by_each_column(column: str) -> None:
     assert [program_key(one) for one in rows(strike(around, "i")[0])] == order
 
 
-def test_top_sorts_memory_descending_and_steps_through_columns_by_key() -> None:
+def test_top_sort_key_steps_through_columns_and_sorts_memory_in_descending_order() -> None:
     assert [one.pid for one in rows(replace(seen(), sort="MEM"))] == [4711, 123456, 77, 99]
     state, _ = strike(seen(), ">")
     assert state.sort == SORTS[1]
@@ -105,7 +105,7 @@ def test_top_sorts_memory_descending_and_steps_through_columns_by_key() -> None:
     assert strike(replace(state, reverse=True), ">")[0].reverse is False
 
 
-def test_top_click_on_a_row_heading_or_key_does_what_the_key_does_and_pages_scroll() -> None:
+def test_top_click_on_a_row_heading_or_key_label_acts_like_the_key_and_page_keys_scroll() -> None:
     state = seen()
     frame = draw(state, 130, 40)
     for hit in frame.hits:
@@ -118,7 +118,7 @@ def test_top_click_on_a_row_heading_or_key_does_what_the_key_does_and_pages_scro
             case Sort(column):
                 assert state.sort == column
                 assert state.reverse is (column == "GPU")       # sorted by GPU before
-    assert act(seen(), Click(0, 39), frame)[0].screen is Screen.HELP    # on "? help"
+    assert act(seen(), Click(0, 39), frame)[0].screen is Screen.HELP    # a click on "? help"
     assert act(seen(), Click(129, 38), frame) == (seen(), None)
     many = seen(scene(1, [100]))
     page, _ = strike(many, "pgdn", width=80, height=24)
@@ -164,7 +164,8 @@ def test_top_asks_for_confirmation_before_it_changes_a_term_or_preempts(
         refused, requests = strike(state, no)
         assert (requests, refused.unconfirmed) == ([], None)
         assert refused.message == "Nothing was changed."
-    assert strike(state, "x", "down")[0].unconfirmed is not None   # no answer
+    # other keys do not answer the question
+    assert strike(state, "x", "down")[0].unconfirmed is not None
     state, requests = strike(state, "y")
     assert requests == [Command(verb, HOLDER, value)]
     assert state.unconfirmed is None

@@ -15,7 +15,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1b[5~\x1b[6~", [Key("pgup"), Key("pgdn")]),
     (b"\x1b[H\x1b[1~\x1bOH", [Key("home")] * 3), (b"\x1b[F\x1b[4~\x1bOF", [Key("end")] * 3),
     (b"\x1bOP\x1b[11~", [Key("f1")] * 2), (b"\x1b[Z", [Key("backtab")]),
-    (b"\x1b[1;5A", [Key("up")]),        # Ctrl and the key
+    (b"\x1b[1;5A", [Key("up")]),        # Ctrl and the up key
     (b"\x1b[3;2~x", [Key("delete"), Key("x")]),
     (b"\x1b[200~", []),                 # unknown sequences do nothing
     (b"\x1bq", [Key("escape"), Key("q")]),
@@ -25,7 +25,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1b[<0;M", []), (b"\x1b[<0;0;0M", []),     # clicks without a valid position do nothing
     (b"\x1b[<" + b"9" * 500 + b";1;1Mq", [Key("q")]),
 ])
-def test_top_keys_are_decoded_the_same_whole_and_byte_by_byte(
+def test_top_key_sequences_are_decoded_equally_at_once_and_byte_by_byte(
         data: bytes, events: list[Event]) -> None:
     keys = Keys()
     assert keys.feed(data) == events

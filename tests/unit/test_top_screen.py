@@ -93,7 +93,7 @@ def test_top_omits_unknown_figures() -> None:
     unknown = CARD._replace(memory_used=None, utilization=None, temperature=None, power=None)
     waits = WAITER._replace(waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
     shown = text(seen(SHARED._replace(gpus=(unknown,), clients=(HOLDER, waits))))
-    ours = 57 * GIB + 22 * GIB          # resident and pinned of both
+    ours = 57 * GIB + 22 * GIB          # resident and pinned bytes of both clients
     assert f"{(ours + GIB) / GIB:.1f} of 80.0 GiB" in shown
     assert "None" not in shown
     assert re.search(r" crowded .* 1.0s +\? ", shown)
@@ -111,7 +111,7 @@ def test_top_shows_an_automatic_quantum_with_the_present_length(
     assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
-def test_top_says_when_no_gpu_program_match_or_key_exists_and_lists_keys() -> None:
+def test_top_lists_keys_and_shows_a_message_when_no_gpu_program_or_match_exists() -> None:
     state, requests = strike(seen(), "x")
     assert not requests
     assert "x does nothing here. ? lists all keys." in text(state)
@@ -147,7 +147,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
 @pytest.mark.parametrize("each", [0, 3])
 @pytest.mark.parametrize("height", [12, 24, 37, 56])
 @pytest.mark.parametrize("cards", [1, 3, 16])
-def test_top_shows_each_gpu_as_a_frame_or_a_line_or_counts_the_omitted(
+def test_top_shows_each_gpu_as_frame_or_line_or_counts_omitted_gpus(
         cards: int, height: int, each: int) -> None:
     shown = lines(seen(scene(cards, [each], [1, 2])), 80, height)
     indices = [int(n) for line in shown for n in re.findall(r"^(?:╭─ )?GPU (\d+) ", line)]
@@ -177,7 +177,7 @@ def test_top_details_show_tenants_terms_and_turns() -> None:
         "quantum", "not yet", "40s",
     ):
         assert words in shown
-    assert "50 set by hand" not in shown        # as the set value does not apply
+    assert "50 set by hand" not in shown        # the value set by hand is not in force
     beside = text(state, 200, 40)
     assert re.search("Memory +Last turns", beside)
 
@@ -251,7 +251,8 @@ def test_top_memory_bar_of_the_selected_row_is_drawn_like_others() -> None:
     assert not row.plain[1].isspace() or not row.get_style_at_offset(console, 1).color
 
 
-def test_top_at_80_columns_leaves_two_thirds_of_the_screen_to_programs_and_larger_fill() -> None:
+def test_top_at_80_columns_gives_most_lines_to_programs_and_leaves_few_empty_on_large_terminals(
+        ) -> None:
     scene_of_many = SCENE._replace(clients=(*SCENE.clients, *programs(30)))
     shown = lines(seen(scene_of_many, 3), 80, 24)
     heading = next(at for at, line in enumerate(shown) if "COMMAND" in line)

@@ -56,7 +56,7 @@ def test_trial_start_writes_settings_and_stop_removes_them(run: Run, systemctl: 
     run("start", "--gpus", "2", "--memory", "2GiB")
     os.umask(before)
     state = trial.FOLDER / "gpus"
-    assert state.stat().st_mode & 0o777 == 0o666        # for all users
+    assert state.stat().st_mode & 0o777 == 0o666        # all users may write
     assert trial.FOLDER.stat().st_mode & 0o777 == 0o755     # users cannot create files there
     assert (trial.FOLDER / "settings").stat().st_mode & 0o777 == 0o644
     lines = trial.DROP_IN.read_text().splitlines()
@@ -92,7 +92,7 @@ def test_trial_with_wrong_values_is_refused(run: Run, words: tuple[str, ...], ma
     assert not trial.FOLDER.exists()
 
 
-def test_trial_of_root_replaces_and_removes_what_an_interrupted_start_left(
+def test_trial_start_and_stop_remove_files_of_an_interrupted_start_and_require_root(
         run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     trial.FOLDER.mkdir()
     (trial.FOLDER / trial.RAN).touch()

@@ -71,7 +71,7 @@ LOCKED, RUNS, AWAY = Answer("locked"), Answer("running"), Answer("checkpointed")
 EVICT, LOAD = Evict(1, 1, 9 * GIB, 0), Load(1, 2, SIZE, 0)
 
 
-async def test_unshared_process_follows_orders_by_lock_checkpoint_restore_and_unlock(
+async def test_scheduler_orders_to_an_unshared_process_become_lock_checkpoint_restore_and_unlock(
         monkeypatch: pytest.MonkeyPatch) -> None:
     _, heard = await play(
         monkeypatch, [Stop(1), EVICT, Load(1, 2, GIB, 0), LOAD, Run(1), Run(1)],

@@ -80,7 +80,7 @@ def test_asynchronous_copy_is_reported_for_its_duration_at_the_fastest_measured_
     assert program.says(later=LINGER + 10) == 0
 
 
-def test_load_of_repeated_prefetches_of_resident_memory_ends_after_a_bounded_time(
+def test_bus_load_reported_for_repeated_prefetches_of_resident_memory_ends_in_bounded_time(
         program: Program) -> None:
     for _ in range(100):                # each would take 0.9 s if the memory were on the host
         program.copies(10_000 * MIB, took=10_000)

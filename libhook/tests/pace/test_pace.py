@@ -62,7 +62,7 @@ def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_b
 
 
 @pytest.mark.parametrize("length", [1, 4, 7])
-def test_paced_client_with_small_kernels_records_at_most_one_event_per_hundred_launches(
+def test_pace_with_small_kernels_records_a_cuda_event_for_at_most_1_percent_of_launches(
         paced: Card, length: int) -> None:
     """The program launches about as fast as the GPU works, so it never gets far ahead."""
     paced.learns(length)
@@ -105,7 +105,8 @@ def test_pace_of_a_new_turn_starts_with_the_kernel_length_of_the_turn_before(pac
     assert paced.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_pace_admits_work_that_work_in_flight_waits_for(paced: Card) -> None:
+def test_pace_lets_launches_through_when_work_in_flight_waits_for_later_launches(
+        paced: Card) -> None:
     paced.learns(100 * MS)                         # the limit is two now
     paced.run([100 * MS], 10_000 * MS, needs=5)
     assert paced.figure("submissions") > 10
@@ -171,7 +172,8 @@ def test_pace_of_a_background_client_keeps_little_work_in_flight_and_the_card_bu
     assert paced.figure("longest_drain") > TARGET // 2     # as without background
 
 
-def test_pace_of_a_background_client_records_few_events_for_small_kernels(paced: Card) -> None:
+def test_pace_of_a_background_client_with_small_kernels_records_few_cuda_events(
+        paced: Card) -> None:
     """The program waits after every few hundred kernels. The service thread notices the end of
     the last few of these late. These kernels, and kernels before urgent work, say little about the
     length of a kernel."""
