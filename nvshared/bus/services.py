@@ -86,8 +86,7 @@ _WORDS = {level: word for word, level in _LEVELS.items()}       # of synonyms, t
 
 class LogControl(Interface, name=names.LOG_CONTROL_INTERFACE):
     def _level(self) -> str:
-        level = logging.getLogger().getEffectiveLevel()
-        return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
+        return _WORDS[logging.getLogger().getEffectiveLevel()]
 
     def _set_level(self, word: "s") -> None:
         if word not in _LEVELS:

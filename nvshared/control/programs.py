@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The title of a program: its command line for its own user and root, its name for other users.
 
-Command lines may contain secrets, so this module reads them from /proc with the caller's rights.
-"""
+Command lines may contain secrets, so this module reads them from /proc with the caller's rights."""
 
 import os
 import re
@@ -32,9 +31,7 @@ def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
     if title:
         words = title + b": " + words[words.rfind(b"/", 0, words.find(b"\0")) + 1:]
     text = words.replace(b"\0", b" ").decode(errors="replace").strip()
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else "?" for c in text)
-    return text or name
+    return "".join(c if c.isprintable() else "?" for c in text) or name
 
 
 def _own(pid: int, name: str, tenant: str) -> bytes:
