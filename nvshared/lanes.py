@@ -54,8 +54,7 @@ class Lanes:
     """A lane for each key, and a few threads for all of them.
 
     Only the event loop changes `_lanes` and `_threads`: with a lock, it would wait for the threads.
-    A thread waits for work until the process ends.
-    """
+    A thread waits for work until the process ends."""
 
     def __init__(self, name: str, threads: int, post: Post, clock: Clock, timer: Timer) -> None:
         """`post` runs a function in the event loop; the threads call it."""

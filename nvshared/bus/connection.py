@@ -3,8 +3,7 @@
 
 dbus-next's transport treats a full socket buffer as a broken connection, reads messages of any
 length at once, and may wait for ever while it authenticates. Messages of one iteration of the event
-loop are written after it, since marshalling would delay a hand-over.
-"""
+loop are written after it, since marshalling would delay a hand-over."""
 
 import asyncio
 import contextlib

@@ -4,8 +4,7 @@
 This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
 matches children by a part of their path, and reads all properties of all objects at once.
 A polkit check's subject is the caller's name on the bus: another process can take over a pid. The
-bus limits how many replies the daemon may await, so each user may have few checks.
-"""
+bus limits how many replies the daemon may await, so each user may have few checks."""
 
 import asyncio
 import inspect

@@ -71,8 +71,7 @@ def declare_property(
     """Declares a property with the name of the class attribute.
 
     `emits`: D-Bus's EmitsChangedSignal. `source`: the value's path from the interface object, or a
-    function of that object; None becomes NaN or UNKNOWN. `action`: polkit's, for `write`.
-    """
+    function of that object; None becomes NaN or UNKNOWN. `action`: polkit's, for `write`."""
     find = attrgetter(source) if isinstance(source, str) else source
     unknown = math.nan if signature == "d" else UNKNOWN
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client side of nvshared's D-Bus interface: blocking calls, without asyncio to be fast.
 
-Modules that only some commands need are imported in the methods that use them.
-"""
+Modules that only some commands need are imported in the methods that use them."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 

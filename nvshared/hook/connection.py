@@ -2,8 +2,7 @@
 """The clients' connections: accepts, admits and serves them, each with its socket and a pidfd.
 
 Users are served in rotation. No packet may carry descriptors: a sender can make their close()
-block. systemd keeps copies of the sockets. docs/connections.md explains all of it.
-"""
+block. systemd keeps copies of the sockets. docs/connections.md explains all of it."""
 
 import asyncio
 import errno
@@ -365,14 +364,14 @@ class Server:
             connection.end("the daemon stops", for_good=False)
 
     def shut_down(
-        self, connected: socket.socket, name: str | None, emptied: Callable[[], None] | None = None
+        self, connected: socket.socket, name: str | None,
+        emptied: Callable[[], None] = lambda: None,
     ) -> None:
         """Ends a connection and its copy in systemd. `name`: of that copy; None: no copy."""
         def finish() -> None:
             if name is not None:
                 self.keeper.forget(name)
-            if emptied is not None:
-                emptied()
+            emptied()
 
         shut_down(connected, self._loop, finish)
 
@@ -504,8 +503,7 @@ def prepare(connected: socket.socket) -> None:
 def receive(connected: socket.socket, size: int) -> bytes | None:
     """Reads a packet, up to `size` bytes of it; None at the end of the connection.
 
-    Raises OSError, and ProtocolError if the packet carries descriptors.
-    """
+    Raises OSError, and ProtocolError if the packet carries descriptors."""
     packet, control, flags, _ = connected.recvmsg(size, CREDENTIALS_SPACE, socket.MSG_PEEK)
     if not control:
         return None

@@ -2,8 +2,7 @@
 """Creates the listening socket, and removes it at the end.
 
 A killed daemon leaves its socket file. Check and removal happen under a lock on the directory, so
-that two daemons that start at the same time do not remove each other's socket.
-"""
+that two daemons that start at the same time do not remove each other's socket."""
 
 import errno
 import fcntl

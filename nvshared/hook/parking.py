@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands in for the hook of a parked client, whose memory, pinned or not, is off the card.
 
-Orders are held back, or answered in the hook's place: see docs/connections.md.
-"""
+Orders are held back, or answered in the hook's place: see docs/connections.md."""
 
 import asyncio
 import os

@@ -2,8 +2,7 @@
 """Encodes and decodes the records that libhook/include/nvshare/protocol.h specifies.
 
 Each record is a packet of 104 bytes, little-endian. This module checks a record by itself;
-session.py, whether it is valid in the state of the connection.
-"""
+session.py, whether it is valid in the state of the connection."""
 
 import struct
 from dataclasses import dataclass

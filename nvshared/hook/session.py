@@ -2,8 +2,7 @@
 """One connection's state: turns records into events for the scheduler, and orders into records.
 
 A session has no socket: the connection passes packets in. docs/connections.md has a diagram, and
-explains which of a client's claims are cut and which end its connection.
-"""
+explains which of a client's claims are cut and which end its connection."""
 
 import logging
 import os

@@ -10,5 +10,4 @@
                     │      └── plugin: has claims prepared
                     └── slices: publishes the GPUs: labels, and devices for claims
 
-It is a process of its own, since gRPC would double the daemon's memory.
-"""
+It is a process of its own, since gRPC would double the daemon's memory."""

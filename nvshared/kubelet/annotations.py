@@ -2,8 +2,7 @@
 """Sends the names of this node's pods to nvshared, and sets their annotations as tenants' terms.
 
 docs/kubernetes.md has the annotations, and their precedence over claims and PriorityClasses. Terms
-that were set in another way, such as with nvsharectl, are not touched while the pod exists.
-"""
+that were set in another way, such as with nvsharectl, are not touched while the pod exists."""
 
 import logging
 import queue

@@ -2,8 +2,7 @@
 """A client of Kubernetes' API server, by the service account or outside pods kubelet's kubeconfig.
 
 The credentials are read again for each connection, since tokens are renewed. Pods are fetched in
-full, because their status has the container ids.
-"""
+full, because their status has the container ids."""
 
 import base64
 import http.client
@@ -115,8 +114,7 @@ class Server:
     def follow(self, path: str, node: str, read: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
         """Yields LISTED with all objects of a node, then ADDED, MODIFIED or DELETED with one each.
 
-        Ends when the objects must be listed again. Raises as ask() and read() do.
-        """
+        Ends when the objects must be listed again. Raises as ask() and read() do."""
         chosen = {"fieldSelector": f"spec.nodeName={node}"}
         found: list[Any] = []
         page = {"limit": str(PAGE)}

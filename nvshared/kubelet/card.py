@@ -2,8 +2,7 @@
 """This node's GPUs, their shares (called UUID::NUMBER), and whether these can be handed out.
 
 A GPU that another device plugin offers is not shared: kubelet's checkpoint file has the names of
-that plugin's devices, with a UUID, a PCI address, or the minor number of /dev/nvidiaN.
-"""
+that plugin's devices, with a UUID, a PCI address, or the minor number of /dev/nvidiaN."""
 
 import asyncio
 import json

@@ -2,8 +2,7 @@
 """Pods, and DRA claims: shares of GPUs that Kubernetes has allocated to pods, with their terms.
 
 A pod's terms are the same on each of its GPUs: capacity that its claims consume of one GPU is added
-up, and the sum must be equal on each. Pods that use one claim get equal parts of its capacity.
-"""
+up, and the sum must be equal on each. Pods that use one claim get equal parts of its capacity."""
 
 import json
 import logging

@@ -45,8 +45,7 @@ class Containers:
     def write_cdi_file(self, cards: Iterable[str]) -> None:
         """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted.
 
-        Containers that restart while nvshare-kubelet does not run need the file.
-        """
+        Containers that restart while nvshare-kubelet does not run need the file."""
         devices = {SHARED: VOID} | {card: card for card in cards}
         text = json.dumps({
             "cdiVersion": VERSION, "kind": KIND,

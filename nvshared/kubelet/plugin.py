@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubelet's plugins: the device plugin (deviceplugin/v1beta1) and the DRA driver (dra/v1).
 
-On failure the response has the reason, and kubelet retries. Preparing a claim is idempotent.
-"""
+On failure the response has the reason, and kubelet retries. Preparing a claim is idempotent."""
 
 import asyncio
 import logging

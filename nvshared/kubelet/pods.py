@@ -32,8 +32,7 @@ class StaticPods:
     """Finds static pods that run without the GPU share that they request, for nvshare's doctor.
 
     If kubelet starts a static pod before our resource is registered, the pod gets no share, and
-    kubelet reports no error: static pods bypass Kubernetes' scheduler.
-    """
+    kubelet reports no error: static pods bypass Kubernetes' scheduler."""
 
     def __init__(self, state: Path, kubelet: Path) -> None:
         self._path = state / WITHOUT_GPU

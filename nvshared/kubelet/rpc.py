@@ -2,8 +2,7 @@
 """gRPC over Unix sockets: servers for kubelet, calls of the container runtime, and their messages.
 
 Messages have only the fields that nvshare-kubelet sets or reads, in the syntax of .proto files: the
-interfaces are frozen. Generated code would need one version of protobuf.
-"""
+interfaces are frozen. Generated code would need one version of protobuf."""
 
 import os
 import re

@@ -2,8 +2,7 @@
 """Publishes this node's GPUs: labels of the node, and with DRA a ResourceSlice to allocate from.
 
 docs/kubernetes.md has the labels and capacities. Kubelet removes slices, for instance when it
-starts; a watch notices that, and which GPUs other drivers offer.
-"""
+starts; a watch notices that, and which GPUs other drivers offer."""
 
 import re
 import threading

@@ -87,8 +87,7 @@ def log_waiting_clients(manager: Manager) -> None:
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
     """Sends watchdog pings and changes of the status to systemd until `stopped` is set.
 
-    The watchdog is pinged only while the event loop runs and the schedulers of all GPUs decide.
-    """
+    The watchdog is pinged only while the event loop runs and the schedulers of all GPUs decide."""
     if not notifier.listened:
         await stopped.wait()
         return

@@ -2,8 +2,7 @@
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
 A client moves once the waiting time that another card would have spared exceeds the price of the
-move in microseconds: its total cost is at most twice the best decision's (the ski-rental rule).
-"""
+move in microseconds: its total cost is at most twice the best decision's (the ski-rental rule)."""
 
 import asyncio
 import logging

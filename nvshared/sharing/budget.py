@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notifies cards when other cards have changed a budget that all share, or a loan between cards.
 
-Each scheduler gets only the events of its own clients. See scheduler/domains.py.
-"""
+Each scheduler gets only the events of its own clients. See scheduler/domains.py."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,8 +21,7 @@ class Budget:
 
     A notified card sends new limits to its clients, so changes up to 1/WORTH_REPORTING are not
     reported. While a card gathers the HELLOs of an earlier daemon's clients, each card promises at
-    most an equal part, and COMMIT requests beyond that wait.
-    """
+    most an equal part, and COMMIT requests beyond that wait."""
 
     def __init__(
         self, shared: SharedBudget, timer: Timer,
@@ -81,8 +79,7 @@ class Lending:
     """Sets which cards lend memory to which, and notifies the cards that a loan concerns.
 
     When a card has lent more than it can, its borrowers must plan again; when a loan is returned,
-    the lender must.
-    """
+    the lender must."""
 
     def __init__(self, timer: Timer) -> None:
         self._mode = ""                 # the setting `neighbour`

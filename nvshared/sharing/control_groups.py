@@ -2,8 +2,7 @@
 """Bounds promises to programs in control groups by the memory limits of these groups.
 
 Swapped bytes count against these limits, and the kernel kills a process of a group that exceeds
-one. Groups are read in threads: the kernel can be slow with nested groups.
-"""
+one. Groups are read in threads: the kernel can be slow with nested groups."""
 
 import logging
 from collections import Counter

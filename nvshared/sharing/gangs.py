@@ -4,8 +4,7 @@
 Kernels of one member may wait for kernels of another, so a gang's gates open only when all members
 are resident. Cards are claimed in the order of their indices, and claims are kept: no deadlock.
 If one member has submitted more launches than another, not all can drain. So drained members submit
-one launch at a time ("steps") until all have drained.
-"""
+one launch at a time ("steps") until all have drained."""
 
 import logging
 from collections.abc import Iterable

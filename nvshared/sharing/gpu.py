@@ -2,8 +2,7 @@
 """One GPU: its scheduler, NVML's figures of the card, and the clients on it.
 
 The scheduler has no clock, timer or socket: GPU passes it events, in the order of arrival, sends
-its orders to the clients' links and then emits signals. Events that arrive meanwhile wait.
-"""
+its orders to the clients' links and then emits signals. Events that arrive meanwhile wait."""
 
 import fcntl
 import logging
@@ -118,8 +117,7 @@ class Parkable(Protocol):
     async def park(self, context: int, *, ahead: bool) -> None:
         """Makes the hook keep all threads out of the driver. Raises NvshareError if it refuses.
 
-        `ahead`: only if no thread wants the GPU. `context`: Client.context, for a later daemon.
-        """
+        `ahead`: only if no thread wants the GPU. `context`: Client.context, for a later daemon."""
 
     def confirm_checkpoint(self) -> None:
         """Notes that the process has been checkpointed."""

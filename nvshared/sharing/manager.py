@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All GPUs of the machine, their clients, and the settings that may be changed while running.
 
-Run-time changes override the configuration until they are reset. The state file keeps them.
-"""
+Run-time changes override the configuration until they are reset. The state file keeps them."""
 
 import logging
 from collections import Counter

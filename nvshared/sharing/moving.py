@@ -2,8 +2,7 @@
 """Parks programs: checkpoints them off their card, and restores them there or on another card.
 
 If a step fails, the program goes on as before. nvshare-checkpoint may be killed at any step: then
-the driver is asked for the state of the process, and NVML for its card.
-"""
+the driver is asked for the state of the process, and NVML for its card."""
 
 import asyncio
 import contextlib

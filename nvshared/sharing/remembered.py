@@ -2,8 +2,7 @@
 """Keeps the terms of single programs and their turn times across restarts, in programs.json.
 
 The file is written once per WRITTEN_WITHIN, as users may change terms any number of times, and not
-forced to disk, as programs do not survive a crash of the machine.
-"""
+forced to disk, as programs do not survive a crash of the machine."""
 
 from collections.abc import Mapping
 from contextlib import suppress

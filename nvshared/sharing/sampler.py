@@ -2,8 +2,7 @@
 """Samples each card in use through NVML, and computes the card's capacity from the samples.
 
 NVML may stall for seconds, so each card has a lane of its own with one query in flight. Readers of
-figures wait for a new sample unless the last is fresh: at most PATIENCE, not while NVML stalls.
-"""
+figures wait for a new sample unless the last is fresh: at most PATIENCE, not while NVML stalls."""
 
 import asyncio
 import contextlib

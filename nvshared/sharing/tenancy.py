@@ -2,8 +2,7 @@
 """The terms of tenants: those set by hand, then those of the rules in the configuration.
 
 A pod's terms are stored under its UID, as a later pod may have its name. Schedulers keep ENDED_KEPT
-tenants without programs, lest a program's restart clear the GPU time that its tenant owes.
-"""
+tenants without programs, lest a program's restart clear the GPU time that its tenant owes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -112,8 +111,7 @@ class Tenancy:
     def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
         """Sets a tenant's terms, by name; 0 removes a term. "source": a name of TERM_SOURCES.
 
-        Raises InvalidArgs. The future is done when the terms are on the disk; it raises NotKept.
-        """
+        Raises InvalidArgs. The future is done when the terms are on the disk; it raises NotKept."""
         asked = dict(terms)
         source = str(asked.pop("source", ""))
         if source not in ("", *TERM_SOURCES):

@@ -2,8 +2,7 @@
 """Programs without libnvshare.so that take turns: the driver checkpoints each process as a whole.
 
 A process of a tenant with the term `unshared = checkpoint` becomes a client. Its memory is NVML's
-figure, which also counts as host memory, because a checkpoint needs it.
-"""
+figure, which also counts as host memory, because a checkpoint needs it."""
 
 import asyncio
 import logging
