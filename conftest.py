@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"the level '{required}' cannot run: {left_out[required]}")
 
 
+LEVELS = Path(__file__).parent / "tests"
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
 LONG = pytest.StashKey[int]()           # how many tests were left out because they are long
 
@@ -113,8 +115,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduler
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the levels that cannot run: each process takes a second to import these tests."""
+    return collection_path in {LEVELS / level for level in config.stash[LEFT_OUT]} or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begins with the longest, and skips the tests of the levels that cannot run."""
+    """Begins with the longest, and skips the named tests of the levels that cannot run."""
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     left_out = {f"tests/{level}/": why for level, why in config.stash[LEFT_OUT].items()}
     for item in items:
