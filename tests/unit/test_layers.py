@@ -2,8 +2,8 @@
 """Modules import lower packages only, without cycles, and each third-party library is imported in
 one package.
 
-A purpose is a folder of nvshared/, or a module at its top. Each may import those that stand
-before it in PURPOSES.
+A package is a folder of nvshared/ or a module at its top. A package may import those that stand
+before it in ORDER.
 """
 
 import ast
@@ -12,38 +12,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "nvshared"
 
-# From the bottom up, each with its purpose.
-PURPOSES: dict[str, str] = {
-    "errors": "what can go wrong, and the words for it",
-    "names": "names that others rely on",
-    "units": "bytes and microseconds",
-    "parser": "the command line, as all commands read it",
-    "signal": "functions to call when something happens",
-    "clock": "time, as it is handed to everything",
-    "quantity": "sizes, shares and times as people write them",
-    "library": "where the compiled files are",
-    "lanes": "calls that may block, made in threads",
-    "scheduler": "who runs and whose memory lies where; no I/O",
-    "machine": "what the machine is and has",
-    "settings": "what an administrator has set",
-    "sharing": "the GPUs, their clients, and the terms for these",
-    "history": "what tenants used, kept",
-    "report": "what the daemon says: journal, metrics, trace, systemd",
-    "hook": "the daemon's side of the library's protocol",
-    "dbus": "D-Bus, for both sides: addresses, messages, bytes",
-    "control": "D-Bus, the client's side",
-    "bus": "D-Bus, the server's side",
-    "program": "what runs within Python programs that share a GPU",
-    "preload": "/etc/ld.so.preload, safely",
-    "tui": "the dashboard",
-    "demo": "the demonstration",
-    "doctor": "what is wrong, and what to do",
-    "cli": "nvsharectl",
-    "kubelet": "nvshare-kubelet: Kubernetes' device plugin and DRA driver",
-    "daemon": "the daemon, put together",
-    "__main__": "python -m nvshared",
-}
-ORDER = list(PURPOSES)
+# From the bottom up.
+ORDER = [
+    "errors", "names", "units", "parser", "signal", "clock", "quantity", "library", "lanes",
+    "scheduler", "machine", "settings", "sharing", "history", "report", "hook", "dbus", "control",
+    "bus", "program", "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
+]
 
 # User interfaces call the daemon over the bus, and do not import it.
 WORDS = {"errors", "names", "units", "parser", "signal", "clock", "quantity"}
@@ -58,7 +32,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "cli": {*WORDS, "library", "control", "tui", "demo", "doctor", "preload"},
 }
 
-# Where a foreign library may be imported: a purpose, or a module of one.
+# Where a foreign library may be imported: a package, or a module of a package.
 FOREIGN: dict[str, set[str]] = {
     "argcomplete": {"cli"},
     "dbus_next": {"dbus", "bus", "control"},
@@ -138,5 +112,5 @@ def test_third_party_library_is_imported_only_by_the_modules_listed_for_that_lib
         assert library != "asyncio" or not here & WITHOUT_ASYNCIO, f"{module} imports asyncio"
 
 
-def test_every_python_package_is_listed_with_a_purpose() -> None:
-    assert {name.split(".")[0] for name in NAMES} - {""} == set(PURPOSES)
+def test_every_python_package_is_listed_in_the_order_of_imports() -> None:
+    assert {name.split(".")[0] for name in NAMES} - {""} == set(ORDER)
