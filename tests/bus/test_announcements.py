@@ -92,20 +92,6 @@ async def test_dbus_signal_propertieschanged_has_the_new_values_of_changed_prope
         (gpu_path(1), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000, "AntiThrash": "on"})], key=repr)
 
 
-async def test_dbus_signal_propertieschanged_is_sent_when_an_automatic_quantum_changes(
-        manager: Manager, publication: Publication, other: Peeper) -> None:
-    client = a_client(manager, manager.gpus[0])
-    manager.set_tq(None)
-    await announced(publication, other)
-    await other.watch()
-    scheduler = client.gpu.scheduler
-    assert isinstance(scheduler, Scripted)
-    scheduler.tq = 2_500_000
-    decide(client)
-    found = await announced(publication, other)
-    assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
-
-
 async def test_dbus_signals_for_101_property_changes_at_once_are_merged_into_two(
         manager: Manager, other: Peeper) -> None:
     await other.watch()
@@ -143,23 +129,6 @@ async def test_dbus_signals_report_a_gpu_that_is_found_after_the_start_of_the_da
     decide(client, TurnStarted(client.id))
     await other.settled()
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
-
-
-async def test_dbus_signal_reports_that_a_client_begins_to_wait_for_its_compute_limit(
-        manager: Manager, publication: Publication, other: Peeper) -> None:
-    client = a_client(manager, manager.gpus[0])
-    scheduler = manager.gpus[0].scheduler
-    assert isinstance(scheduler, Scripted)
-    view = scheduler._clients[client.id]
-    scheduler._clients[client.id] = replace(view, state=ClientState.WAITING, rationed=True)
-    await other.watch()
-    decide(client)
-    await announced(publication, other)
-    other.signals.clear()
-    scheduler._clients[client.id] = replace(view, state=ClientState.LIMITED, rationed=True)
-    assert manager.gpus[0].decides()
-    assert await announced(publication, other) == [
-        (client_path(client.id), CLIENT_INTERFACE, {"State": "limited"})]
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])

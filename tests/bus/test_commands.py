@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from nvshared.scheduler.events import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.bus.service import UNUSED_PID, PrivateBus, a_client, decide, private_bus
-from tests.unit.scripted import DEFAULTS, FACTS
+from tests.unit.scripted import FACTS
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NVSHARECTL = (sys.executable, "-c", PROGRAM)
@@ -146,18 +146,6 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
 
-@pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
-async def test_status_as_json_has_gpus_and_clients(manager: Manager, ctl: Run,
-                                                   arguments: list[str]) -> None:
-    client = a_client(manager, manager.gpus[0])
-    ended = await ctl(*arguments)
-    found = json.loads(ended.out)
-    assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.facts.uuid for gpu in manager.gpus]
-    (shown,) = found["clients"]
-    assert (shown["id"], shown["gpu"], shown["pid"]) == (client.id, 0, UNUSED_PID)
-    assert shown["swapped"] == client.memory.allocated - client.memory.resident
-
-
 async def test_clients_command_lists_the_clients_of_a_gpu_and_its_example_their_process_ids(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0], pid=11)
@@ -190,39 +178,9 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     assert json.loads((await ctl("reset", "--json")).out) == {
         "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto"}
     assert client.terms.in_force == Terms(1)        # terms stay
-    help_text = " ".join((await ctl("reset", "--help")).out.split())
+    help_text = " ".join((await ctl("help", "reset")).out.split())
     assert "set for programs and tenants, with limit, weight and suspend, stay" in help_text
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
-
-
-@pytest.mark.parametrize(("tq", "words", "data"), [
-    (500_000, "500 ms", {"tq": 1, "tq_usec": 500_000}),
-    (None, "auto", {"tq": "auto", "tq_usec": None}),
-])
-async def test_reset_command_prints_the_restored_quantum_without_rounding(
-        manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]) -> None:
-    manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))
-    assert (await ctl("reset")).out == (
-        f"The configuration holds again: TQ {words}, anti-thrash auto.\n")
-    assert json.loads((await ctl("reset", "--json")).out) == {**data, "anti_thrash": "auto"}
-    shown = json.loads((await ctl("--json")).out)
-    assert shown["tq_usec"] == (30_000_000 if tq is None else tq)
-
-
-@pytest.mark.parametrize(("given", "words", "data"), [
-    ("500ms", "500 ms", {"tq": 1, "tq_usec": 500_000}),
-    ("1.5s", "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
-    ("2min", "120 seconds", {"tq": 120, "tq_usec": 120_000_000}),
-    ("1", "1 second", {"tq": 1, "tq_usec": 1_000_000}),
-])
-async def test_set_tq_accepts_the_units_of_the_configuration_file(
-        manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]) -> None:
-    assert (await ctl("set-tq", given)).out == f"The quantum of all GPUs is {words}.\n"
-    assert [gpu.tq for gpu in manager.gpus] == [data["tq_usec"]] * 2
-    await ctl("set-tq", "7")
-    shown = json.loads((await ctl("set-tq", given, "--gpu", "1", "--json")).out)
-    assert shown == {**data, "gpu": "1"}
-    assert [gpu.tq for gpu in manager.gpus] == [7_000_000, data["tq_usec"]]
 
 
 async def test_preempt_command_without_a_gpu_index_applies_to_the_only_gpu(
@@ -232,12 +190,6 @@ async def test_preempt_command_without_a_gpu_index_applies_to_the_only_gpu(
         ExitCode.INVALID_ARGS, "there are 2 GPUs here; name one: 0, 1")
     manager.gpus.pop()
     assert (await ctl("preempt")).out == "The turns on GPU 0 end now if a program waits.\n"
-
-
-async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
-    assert (await ctl("help")).out == (await ctl("--help")).out
-    assert (await ctl("help", "limit")).out == (await ctl("limit", "--help")).out
-    assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
 async def test_quantum_set_to_auto_is_shown_as_auto_with_its_present_length(
@@ -288,8 +240,6 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
 
 @pytest.mark.parametrize(("arguments", "tq", "mode", "out"), [
     (["--set-tq=12"], 12, "auto", "The quantum of all GPUs is 12 seconds.\n"),
-    (["--anti-thrash=on"], 30, "on", "The anti-thrash mode of all GPUs is on.\n"),
-    (["-S", "off", "--json"], 30, "off", {"anti_thrash": "off", "gpu": None}),
     (["-T", "3", "-S", "on", "--json"], 3, "on",
      {"tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}),
     (["-T", "4", "-S", "off"], 4, "off",
@@ -311,37 +261,22 @@ async def test_original_nvshare_flags_set_tq_and_anti_thrash(
     (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
     (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
     (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
-    (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9s && nvsharectl anti-t"),
     (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
-    (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
     (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
-    (["clients", "--gpu", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
     (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
-    (["frob"], ExitCode.INVALID_ARGS, "'frob'; give one of status,"),
-    (["status", "--verbose"], ExitCode.INVALID_ARGS, "'--verbose'; see: nvsharectl status --h"),
-    (["--wordy"], ExitCode.INVALID_ARGS, "nvsharectl does not know '--wordy'; see: nvsh"),
     (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
     (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
-    (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),
     (["run"], ExitCode.INVALID_ARGS, "no program is named"),
     (["suspend", "0"], ExitCode.INVALID_ARGS, "'0' is no process id; see the programs"),
     (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
     (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
-    (["limit", "1"], ExitCode.INVALID_ARGS, "no limit is given; give --memory SIZE, --host"),
     (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
     (["limit", "1", "--memory", "16777216T"], ExitCode.INVALID_ARGS, "551615 bytes, or none"),
-    (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
-    (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
     (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' belongs behind its verb, not"),
-    (["-x"], ExitCode.INVALID_ARGS, "nvsharectl does not know '-x'; see: nvsh"),
     (["-T5", "--memory=5", "limit"], ExitCode.INVALID_ARGS, "'--memory' belongs behind its"),
     (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give whole seconds, such as 30, or"),
-    (["suspend", "9" * 5000], ExitCode.INVALID_ARGS, "9' is no process id"),
-    (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
-    (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),
     (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
     (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
-    (["preload", "enable", "--library", ""], ExitCode.INVALID_ARGS, "'' is no library"),
     (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
     (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),
     (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
@@ -352,15 +287,6 @@ async def test_nvsharectl_command_with_invalid_arguments_is_refused_in_a_single_
     assert words in sentence(ended)
     assert ended.code == code
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
-
-
-async def test_nvsharectl_error_with_json_is_a_json_object(ctl: Run) -> None:
-    ended = await ctl("set-tq", "5", "--gpu", "9", "--json")
-    assert ended.code == ExitCode.NO_SUCH_THING
-    assert "no GPU '9'" in json.loads(ended.err)["error"]
-    ended = await ctl("set-tq", "0", "--json")
-    assert ended.code == ExitCode.INVALID_ARGS
-    assert "'0'" in json.loads(ended.err)["error"]
 
 
 async def test_command_without_a_daemon_says_how_to_start_nvshared(private: PrivateBus) -> None:
@@ -407,16 +333,6 @@ async def test_command_with_unwritable_stdout_fails_with_the_reason(
         "bash", "-c", f"{QUOTED} status --json {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
-
-
-@pytest.mark.parametrize("arguments", ["--version", "status --help"])
-async def test_help_with_an_unwritable_stdout_fails_with_a_single_line(arguments: str) -> None:
-    ended = await run("bash", "-c", f"{QUOTED} {arguments} >/dev/full")
-    assert ended.code == ExitCode.FAILURE
-    assert ended.err == ("nvsharectl: the output cannot be written: No space left on device\n")
-    ended = await run("bash", "-c", f"set -o pipefail; {QUOTED} {arguments} | :")
-    assert ended.code in (0, 141)
-    assert ended.err == ""
 
 
 @pytest.mark.parametrize("command", [

@@ -33,9 +33,6 @@ THEN = NOW - 3600
 ALICE = Party(1000, "alice", "user:alice")
 JOB = Party(1000, "alice", "unit:alice/train.service")
 BOB = Party(1001, "bob", "job:7")
-HOURS = 3600 * SECOND
-
-
 def usage(seconds: int) -> Usage:
     return Usage(seconds * SECOND, 2 * seconds * SECOND, 3 * SECOND, 4, 2, SECOND // 2, GIB,
                  2 * GIB, 1024 * 3600, 2048 * 3600, 512 * 3600, 256 * 3600)

@@ -12,7 +12,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import SECOND
 from tests.bus.service import Peeper, PrivateBus, a_client
 from tests.bus.test_authority import polkit_on
-from tests.bus.test_commands import NVSHARECTL, run
+from tests.bus.test_commands import NVSHARECTL
 from tests.bus.test_terminal import on_a_terminal
 
 AGENT = """#!{python}
@@ -77,18 +77,6 @@ async def test_nvsharectl_asks_no_password_where_polkit_grants_or_no_polkit_agen
     assert granted or "com.nvshare.set-tq is not permitted to uid" in " ".join(shown.split())
     assert manager.tq == (5 if granted else 30) * SECOND
     assert seen(tmp_path) == ["pkttyagent"] * (agent is not None)
-
-
-async def test_nvsharectl_without_a_terminal_asks_no_password(
-        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-        environment: dict[str, Any]) -> None:
-    async with polkit_on(private.address) as polkit:
-        polkit.challenge, polkit.agent = True, tmp_path / "there"
-        ended = await run(*NVSHARECTL, "set-tq", "5", **environment)
-        assert [flags for _, _, flags in polkit.asked] == [0]
-    assert ended.code == ExitCode.NOT_PERMITTED
-    assert "run it with sudo" in ended.err
-    assert seen(tmp_path) == ["pkttyagent"]
 
 
 async def test_top_leaves_the_terminal_to_the_polkit_agent_that_asks_for_a_password(

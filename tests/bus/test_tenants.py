@@ -14,7 +14,7 @@ from nvshared.bus.dispatch import Caller
 from nvshared.errors import ExitCode
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import CLIENT_INTERFACE, client_path
-from nvshared.scheduler.events import Priority, TenantTerms, Terms
+from nvshared.scheduler.events import Priority, TenantTerms
 from nvshared.settings.rules import Rule
 from nvshared.sharing.gpu import Pod
 from nvshared.sharing.manager import Manager
@@ -177,31 +177,17 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
     assert tighter[0] in ended.out.splitlines()
 
 
-async def test_limit_and_weight_commands_with_none_remove_terms_of_a_program(
-        manager: Manager, ctl: Run) -> None:
-    client = a_client(manager, manager.gpus[0], pid=11)
-    await ctl("weight", "11", "7")
-    await ctl("limit", "11", "--compute", "5")
-    assert (await ctl("weight", "11", "none")).out == "The weight of process 11 is 100.\n"
-    assert (await ctl("limit", "11", "--compute", "none")).out == (
-        "Process 11 may use the GPU all of the time that other programs leave.\n")
-    assert client.terms.in_force == Terms()
-
-
 @pytest.mark.parametrize(("arguments", "words"), [
     (["limit", "alice", "--memory", "3"], "'alice' is neither a process id nor a tenant; "
      f"{GIVE.replace('give', 'give a number, or')}"),
     (["weight", "usr:alice", "3"], f"'usr:alice' is no tenant; {GIVE}"),
     (["weight", "user:a", "3", "--gpu", "0"],
      "the terms of a tenant apply to each GPU; leave out --gpu"),
-    (["limit", "7", "--host-memory", "1GiB"], f"a process has no host memory limit; {GIVE}"),
     (["limit", "7", "--request", "30"], f"a process has no compute request; {GIVE}"),
     (["limit", "user:a"], "no limit is given; give --memory SIZE, --host-memory SIZE, "
      "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT"),
-    (["limit", "7", "--neighbour", "off"], f"a process has no neighbour limit; {GIVE}"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
-    (["tenants", "--explain", "alice"], f"'alice' is no tenant; {GIVE}"),
 ])
 async def test_tenant_command_with_invalid_arguments_prints_one_error_sentence(
         ctl: Run, arguments: list[str], words: str) -> None:

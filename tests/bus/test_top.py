@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl top at a terminal: keys, changes, and what becomes of the terminal."""
 
-import contextlib
 import os
 import signal
 import time
@@ -11,7 +10,7 @@ import pytest
 from dbus_next.constants import MessageType
 
 from nvshared.names import BUS_NAME
-from nvshared.scheduler.events import TenantTerms, Terms, TermsChanged
+from nvshared.scheduler.events import Terms, TermsChanged
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import PrivateBus, a_client, peeper, published
@@ -48,17 +47,6 @@ async def test_top_sets_a_memory_limit_after_confirmation(manager: Manager, ctl:
     assert changes == [TermsChanged(client.id, Terms(memory_limit=20 * GIB))]
 
 
-async def test_top_sets_terms_of_a_tenant_after_confirmation(
-        manager: Manager, ctl: Run, private: PrivateBus) -> None:
-    tenant = str(a_client(manager, manager.gpus[0]).peer.tenant)
-    shown = await on_a_terminal(
-        *TOP, NVSHARE_BUS=private.address, steps=[
-            (b"python", b"m\t20GiB\r"), (b"y/n", b"y"), (b"together may allocate 20GiB", b"s\t"),
-            (b"Suspend all programs", b"y"), (b"are suspended.", b"q")])
-    assert "Traceback" not in shown
-    assert manager.tenancy.terms(tenant) == TenantTerms(20 * GIB, suspended=True)
-
-
 async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
@@ -87,22 +75,6 @@ async def test_top_suspended_by_ctrl_z_restores_the_terminal(
         (b"python", signal.SIGTSTP), (b"\x1b[?1049l", go_on),
         (b"python", signal.SIGWINCH), (b"python", b"q")])
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
-
-
-async def test_top_ends_when_the_terminal_is_closed(manager: Manager, ctl: Run,
-                                                    private: PrivateBus) -> None:
-    """The terminal sends SIGHUP, and SIGCONT to a stopped program."""
-
-    def close(pid: int) -> None:
-        os.kill(pid, signal.SIGHUP)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-    a_client(manager, manager.gpus[0])
-    shown = await on_a_terminal(
-        *TOP, NVSHARE_BUS=private.address, expected=128 + signal.SIGHUP,
-        steps=[(b"python", close)])
-    assert "fault" not in shown
 
 
 @pytest.mark.parametrize(("words", "key", "code"), [

@@ -181,13 +181,6 @@ async def test_bus_transport_sends_all_messages_to_a_slow_bus_in_order(bus: Bus)
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 
-async def test_bus_transport_sends_all_messages_of_one_loop_iteration_in_one_system_call(
-        bus: Bus) -> None:
-    for number in range(3):
-        bus.connection.post(a_signal(number))
-    assert await bus.receive(4000) == b"".join(pack(a_signal(at), at + 1) for at in range(3))
-
-
 async def test_pending_sends_of_dbus_messages_return_when_the_bus_closes_the_connection(
         bus: Bus) -> None:
     waiting = [
