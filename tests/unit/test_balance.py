@@ -51,22 +51,6 @@ def test_balance_resets_a_clients_sum_of_waits_when_no_other_card_gives_it_more_
     assert lost == {}
 
 
-@pytest.mark.parametrize(("here", "there", "moves"), [
-    (300, 100, True), (200, 100, False), (300, 200, False), (400, 200, True), (200, 0, True)])
-def test_balance_moves_a_client_only_to_a_card_that_gives_it_more_time(
-        here: int, there: int, moves: bool) -> None:
-    states = {"a": CardState(here, 80 * GIB), "b": CardState(there, 80 * GIB)}
-    _, choice = choose(states, [contender(1, wait=1000.0 * SECOND)], {}, 0)
-    assert (choice is not None) is moves
-
-
-def test_balance_moves_no_client_that_has_no_allowed_card_or_does_not_wait() -> None:
-    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
-    stuck = contender(1, wait=1000.0 * SECOND, cards=())
-    running = contender(2, wait=None)
-    assert choose(states, [stuck, running], {2: 1000.0 * SECOND}, 0)[1] is None
-
-
 def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
     states = {"a": CardState(400, 80 * GIB), "b": CardState(100, 80 * GIB), "c": EMPTY}
     _, choice = choose(states, [

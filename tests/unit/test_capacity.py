@@ -1,21 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The capacity of a card for clients."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvshared.machine.capacity import YOUNG_MOST, Allowances, Capacity
 from nvshared.units import GIB, MIB
 
 CONTEXT = 600 * MIB
-
-
-@pytest.mark.parametrize(("size", "reserve", "context"), [
-    (64 * GIB, 256 * MIB, CONTEXT), (640 * MIB, 10 * MIB, 40 * MIB)])
-def test_capacity_without_samples_is_all_card_memory_but_a_reserve_by_the_cards_size(
-        size: int, reserve: int, context: int) -> None:
-    assert Capacity(size).bytes == size - reserve - context
 
 
 def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() -> None:
@@ -57,33 +47,6 @@ def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_it(
     card.forget(2)
     card.forget(2)
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
-
-
-def test_capacity_subtracts_contexts_that_are_older_than_the_daemon_once() -> None:
-    card = Capacity(64 * GIB, Allowances(reserve=0))
-    for client in range(10):
-        card.joined(client)
-    reserved = card.bytes
-    card.sampled(10 * CONTEXT, 0)
-    assert card.bytes == reserved
-    card.sampled(10 * CONTEXT, 0)
-    assert card.bytes == reserved == 64 * GIB - 11 * CONTEXT
-
-
-def test_capacity_subtracts_memory_of_other_processes_from_the_first_sample() -> None:
-    card = Capacity(64 * GIB, Allowances(reserve=0))
-    card.joined(1)
-    card.sampled(20 * GIB, 0)
-    assert card.bytes == 44 * GIB - CONTEXT
-
-
-@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=20))
-def test_capacity_stays_between_zero_and_the_cards_memory(samples: list[tuple[int, int]]) -> None:
-    card = Capacity(8 * GIB)
-    for number, (used, held) in enumerate(samples):
-        card.joined(number)
-        card.sampled(used, held)
-        assert 0 <= card.bytes <= 8 * GIB
 
 
 def test_capacity_grows_by_the_memory_of_a_process_that_becomes_a_client() -> None:

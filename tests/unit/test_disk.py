@@ -3,16 +3,14 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nvshared.machine import disk, host
+from nvshared.machine import disk
 from nvshared.machine.nvml import Sample
 from nvshared.settings.config import load
-from nvshared.sharing.disk import AGAIN, APART, Disk, File
+from nvshared.sharing.disk import AGAIN, APART, Disk
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests import pages
@@ -55,11 +53,8 @@ def test_disk_check_refuses_a_directory_that_cannot_be_written_to(
 
 @pytest.mark.parametrize(("line", "words"), [
     ("disk = /swap", "give a directory and a size"),
-    ("disk = swap, 5GiB", "give an absolute path"),
     ("disk = /swap, much", "give a size such as"),
-    ("disk = /swap, 0", "give 1 to"),
     ("tiers = disk, host", "give neighbour, host, disk in this order"),
-    ("tiers = neighbour, disk", "give neighbour, host, disk in this order"),
     ("tiers = host, tape", "give neighbour, host, disk in this order"),
     ("park-after = soon", "give a time such as"),
 ])
@@ -125,38 +120,3 @@ def test_disk_budget_is_zero_when_the_directory_check_times_out_or_the_setting_i
     answers.pop()("it is gone" if is_changed else None)
     fault = "" if is_changed else f"{tmp_path} does not answer"
     assert (made.shared.size, made.fault) == (0, fault)
-
-
-def test_swap_files_are_measured_in_a_worker_thread_one_at_a_time(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measurement may take long while the kernel frees blocks, or hang with the disk."""
-    monkeypatch.setattr("nvshared.sharing.disk.SLACK", 0)
-    jobs: list[Callable[[], None]] = []
-    time, opened, dropped = Time(), list[File](), list[str]()
-
-    def run(_key: object, call: Callable[[], object], answer: Callable[[Any], None],
-            _patience: int | None = None) -> None:
-        jobs.append(lambda: answer(call()))
-
-    made = Disk(time.clock, time.timer, run)
-    made.use((tmp_path, GIB))
-    jobs.pop()()
-    me = replace(peer(), pid=os.getpid(), started=host.started(os.getpid()))
-    made.open(me, dropped.append, lambda file: opened.append(file) if file else None)
-    jobs.pop()()
-    (file,) = opened
-    os.posix_fallocate(file.descriptor, 0, 8192)
-    time.pass_by(10 * SECOND)
-    assert len(jobs) == 1
-    jobs.pop()()
-    assert os.fstat(file.descriptor).st_size == 0
-    (why,) = dropped
-    assert "may have 0" in why
-    file.connected = False
-    file.peer = replace(me, started=1)  # another process has reused the pid
-    time.pass_by(10 * SECOND)
-    jobs.pop()()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(file.descriptor)
-    time.pass_by(10 * SECOND)
-    assert not jobs

@@ -130,13 +130,6 @@ def test_documents_use_valid_nvsharectl_commands(document: Path) -> None:
             parser.parse_args(words)
 
 
-def test_documents_use_only_commands_that_readme_explains() -> None:
-    found = list(commands(ROOT / "README.md", "nvsharectl"))
-    assert ["run", "--", "python", "train.py"] in found
-    assert ["limit", "4711", "--memory", "20GiB"] in found
-    assert ["bench-training"] in list(commands(ROOT / "README.md", "make"))
-
-
 def test_documents_use_valid_options_of_nvshared(document: Path) -> None:
     for words in commands(document, "nvshared"):
         arguments.parse(words)

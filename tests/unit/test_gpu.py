@@ -8,12 +8,7 @@ import pytest
 
 from nvshared.errors import GPULost
 from nvshared.machine.nvml import Process, Sample
-from nvshared.scheduler.actions import (
-    Action,
-    Order,
-    Run,
-    TurnStarted,
-)
+from nvshared.scheduler.actions import Action, Order, Run, TurnStarted
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
@@ -47,15 +42,6 @@ from tests.unit.scripted import (
 def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
     script(monkeypatch)
     return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
-
-
-def test_gpu_counts_the_clients_of_each_process(gpu: GPU) -> None:
-    clients = [joined(gpu, number, process=peer(7)) for number in (1, 2)]
-    assert gpu.processes == {7: 2}
-    gpu.leave(clients[0])
-    assert gpu.processes == {7: 1}
-    gpu.leave(clients[1])
-    assert 7 not in gpu.processes
 
 
 def test_client_moved_to_a_gpu_keeps_its_terms_and_its_times_held_and_waited(gpu: GPU) -> None:
@@ -102,20 +88,6 @@ def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_ord
     assert scheduler.events[-1] == Left(1)
     assert other.orders[-1] == Run(2)
     assert list(gpu.clients) == [2]
-
-
-def test_gpu_emits_client_removed_once_and_sends_a_disconnected_client_no_orders(gpu: GPU) -> None:
-    link = Noted()
-    client = joined(gpu, 1, link)
-    gone: list[Client] = []
-    gpu.client_removed.connect(gone.append)
-    gpu.leave(client)
-    gpu.leave(client)
-    assert gone == [client]
-    before = list(link.orders)
-    Scripted.latest.decide = lambda _: [Run(1)]
-    gpu.tell(Tick())
-    assert link.orders == before
 
 
 def test_gpu_sends_the_orders_of_an_event_before_it_emits_signals(

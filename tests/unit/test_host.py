@@ -68,13 +68,6 @@ def test_total_and_free_host_memory_are_bounded_by_the_memory_limits_of_the_daem
     assert (host.total(), host.free()) == (300 * KIB, 0)
 
 
-def test_default_host_budget_includes_host_memory_that_clients_hold(machine: Host) -> None:
-    machine.process(1, 200)
-    machine.process(2, 200)
-    assert host.safe_budget({1: 150 * KIB, 2: 100 * KIB}) == safe(550)
-    assert host.safe_budget({}) == host.safe_budget() == safe(300)
-
-
 def test_default_host_budget_includes_claimed_host_memory_only_up_to_the_kernels_figure(
         machine: Host) -> None:
     machine.process(1, 20)

@@ -87,15 +87,6 @@ class Systemd(Notifier):
         self.tries += 1
 
 
-async def test_systemd_report_sends_changed_status_and_a_ping_each_interval(
-        manager: Manager) -> None:
-    joined(manager.gpus[0], 1, Noted())
-    systemd = Systemd(watchdog=3000)
-    await journal.report(systemd, manager, systemd.stopped)
-    assert systemd.words == ["2 GPUs, 1 client"]
-    assert (systemd.pings, systemd.tries) == (3, 3)
-
-
 async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
         manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)

@@ -44,11 +44,10 @@ from nvshared.kubelet.claims import (
     Claim,
     Pod,
     Prepared,
-    clipped,
     pod,
     read,
 )
-from nvshared.kubelet.options import parse, priority_classes, replicas
+from nvshared.kubelet.options import priority_classes, replicas
 from nvshared.kubelet.pods import StaticPods
 from nvshared.kubelet.rpc import CRI, DP, DRA, REG
 from nvshared.units import GIB
@@ -256,18 +255,6 @@ def test_priority_of_a_class_is_set_by_the_last_matching_option() -> None:
         ("any", 0), ("any", 999), ("any", 1000), ("any", 1999), ("any", 2000), ("batch", 1500),
         ("low", -1), ("low", -6), ("", 7))]
     assert found == [2, 2, 3, 3, 2, 1, 1, 0, 2]
-
-
-def test_nvshare_kubelet_refuses_wrong_options_with_a_hint_to_use_help_which_has_examples(
-        capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InvalidArgs, match="nvshare-kubelet --help"):
-        parse(["--replica", "3"])
-    with pytest.raises(SystemExit) as ended:
-        parse(["--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert "nvshare.com/gpu: 1" in shown
-    assert "--replicas 10 --replicas 1=0" in shown
 
 
 PEM = "-----BEGIN CERTIFICATE-----\nY2VydA==\n-----END CERTIFICATE-----"
@@ -501,14 +488,6 @@ def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
     daemon.replies.set()
     assert known.result(60) is None
     assert conditions.get(timeout=60) == "priority cannot be 3: pod lab/a cannot have that"
-
-
-@pytest.mark.parametrize(("text", "most", "clip"), [
-    ("short", 5, "short"), ("longer", 5, "lo…"), ("ääää", 6, "ä…"), ("", 3, ""),
-])
-def test_clipped_text_is_limited_in_bytes_and_ends_at_a_whole_character(
-        text: str, most: int, clip: str) -> None:
-    assert clipped(text, most) == clip
 
 
 @pytest.mark.parametrize(("key", "text", "reason"), [

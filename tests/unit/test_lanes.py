@@ -3,7 +3,6 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic as now
 
@@ -35,17 +34,6 @@ def loop() -> Loop:
 
 def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
     return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
-
-
-def test_worker_threads_answer_calls_with_the_same_key_in_order(loop: Loop, time: Time) -> None:
-    made = lanes(loop, time)
-    for number in range(100):
-        made.run(number % 3, partial(int, number), loop.answers.append)
-    answers = loop.until(100)
-    for key in range(3):
-        mine = [one for one in answers if isinstance(one, int) and one % 3 == key]
-        assert mine == sorted(mine)
-    assert sorted(map(str, answers)) == sorted(map(str, range(100)))
 
 
 def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call_and_log_a_failed_one(

@@ -66,19 +66,6 @@ def test_listening_replaces_a_socket_file_on_which_no_process_listens(
     listening.close()
 
 
-def test_close_of_the_listening_socket_keeps_a_file_that_replaced_the_socket(path: Path) -> None:
-    listening = Listening(path)
-    path.unlink()
-    path.touch()
-    (path.parent / "keeps the inode from being used again").touch()
-    listening.close()
-    assert path.exists()
-    path.unlink()
-    listening = Listening(path)
-    path.unlink()                       # another process has removed it
-    listening.close()
-
-
 def test_listening_at_a_path_too_long_or_at_or_below_a_regular_file_is_refused_with_the_reason(
         tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):

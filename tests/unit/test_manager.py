@@ -6,24 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.machine.nvml import Sample
-from nvshared.scheduler.events import AntiThrash, Awaited
-from nvshared.settings.state import FILE_NAME, StateFile
+from nvshared.scheduler.events import AntiThrash
+from nvshared.settings.state import StateFile
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.unit.scripted import (
-    DEFAULTS,
-    FACTS,
-    OTHER,
-    SETTINGS,
-    Noted,
-    Scripted,
-    Time,
-    joined,
-    script,
-)
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, SETTINGS, Scripted, Time, script
 
 
 @pytest.fixture
@@ -43,49 +33,6 @@ def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Manager:
 def test_gpu_is_found_by_index_uuid_and_pci_address(manager: Manager, name: str) -> None:
     assert manager.gpu(name).facts is OTHER
     assert manager.gpu_by_uuid(OTHER.uuid_bytes).facts is OTHER
-
-
-@pytest.mark.parametrize("name", ["2", "", "-1", "GPU", "gpu0"])
-def test_unknown_gpu_name_is_refused_with_the_valid_names(manager: Manager, name: str) -> None:
-    with pytest.raises(NoSuchGPU) as caught:
-        manager.gpu(name)
-    assert str(caught.value) == (
-        f"there is no GPU {name!r}; the indices are: 0, 1; a UUID or a PCI address will do too")
-    with pytest.raises(NoSuchGPU):
-        manager.gpu_by_uuid(bytes(16))
-
-
-def test_clients_are_found_by_id_and_pid(manager: Manager) -> None:
-    assert [gpu.facts.index for gpu in manager.gpus] == [0, 1]      # sorted by index
-    assert manager.next_id() != manager.next_id()
-    one = joined(manager.gpus[0], 1, Noted())
-    two = joined(manager.gpus[1], 2, Noted())
-    assert list(manager.clients) == [one, two]
-    assert manager.client(2) is two
-    assert manager.clients_by_pid(4001) == (one,)
-    assert manager.clients_by_pid(1) == ()
-    with pytest.raises(NoSuchClient, match="there is no client 3; it may have ended"):
-        manager.client(3)
-
-
-def test_all_gpus_are_notified_when_the_first_hello_is_awaited_and_the_last_has_arrived(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch)
-    time = Time()
-    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-    heard = []
-    for facts in (FACTS, OTHER):
-        manager.add(facts, Sample(), gather=True)
-        heard.append(Scripted.latest.events)
-    one, other = object(), object()
-    for session, awaited, told in (
-        (one, True, [Awaited(expected=True)]), (other, True, []), (one, False, []),
-        (one, False, []), (other, False, [Awaited(expected=False)]), (other, False, []),
-    ):
-        for events in heard:
-            events.clear()
-        manager.await_hello(session, awaited=awaited)
-        assert heard == [told, told]
 
 
 def quanta(manager: Manager) -> list[int]:
@@ -117,27 +64,6 @@ def test_set_tq_changes_and_saves_the_quantum_of_one_gpu_or_of_all(
     assert len(heard) == 5
 
 
-def test_set_tq_to_auto_makes_the_quantum_of_one_gpu_or_of_all_automatic_and_saves_it(
-        manager: Manager, tmp_path: Path) -> None:
-    manager.set_tq(None, manager.gpus[1]).result()
-    assert StateFile(tmp_path).load() == {"": {}, OTHER.uuid: {"tq": None}}
-    assert auto(manager) == [False, False, True]
-    assert [gpu.tq for gpu in manager.gpus] == [30_000_000, 1_200_000]
-    assert quanta(manager) == [30, 30, 2]
-    manager.set_tq(None).result()
-    assert StateFile(tmp_path).load() == {"": {"tq": None}, OTHER.uuid: {}}
-    assert auto(manager) == [True, True, True]
-    assert quanta(manager) == [30, 2, 2]
-    manager.set_tq(5 * SECOND, manager.gpus[0])
-    assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, True]
-    manager.set_tq(7 * SECOND)
-    assert quanta(manager) == [7, 7, 7]
-    assert not any(gpu.settings.tq is None for gpu in manager.gpus)
-    manager.set_tq(None)
-    manager.reset_settings()
-    assert quanta(manager) == [30, 30, 30]
-
-
 @pytest.mark.parametrize("usec", [0, -SECOND, 999, SECOND << 32, 0xFFFF_FFFF * SECOND + 1])
 def test_set_tq_below_a_millisecond_or_above_a_day_is_refused(manager: Manager, usec: int) -> None:
     manager.set_tq(500_000, manager.gpus[1])
@@ -146,13 +72,6 @@ def test_set_tq_below_a_millisecond_or_above_a_day_is_refused(manager: Manager, 
     assert str(caught.value) == (
         f"the quantum cannot be {usec / SECOND:.10g} seconds; give 0.001 to 86400")
     assert [gpu.tq for gpu in manager.gpus] == [30_000_000, 500_000]
-
-
-def test_invalid_anti_thrash_mode_is_refused_and_not_saved(
-        manager: Manager, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
-        manager.set_anti_thrash("maybe")
-    assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) -> None:

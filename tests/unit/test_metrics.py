@@ -201,16 +201,3 @@ async def test_metrics_count_scheduler_decisions_by_duration(time: Time) -> None
     assert buckets == {"0.0001": before, "0.001": before, "0.01": before, "0.1": before + 1,
                        "1.0": before + 1, "+Inf": before + 1}
     assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
-
-
-async def test_metrics_of_time_held_grow_during_a_turn_without_scheduler_events(
-        time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = manager(time)
-    client, began = a_client(made), time.now
-    monkeypatch.setattr(
-        Scripted.latest, "usage",
-        lambda id, now: Usage(held=now - began) if id == client.id else None)
-    time.now += 3600 * SECOND
-    found = await scraped(made)
-    assert [value for _, value in found["nvshare_client_held_seconds_total"]] == [3600]
-    assert [value for _, value in found["nvshare_tenant_held_seconds_total"]] == [3600]

@@ -65,23 +65,6 @@ def test_each_alert_has_a_test_and_advice() -> None:
         assert set(re.findall(r"\bnvsharectl (?!\(|\))([a-z-]+)", said)) <= verbs
 
 
-def test_dashboard_uses_its_variables_and_panels_do_not_overlap() -> None:
-    numbers = [panel["id"] for panel in PANELS]
-    assert len(set(numbers)) == len(numbers)
-    names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    used = {name for query in queries() for name in re.findall(r"\$(\w+)", query)}
-    assert used | {"datasource"} == names | {"__rate_interval", "__range"}
-    covered: set[tuple[int, int]] = set()
-    for panel in PANELS:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"])
-                 for y in range(at["y"], at["y"] + at["h"])}
-        assert not covered & cells, panel["title"]
-        covered |= cells
-        for target in panel.get("targets", ()):
-            assert target["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-
-
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
 def test_packages_install_all_alerts_and_dashboards() -> None:
     done = subprocess.run(

@@ -2,7 +2,6 @@
 """Parking of clients: conditions, logged failures, and bounds on calls of the helper."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,16 +18,7 @@ from nvshared.sharing import moving
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
-from tests.unit.scripted import (
-    DEFAULTS,
-    FACTS,
-    NO_RESERVE,
-    OTHER,
-    SETTINGS,
-    Noted,
-    Time,
-    joined,
-)
+from tests.unit.scripted import DEFAULTS, FACTS, NO_RESERVE, OTHER, SETTINGS, Noted, Time, joined
 
 
 class QuietHook:
@@ -65,37 +55,6 @@ async def parking(*answers: Answer | NvshareError, memory: Memory | None = None,
     client = joined(gpu, 1, Noted(), memory)
     client.parkable = QuietHook()
     yield time, client, moving.Moving([gpu], manager.budget.shared, ask)
-
-
-async def test_pauses_before_checkpoint_helper_calls_grow_with_each_failure_up_to_a_minute(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    async with parking(*[NvshareError("no helper")] * 9, Answer("running")) as (_, client, one):
-        for _ in range(11):
-            await one._try(client, "state")
-    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
-
-
-async def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> None:
-    running: list[int] = []
-    most: list[int] = []
-
-    async def ask(*_: object) -> Answer:
-        running.append(0)
-        most.append(len(running))
-        await asyncio.sleep(0)
-        running.pop()
-        return Answer("running")
-
-    async with parking() as (_, client, one):
-        one._ask = ask
-        await asyncio.gather(*[one._try(client, "state") for _ in range(100)])
-    assert max(most) == moving.HELPERS_AT_ONCE
 
 
 @pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
@@ -266,34 +225,6 @@ async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
             read()
         results = await asyncio.gather(*both, return_exceptions=True)
     assert [type(result) for result in results] == [type(None), NvshareError]
-
-
-async def test_repeated_checkpoint_helper_failure_is_logged_once_until_a_success(
-        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(moving, "RETRY_AFTER", 0)
-
-    def errors() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-
-    broken = Answer("none", (Step("init", 999, 0, "unknown error"),))
-    async with parking(*[broken] * 3, Answer("running"), broken) as (_, client, one):
-        for _ in range(3):
-            with pytest.raises(NvshareError, match="unknown error"):
-                await one.park(client)
-        assert errors() == [
-            "python[4001]: nvshare-checkpoint state failed: init: unknown error (999)"]
-        await one._try(client, "wake")
-        await one._try(client, "state")
-        assert len(errors()) == 2
-
-
-async def test_refusal_of_the_driver_to_checkpoint_is_logged_as_a_warning(
-        caplog: pytest.LogCaptureFixture) -> None:
-    refused = Answer("running", (Step("checkpoint", 801, 0, "operation not supported"),))
-    async with parking(Answer("running"), refused) as (_, client, one):
-        with pytest.raises(NvshareError, match="not supported"):
-            await one.park(client)
-    assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
 async def test_idle_client_is_parked_while_another_client_is_being_evicted(

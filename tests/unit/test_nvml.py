@@ -12,7 +12,7 @@ import pytest
 
 from nvshared.errors import ExitCode, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import nvml as nvml_module
-from nvshared.machine.nvml import NVML, Facts, Process, Sample
+from nvshared.machine.nvml import NVML, Process, Sample
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
 
@@ -110,22 +110,10 @@ def test_nvml_names_the_cards_linked_by_nvlink(library: FakeLibrary,
     assert [found.linked for found in NVML().find()] == [set(), set()]
 
 
-def test_uuid_bytes_are_the_hex_digits_of_the_uuid() -> None:
-    assert FACTS.uuid_bytes == bytes.fromhex("00112233445566778899aabbccddeeff")
-    assert Facts(0, "GPU-" + FACTS.uuid[4:].upper(), "", "", 0).uuid_bytes == FACTS.uuid_bytes
-
-
 def test_nvml_sample_has_memory_utilisation_temperature_power_and_processes(
         library: FakeLibrary) -> None:
     assert NVML().sample(FACTS.uuid) == Sample(3 * GIB, 0.5, 40, 123.0,
                                                (Process(7, 5, 4 * GIB), Process(8, None)))
-
-
-def test_nvml_sample_has_unknown_figures_for_queries_that_a_card_does_not_support(
-        library: FakeLibrary) -> None:
-    for name in ("Temperature", "PowerUsage", "UtilizationRates", "ComputeRunningProcesses"):
-        library.failing[f"nvmlDeviceGet{name}"] = 3
-    assert NVML().sample(FACTS.uuid) == Sample(memory_used=3 * GIB)
 
 
 @pytest.mark.parametrize(("value", "loaded", "code", "sentence"), [
@@ -163,14 +151,6 @@ def test_nvml_card_without_a_handle_or_own_memory_is_left_out_with_the_reason(
     with pytest.raises(NoGPU, match="knows no GPU that can be shared"):
         NVML().find()
     assert f"GPU 0 is left out: {why}" in caplog.text
-
-
-@pytest.mark.parametrize("value", [6, 15])
-def test_nvml_sample_raises_gpu_lost_when_nvml_no_longer_finds_the_card(
-        library: FakeLibrary, value: int) -> None:
-    library.failing["nvmlDeviceGetHandleByUUID"] = value
-    with pytest.raises(GPULost):
-        NVML().sample(FACTS.uuid)
 
 
 def test_nvml_sample_reuses_the_handle_of_a_card_until_a_query_fails(library: FakeLibrary) -> None:

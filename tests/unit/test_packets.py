@@ -47,13 +47,6 @@ def pair() -> Iterator[Pair]:
         yield Pair(stack)
 
 
-def test_receive_distinguishes_an_empty_packet_from_the_end_of_the_connection(pair: Pair) -> None:
-    pair.client.send(b"one")
-    pair.client.send(b"")
-    pair.client.close()
-    assert [connection.receive(pair.ours, 10) for _ in range(3)] == [b"one", b"", None]
-
-
 def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pair) -> None:
     pair.send_lingering(b"packet")
     for _ in range(2):
@@ -74,18 +67,6 @@ def test_connection_close_returns_before_descriptors_sent_by_the_client_are_rele
         await asyncio.wait_for(emptied.wait(), PATIENCE)
 
     asyncio.run(closes())
-    assert pair.ours.fileno() == -1
-
-
-def test_connection_close_without_received_descriptors_completes_at_once(pair: Pair) -> None:
-    async def closes() -> bool:
-        emptied = asyncio.Event()
-        for packet in (b"one", b"", b"two"):
-            pair.client.send(packet)
-        connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
-        return emptied.is_set()
-
-    assert asyncio.run(closes())
     assert pair.ours.fileno() == -1
 
 

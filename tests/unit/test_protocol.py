@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared import names
@@ -153,26 +152,6 @@ reports = st.sampled_from([kind for kind in Type if Type.HELLO <= kind < Type.NA
 flags = st.integers(0, 2**32 - 1)
 
 
-@given(reports, st.integers(0, 2**16 - 1), u64, st.tuples(*[u64] * 7),
-       st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
-       st.sampled_from([one for one in PinReason if one is not PinReason.KEPT]))
-def test_encoded_report_is_decoded_unchanged(
-        kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
-        heard: tuple[int, int], last: tuple[int, int], pin_reason: PinReason) -> None:
-    hello, memory = kind is Type.HELLO, Memory(*list[Any]([*figures, 0, 0, pin_reason]))
-    report = ReportRecord(kind, flags, number,
-                          memory if hello else replace(memory, answered=heard[0], to_pin=heard[1]),
-                          uuid if hello else protocol.NO_UUID,
-                          **dict[str, Any](zip(last_words(kind), last, strict=True)))
-    assert decode_report(encode_report(report)) == report
-
-
-@given(st.binary(min_size=protocol.SIZE, max_size=protocol.SIZE), reports)
-def test_report_of_any_body_with_a_valid_head_is_decoded(packet: bytes, kind: Type) -> None:
-    head = protocol.HEAD.pack(kind, protocol.VERSION, 0, 0)
-    assert decode_report(head + packet[protocol.HEAD.size:]).type is kind
-
-
 @pytest.mark.parametrize(("packet", "sentence"), [
     (b"", "a record of 0 bytes came, and all have 104"),
     (bytes(105), "a record of 105 bytes came, and all have 104"),
@@ -184,14 +163,6 @@ def test_invalid_report_is_refused_with_the_received_value(packet: bytes, senten
     with pytest.raises(ProtocolError) as caught:
         decode_report(packet)
     assert str(caught.value) == sentence
-
-
-@pytest.mark.parametrize("reason", [99, int(PinReason.KEPT)])
-def test_report_with_an_unknown_pin_reason_is_refused(reason: int) -> None:
-    packet = bytearray(encode_report(ReportRecord(Type.MEMORY)))
-    packet[6] = reason
-    with pytest.raises(ProtocolError, match=f"the unknown reason {reason} to stay came"):
-        decode_report(bytes(packet))
 
 
 def test_name_report_has_the_offset_of_the_header_and_drops_partial_utf_8(

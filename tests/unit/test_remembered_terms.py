@@ -5,7 +5,6 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Terms
-from nvshared.settings import state
 from nvshared.sharing import remembered
 from nvshared.sharing.gpu import Client, ClientTerms
 from nvshared.sharing.manager import Manager
@@ -80,28 +78,6 @@ def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: 
         next_one.manager.set_terms(again.id, "weight", 7)
         held, waited = again.held, again.waited
         next_one.kept.close()
-
-
-def test_many_changes_of_terms_within_a_second_are_written_once(
-        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    keep = state.keep
-
-    def counted(path: Path, plain: dict[str, Any]) -> None:
-        written.append(path.name)
-        keep(path, plain)
-
-    monkeypatch.setattr(remembered, "keep", counted)
-    daemon = Daemon(tmp_path, time)
-    client = daemon.joins()
-    for weight in range(1, 1000):
-        daemon.manager.set_terms(client.id, "weight", weight)
-    assert written == []
-    time.pass_by(SECOND)
-    assert len(written) == 1
-    client.gpu.leave(client)
-    daemon.kept.close()
-    assert len(written) == 1
 
 
 def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_the_same_pid(

@@ -72,21 +72,6 @@ def test_rotation_of_users_alternates_once_the_time_slice_is_used(
         ["loud 0", "low 0"], ["loud 1", "low 1"], ["loud 2", "loud 3"], ["loud 4", "loud 5"]]
 
 
-def test_rotation_of_users_serves_other_users_before_further_work_of_a_user(
-        loop: Loop, done: list[str]) -> None:
-    rotation = Rotation(loop)
-    rotation.offer(0, work(loop, done, "at once", 2 * WORK_SLICE))
-
-    def again() -> None:
-        work(loop, done, "loud", 2 * WORK_SLICE)()
-        if done.count("loud") < 3:
-            rotation.offer(1, again)
-
-    rotation.offer(1, again)
-    rotation.offer(2, work(loop, done, "low", 2 * WORK_SLICE))
-    assert passes(loop, done) == [["loud"], ["low"], ["loud"], ["loud"]]
-
-
 def test_rotation_of_users_serves_the_next_user_after_work_raises(
         loop: Loop, done: list[str]) -> None:
     failures: list[str] = []

@@ -119,18 +119,6 @@ def test_default_host_budget_is_recomputed_for_late_clients_once_per_interval(si
     assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
 
 
-@pytest.mark.parametrize(("free", "memory"), [
-    (0, Memory(allocated=GIB, host=GIB)),       # other processes have allocated the rest
-    (50 * GIB, Memory())])                      # no client holds host memory
-def test_default_host_budget_neither_shrinks_nor_follows_free_host_memory(
-        site: Site, free: int, memory: Memory) -> None:
-    site.free = free
-    site.comes(1, memory)
-    site.gathers()
-    assert site.looks == [{}, *([{4001: GIB}] if memory.host else [])]
-    assert site.whole == AT_START
-
-
 def test_default_host_budget_does_not_replace_a_configured_size(
         monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))

@@ -118,14 +118,6 @@ def test_card_is_sampled_when_a_client_joins_and_each_interval_until_it_leaves(
     assert bench.open == []
 
 
-def test_memory_of_clients_does_not_count_as_memory_of_other_processes(bench: Bench) -> None:
-    joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB, pinned=GIB))
-    bench.time.pass_by(SECOND)
-    bench.answer(7 * GIB)
-    assert bench.gpu.capacity.outside == GIB
-    assert Scripted.latest.events[-1].bytes == 63 * GIB      # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("disturbance", ["figures", "order before", "order after", "gone"])
 def test_sample_taken_during_a_move_does_not_change_the_memory_of_other_processes(
         bench: Bench, disturbance: str) -> None:
@@ -166,26 +158,6 @@ def test_context_reserve_ends_after_a_time_without_usable_samples(
     assert bench.gpu.capacity.bytes == FACTS.memory_total - GIB
     told = [event for event in Scripted.latest.events if isinstance(event, CapacityChanged)]
     assert told[-1].bytes == FACTS.memory_total - GIB
-
-
-def test_lost_card_is_not_queried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    joined(bench.gpu, 1, Noted())
-    bench.time.pass_by(SECOND)
-    bench.open.pop()(GPULost("GPU is lost"))
-    assert bench.gpu.state == "lost"
-    assert "gpu0 (Card) is lost: GPU is lost" in caplog.text
-    bench.time.pass_by(10 * SECOND)
-    assert bench.open == []
-
-
-def test_card_whose_queries_fail_is_still_queried_and_logged_at_long_intervals(
-        bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    joined(bench.gpu, 1, Noted())
-    for _ in range(15):
-        bench.time.pass_by(SECOND)
-        bench.open.pop()(NvshareError("NVML is in a bad mood"))
-    assert caplog.text.count("bad mood") == 2
-    assert not bench.gpu.lost
 
 
 def test_sampler_queries_other_cards_while_a_card_does_not_answer(

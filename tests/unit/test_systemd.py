@@ -122,19 +122,3 @@ def test_systemd_notifier_sends_ready_status_and_watchdog_pings(listener: socket
     notifier.close()
     assert [listener.recv(100) for _ in range(4)] == [
         b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
-
-
-def test_systemd_notifier_sends_no_ping_for_the_watchdog_of_another_process(
-        listener: socket.socket) -> None:
-    notifier = notifier_for(listener, WATCHDOG_USEC="3", WATCHDOG_PID="1")
-    assert notifier.watchdog is None
-    notifier.close()
-    notifier.ready()
-    with pytest.raises(BlockingIOError):
-        listener.recv(100, socket.MSG_DONTWAIT)
-
-
-def test_systemd_notifier_sends_a_failure_as_status(listener: socket.socket) -> None:
-    systemd.send_failure({}, "there is no service manager")
-    systemd.send_failure({"NOTIFY_SOCKET": listener.getsockname()}, "no driver")
-    assert listener.recv(100) == b"STATUS=no driver"

@@ -97,22 +97,6 @@ def test_tenant_terms_reach_the_scheduler_with_the_first_client(daemon: Daemon) 
     assert daemon.sent_terms(1) == [TenantChanged("user:alice", alice)]
 
 
-def test_changed_tenant_terms_are_sent_only_to_gpus_with_clients_of_that_tenant(
-        daemon: Daemon) -> None:
-    client = daemon.joins(ALICE)
-    assert daemon.sent_terms() == []    # the tenant has none
-    daemon.set("user:alice", weight=200)
-    daemon.set("user:alice", memory_limit=GIB)
-    daemon.set("user:alice", weight=0)
-    daemon.set("user:alice", weight=0, memory_limit=0)
-    daemon.set("user:bob", weight=3)
-    assert [event.terms for event in daemon.sent_terms()] == [
-        TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms()]
-    assert daemon.sent_terms(1) == []
-    client.gpu.leave(client)
-    assert daemon.sent_terms() == []
-
-
 def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     daemon.rules = RULES
     daemon.joins(ALICE, POD)
@@ -218,12 +202,6 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
     assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
 
 
-def test_tenants_file_with_the_least_and_largest_value_of_a_term_is_loaded(tmp_path: Path) -> None:
-    kept = {"user:a": {"weight": (1, "")}, "user:b": {"weight": (1000, "")}}
-    TenantsFile(tmp_path).save(kept).result()
-    assert TenantsFile(tmp_path).load() == kept
-
-
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
     ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, "
      "job:ID or pod:NAMESPACE/NAME"),
@@ -295,20 +273,6 @@ def test_compute_request_above_the_compute_limit_is_refused(daemon: Daemon) -> N
         compute_request=60, compute_limit=70)
     daemon.set("user:alice", compute_limit=0, compute_request=0)
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
-
-
-def test_compute_limit_is_set_while_requests_exceed_100_percent_but_not_below_a_request(
-        daemon: Daemon) -> None:
-    daemon.rules = (
-        Rule("user:alice", "compute-request", 80, "a:1"),
-        Rule("job:*", "compute-request", 30, "a:2"))
-    daemon.manager.reload()
-    for number in range(3):
-        daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
-        daemon.set(f"job:{number}", compute_limit=90)
-    assert daemon.manager.tenancy.terms("job:2").compute_limit == 90
-    with pytest.raises(InvalidArgs, match=r"job:2, 30 % from a:2, contradicts .* 10 % set by hand"):
-        daemon.set("job:2", compute_limit=10)
 
 
 def test_tenant_terms_can_be_removed_while_rules_contradict_each_other(daemon: Daemon) -> None:
@@ -404,12 +368,3 @@ def test_pod_of_the_same_name_as_an_earlier_pod_is_another_tenant(daemon: Daemon
     assert not daemon.manager.tenancy.tenant("pod:lab/train").terms
     with pytest.raises(InvalidArgs, match="no pod:lab/other is known here"):
         daemon.set("pod:lab/other", weight=7)
-
-
-def test_compute_request_of_a_rule_counts_once_for_a_pod_named_in_the_rule(daemon: Daemon) -> None:
-    daemon.rules = (Rule("pod:lab/train", "compute-request", 60, "a.conf:2"),)
-    daemon.manager.reload()
-    daemon.joins(ALICE, POD)
-    with pytest.raises(InvalidArgs, match="have, of 100 % in all: pod:lab/train 60 %"):
-        daemon.set("user:alice", compute_request=41)
-    daemon.set("user:alice", compute_request=40)
