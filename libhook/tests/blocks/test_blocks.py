@@ -111,22 +111,18 @@ def nothing(program: Program) -> None:
 CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program], None]]] = {
     # case: room at first (% of all blocks), steps that are not counted, the step that is counted
     "allocates": (100, [], nothing),
-    "new memory comes in at once": (0, [], Program.comes_at_once),
     "new memory comes in": (0, [], Program.comes),
     "leaves at once": (100, [Program.runs], Program.leaves_at_once),
     "leaves": (100, [Program.runs], Program.leaves),
     "leaves ahead": (100, [Program.runs], lambda program: program.leaves(ahead=True)),
     "comes back": (100, [Program.leaves], Program.comes),
     "comes back at once": (100, [Program.leaves], Program.comes_at_once),
-    "comes back ahead": (100, [Program.leaves], lambda program: program.comes(ahead=True)),
     "comes back and gives back host memory": (
         100, [Program.leaves], Program.comes_and_gives_back_host_memory),
     "leaves again": (100, [leave_and_run], Program.leaves),
-    "leaves unchanged": (100, [Program.leaves, Program.comes], Program.leaves),
     "leaves to the places of others": (100, [keep_half_of_the_places], leave_for_half),
     "is written back": (100, [Program.runs], Program.is_written_back),
     "leaves written back": (100, [Program.runs, Program.is_written_back], Program.leaves),
-    "frees": (100, [], Program.frees),
     "frees backwards": (100, [], Program.frees_backwards),
     "frees what is away": (100, [Program.leaves], Program.frees),
 }

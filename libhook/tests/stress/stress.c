@@ -204,7 +204,6 @@ struct worker {
     size_t limit;                    /* bytes that the thread may allocate */
     size_t held;
     CUstream stream;
-    CUdeviceptr sum;                 /* one word for the checksum kernel's result */
     struct buffer buffers[BUFFERS];
     struct pooling pooling;
     CUgraphExec graph;
@@ -351,7 +350,7 @@ static CUdeviceptr map_elsewhere(CUdeviceptr address, size_t bytes, bool both, b
 
 static CUcontext context;
 static CUmemoryPool pool;
-static CUfunction fill_kernel, step_kernel, checksum_kernel, add_kernel;
+static CUfunction fill_kernel, step_kernel, add_kernel;
 static atomic_bool finish;
 
 static void launch(struct worker *w, CUfunction kernel, void **parameters)
@@ -398,19 +397,6 @@ static void compare(struct worker *w, struct buffer *b)
                  copy[i], b->shadow[i]);
     free(copy);
     w->counts[COMPARED] += bytes;
-}
-
-static void checksum(struct worker *w, struct buffer *b)
-{
-    uint64_t count = b->words, expected = 0, got = 0;
-    CHECK(cuMemsetD8Async, w->sum, 0, 8, w->stream);
-    launch(w, checksum_kernel, (void *[]){ &b->address, &count, &w->sum });
-    CHECK(cuMemcpyDtoHAsync_v2, &got, w->sum, 8, w->stream);
-    CHECK(cuStreamSynchronize, w->stream);
-    for (size_t i = 0; i < b->words; i++)
-        expected += b->shadow[i] * (2 * i + 1);
-    if (got != expected)
-        fail("wrong checksum %#lx, must be %#lx", got, expected);
 }
 
 /* Starts a buffer in memory that is already allocated. */
@@ -646,7 +632,7 @@ static void operate(struct worker *w)
     }
     if (slot->managed && below(w, 4) == 0)
         (below(w, 2) == 0 ? touch_managed : tend_managed)(w, slot);
-    switch (below(w, 20)) {
+    switch (below(w, 19)) {
     case 0: case 1:
         drop(w, slot);
         break;
@@ -676,18 +662,15 @@ static void operate(struct worker *w)
         compare(w, slot);
         break;
     case 10:
-        checksum(w, slot);
-        break;
-    case 11:
         move(w, slot);
         break;
-    case 12: case 13: case 14:
+    case 11: case 12: case 13:
         share(w, slot);
         break;
-    case 15:
+    case 14:
         tend_pools(&w->pooling, next(w) >> 16);
         break;
-    case 16:
+    case 15:
         usleep((unsigned)below(w, 2000));
         break;
     default: {
@@ -706,8 +689,6 @@ static void *work(void *argument)
     w->pooling.pool = pool;
     w->pooling.counts = w->counts;
     start_pooling(&w->pooling);
-    while (!ALLOCATED(cuMemAlloc_v2, &w->sum, 8))
-        usleep(1000);
     if (w->first)
         share_first(w);
     while (!atomic_load(&finish))
@@ -719,7 +700,6 @@ static void *work(void *argument)
         compare(w, &w->buffers[i]);
         drop(w, &w->buffers[i]);
     }
-    CHECK(cuMemFree_v2, w->sum);
     stop_pooling(&w->pooling);
     CHECK(cuStreamDestroy_v2, w->stream);
     return NULL;
@@ -759,7 +739,6 @@ int main(int argc, char **argv)
     CHECK(cuModuleLoadData, &module, kernels_ptx);
     CHECK(cuModuleGetFunction, &fill_kernel, module, "nvshare_fill");
     CHECK(cuModuleGetFunction, &step_kernel, module, "nvshare_step");
-    CHECK(cuModuleGetFunction, &checksum_kernel, module, "nvshare_checksum");
     CHECK(cuModuleGetFunction, &add_kernel, module, "nvshare_add");
 
     pool = make_shared_pool();
