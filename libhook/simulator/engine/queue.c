@@ -51,16 +51,14 @@ static bool may_start(const struct operation *operation)
     return true;
 }
 
-/* Without the lock. In a broken context only stream callbacks run, with the error. */
+/* Without the lock. In a broken context no work runs. */
 static void carry_out(struct stream *stream, struct operation *operation)
 {
     struct context *context = stream->context;
     for (size_t i = 0; i < operation->count; i++) {
-        const struct work *work = &operation->works[i];
-        CUresult result = context_error();
-        if (result != CUDA_SUCCESS && work->kind != WORK_CALLBACK)
-            continue;
-        result = work_run(context, work, &operation->doomed);
+        if (context_error() != CUDA_SUCCESS)
+            return;
+        CUresult result = work_run(context, &operation->works[i], &operation->doomed);
         if (result == CUDA_SUCCESS && atomic_load(&operation->doomed))
             result = CUDA_ERROR_ILLEGAL_ADDRESS;
         if (result != CUDA_SUCCESS)

@@ -213,12 +213,6 @@ CUresult work_run(struct context *context, const struct work *work,
         work->host.function(work->host.data);
         entry_in_callback(false);
         return CUDA_SUCCESS;
-    case WORK_CALLBACK:
-        entry_in_callback(true);
-        work->callback.function(work->callback.stream, context_error(),
-                                work->callback.data);
-        entry_in_callback(false);
-        return CUDA_SUCCESS;
     case WORK_RECORD:
         atomic_store(&work->event->time, began);
         return CUDA_SUCCESS;

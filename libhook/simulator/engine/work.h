@@ -11,7 +11,7 @@ struct event;
 struct graph_memory;
 
 enum work_kind {
-    WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_CALLBACK, WORK_WRITE_VALUE,
+    WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_WRITE_VALUE,
     WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_PREFETCH,
     WORK_GRAPH_MEMORY,
 };
@@ -47,11 +47,6 @@ struct work {
             CUhostFn function;
             void *data;
         } host;
-        struct {
-            CUstreamCallback function;
-            void *data;
-            CUstream stream;
-        } callback;
         struct {
             CUdeviceptr address;
             uint64_t value;

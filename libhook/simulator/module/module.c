@@ -7,7 +7,6 @@
 #include "module/module.h"
 
 #include <ctype.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +18,9 @@
 #include "engine/queue.h"
 #include "space/allocation.h"
 
-/* A CUfunction, or a CUkernel of a library, which has no context. */
 struct function {
     const struct kernel *kernel;
-    struct context *context;         /* NULL: of a library */
-    struct module *module;
+    struct context *context;
 };
 
 /* A `.global` array of bytes, in device memory. */
@@ -34,15 +31,11 @@ struct variable {
 };
 
 struct module {
-    struct context *context;         /* NULL: a library */
-    unsigned long long context_id;   /* of an instance; a primary context that was reset is
-                                        another context at the same address */
+    struct context *context;
     struct function *functions;
     size_t count;
     struct variable *variables;
     size_t variable_count;
-    struct module *instances;        /* of a library, one for each context that has used it */
-    struct module *next;
 };
 
 OBJECT_FROM(function_from, const struct function, CUfunction, OBJECT_FUNCTION)
@@ -78,15 +71,13 @@ static void fill_with_zeros(const struct device *device, const struct variable *
     }
 }
 
-/* Creates the module's variables in device memory, filled with zeros. Those of a library are
- * created for each instance. */
+/* Creates the module's variables in device memory, filled with zeros. */
 static CUresult make_variables(const char *text, struct module *module)
 {
     struct variable found;
     unsigned alignment;
     CUresult result = CUDA_SUCCESS;
-    for (const char *at = text; module->context != NULL && result == CUDA_SUCCESS
-                                && (at = strstr(at, ".global .align")) != NULL; at++) {
+    for (const char *at = text; (at = strstr(at, ".global .align")) != NULL; at++) {
         if (sscanf(at, ".global .align %u .b8 %63[A-Za-z0-9_$][%zu]", &alignment, found.name,
                    &found.size) != 3)
             continue;
@@ -127,7 +118,6 @@ static bool is_empty_program(const char *text)
 
 static void module_unload(struct module *module);
 
-/* NULL `context`: loads a library. */
 static CUresult module_load(const char *image, struct context *context, struct module **result)
 {
     const struct kernel *kernels[FUNCTIONS];
@@ -140,13 +130,12 @@ static CUresult module_load(const char *image, struct context *context, struct m
     struct module *module = checked(calloc(1, sizeof *module));
     struct function *functions = checked(calloc(count + 1, sizeof *functions));
     *module = (struct module){.context = context, .functions = functions, .count = count};
-    if (context != NULL)
-        context_drain(context);      /* driver 580 waits here, too */
+    context_drain(context);          /* driver 580 waits here, too */
     for (size_t i = 0; i < count; i++) {
-        functions[i] = (struct function){kernels[i], context, module};
+        functions[i] = (struct function){kernels[i], context};
         object_add(&functions[i], OBJECT_FUNCTION);
     }
-    object_add(module, context != NULL ? OBJECT_MODULE : OBJECT_LIBRARY);
+    object_add(module, OBJECT_MODULE);
     CUresult found = make_variables(image, module);
     if (found != CUDA_SUCCESS) {
         module_unload(module);
@@ -187,10 +176,6 @@ static CUresult module_load_file(const char *path, struct context *context, stru
 
 static void module_unload(struct module *module)
 {
-    for (struct module *instance = module->instances, *next; instance != NULL; instance = next) {
-        next = instance->next;
-        module_unload(instance);
-    }
     for (size_t i = 0; i < module->count; i++)
         object_remove(&module->functions[i]);
     object_remove(module);
@@ -229,21 +214,16 @@ API(cuModuleUnload, CUmodule handle)
     return result;
 }
 
-static struct function *module_find(struct module *module, const char *name)
-{
-    for (size_t i = 0; i < module->count; i++)
-        if (strcmp(module->functions[i].kernel->name, name) == 0)
-            return &module->functions[i];
-    return NULL;
-}
-
 API(cuModuleGetFunction, CUfunction *function, CUmodule handle, const char *name)
 {
     ENTER(ENTRY_CONTEXT);
     struct module *module = module_from(handle);
     FAIL_IF(function == NULL || name == NULL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(module == NULL, CUDA_ERROR_INVALID_HANDLE);
-    *function = (CUfunction)module_find(module, name);
+    *function = NULL;
+    for (size_t i = 0; i < module->count; i++)
+        if (strcmp(module->functions[i].kernel->name, name) == 0)
+            *function = (CUfunction)&module->functions[i];
     return *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -310,8 +290,7 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
                      struct work *work)
 {
     const struct function *function = function_from(handle);
-    if (function == NULL
-        || (function->context != NULL && context != NULL && function->context != context->owner))
+    if (function == NULL || (context != NULL && function->context != context->owner))
         return CUDA_ERROR_INVALID_HANDLE;
     if ((uint64_t)block[0] * block[1] * block[2] > 1024 || grid[1] > 65535 || grid[2] > 65535
         || block[2] > 64)
@@ -328,84 +307,5 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
     FAIL_IF(parameters == NULL, CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < function->kernel->parameters; i++)
         memcpy(&work->launch.arguments[i], parameters[i], sizeof(uint64_t));
-    return CUDA_SUCCESS;
-}
-
-/* Libraries: modules without a context, with an instance in each context that uses them. */
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the lists of instances */
-
-OBJECT_FROM(library_from, struct module, CUlibrary, OBJECT_LIBRARY)
-
-API(cuLibraryLoadData, CUlibrary *library, const void *code, CUjit_option *options, void **values,
-    unsigned int count, CUlibraryOption *library_options, void **library_values,
-    unsigned int library_count)
-{
-    ENTER(ENTRY_INIT);
-    (void)options, (void)values, (void)count;
-    (void)library_options, (void)library_values, (void)library_count;
-    return module_load(code, NULL, (struct module **)library);
-}
-
-API(cuLibraryUnload, CUlibrary handle)
-{
-    ENTER(ENTRY_INIT);
-    FIND(struct module, library, library_from(handle), CUDA_ERROR_INVALID_HANDLE);
-    module_unload(library);
-    return CUDA_SUCCESS;
-}
-
-API(cuLibraryGetKernel, CUkernel *kernel, CUlibrary handle, const char *name)
-{
-    ENTER(ENTRY_INIT);
-    struct module *library = library_from(handle);
-    FAIL_IF(kernel == NULL || name == NULL, CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(library == NULL, CUDA_ERROR_INVALID_HANDLE);
-    *kernel = (CUkernel)module_find(library, name);
-    return *kernel != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-GETTER(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary handle), ENTRY_INIT, count,
-       library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
-       (unsigned)library_from(handle)->count)
-
-/* The library's instance in a context, created at its first use. */
-static struct module *instance_in(struct module *library, struct context *context)
-{
-    context = context->owner;
-    LOCKED(lock);
-    struct module *instance = library->instances;
-    while (instance != NULL
-           && (instance->context != context || instance->context_id != context->id))
-        instance = instance->next;
-    if (instance == NULL) {
-        instance = checked(calloc(1, sizeof *instance));
-        struct function *functions = checked(calloc(library->count + 1, sizeof *functions));
-        *instance = (struct module){.context = context, .context_id = context->id,
-                                    .functions = functions, .count = library->count,
-                                    .next = library->instances};
-        for (size_t i = 0; i < library->count; i++) {
-            functions[i] = (struct function){library->functions[i].kernel, context, instance};
-            object_add(&functions[i], OBJECT_FUNCTION);
-        }
-        object_add(instance, OBJECT_MODULE);
-        library->instances = instance;
-    }
-    return instance;
-}
-
-GETTER(cuLibraryGetModule, (CUmodule *module, CUlibrary handle), ENTRY_CONTEXT, module,
-       library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
-       (CUmodule)instance_in(library_from(handle), context_current()))
-
-API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
-{
-    ENTER(ENTRY_CONTEXT);
-    FAIL_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
-    FIND(const struct function, own, function_from((CUfunction)kernel), CUDA_ERROR_INVALID_HANDLE);
-    if (own->context == NULL)        /* a kernel of a library */
-        own = &instance_in(own->module, context_current())
-                   ->functions[own - own->module->functions];
-    *function = (CUfunction)own;
     return CUDA_SUCCESS;
 }

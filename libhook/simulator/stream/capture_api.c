@@ -129,13 +129,6 @@ static CUresult query_capture(CUstream handle, struct info info)
 
 API_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
          return query_capture(on, (struct info){.status = status});)
-API_PTSZ(cuStreamGetCaptureInfo,
-         (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id),
-         return query_capture(on, (struct info){.status = status, .id = id});)
-API_PTSZ(cuStreamGetCaptureInfo_v2,
-         (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-          const CUgraphNode **ends, size_t *count),
-         return query_capture(on, (struct info){status, id, graph, ends, NULL, count});)
 API_PTSZ(cuStreamGetCaptureInfo_v3,
          (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),

@@ -48,33 +48,16 @@ FORWARD(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction functio
         void **parameters, void **extra), ENTRY_CONTEXT,
         launch_configured(config, function, parameters, extra, true))
 
-static CUresult launch_host(CUstream handle, struct work work)
-{
-    FIND_STREAM(handle);
-    LOCKED(engine_lock);
-    return stream_submit(stream, &work);
-}
-
-static CUresult launch_function(CUstream stream, CUhostFn function, void *data)
+static CUresult launch_function(CUstream handle, CUhostFn function, void *data)
 {
     FAIL_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
-    return launch_host(stream, (struct work){.kind = WORK_HOST, .host = {function, data}});
+    FIND_STREAM(handle);
+    LOCKED(engine_lock);
+    return stream_submit(stream, &(struct work){.kind = WORK_HOST, .host = {function, data}});
 }
 
 API_PTSZ(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data),
          return launch_function(on, function, data);)
-
-static CUresult add_callback(CUstream given, CUstream stream, CUstreamCallback function,
-                             void *data, unsigned flags)
-{
-    FAIL_IF(function == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
-    return launch_host(stream, (struct work){.kind = WORK_CALLBACK,
-                                             .callback = {function, data, given}});
-}
-
-API_PTSZ(cuStreamAddCallback,
-         (CUstream stream, CUstreamCallback function, void *data, unsigned int flags),
-         return add_callback(stream, on, function, data, flags);)
 
 static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
 {

@@ -387,12 +387,6 @@ static void host_function(void *data)
     from_callback[7] = launch_spin(1, data);
 }
 
-static void stream_callback(CUstream stream, CUresult status, void *data)
-{
-    (void)stream;
-    *(CUresult *)data = status;
-}
-
 /* Its note: "none" if there is no such entry point, the status, and the result without a status. */
 static CUresult find(const char *name, int version, cuuint64_t flags)
 {
