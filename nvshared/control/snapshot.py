@@ -11,7 +11,7 @@ from nvshared.errors import NvshareError
 if TYPE_CHECKING:
     from dbus_next.signature import Variant
 
-Properties = dict[str, "Variant"]       # as the bus delivers them
+Properties = dict[str, "Variant"]       # values by property name, as D-Bus delivers them
 Objects = dict[str, dict[str, Properties]]
 
 

@@ -157,7 +157,8 @@ class Terms:
         self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
         # The terms that nvshare-kubelet has set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Prepared pods before the first list: nvshared may have stricter terms of annotations.
+        # Pods of claims prepared by an earlier process. Until the API server's first list, nvshared
+        # may have stricter terms of their annotations.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
         self._renamed = False                           # nvshared may have outdated names of pods

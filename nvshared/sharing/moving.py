@@ -45,7 +45,7 @@ PARK_RETRY_AFTER = 60 * SECOND          # us from a failure to the next attempt 
 PACE_LEAST = 256 * MIB                  # smaller evictions do not enter the estimate of us per byte
 IDLE_CHECK_EVERY = 1.0                  # seconds between searches for clients to park
 
-Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
+Ask = Callable[..., Awaitable[Answer]]  # the type of checkpoint.ask()
 
 logger = logging.getLogger(__name__)
 

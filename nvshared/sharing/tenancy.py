@@ -53,7 +53,8 @@ class Tenancy:
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._sent: dict[GPU, dict[str, TenantTerms]] = {}
         self._ended: dict[str, None] = {}   # tenants without programs, oldest first
-        self._groups: dict[str, frozenset[str]] = {}        # by user; read if rules name groups
+        # by user; read only if rules name groups
+        self._groups: dict[str, frozenset[str]] = {}
 
     def follow(self, gpu: GPU) -> None:
         self._sent[gpu] = {}

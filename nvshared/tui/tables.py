@@ -68,7 +68,7 @@ class Column(NamedTuple):
     name: str
     cell: Callable[[Any], str | Bar]
     right: bool = False
-    drop_rank: int = 0                  # if space lacks, the highest is dropped first; 0: never
+    drop_rank: int = 0                  # a column with a higher rank is dropped earlier; 0: never
     shrinks_to: int | None = None       # shortest width, in characters; None: never shortened
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading on a narrow terminal

@@ -67,7 +67,7 @@ class Browser:
         while True:
             with suppress(TimeoutError):
                 if await asyncio.wait_for(self._do("kernel_info", {}), patience):
-                    await self.connect()        # as the connection was lost
+                    await self.connect()        # _do() has found the connection lost
                 return
             patience *= 2
 

@@ -57,7 +57,7 @@ def test_demo_reads_a_trace_line_only_when_it_is_complete(tmp_path: Path) -> Non
     handovers.trace.close()
 
 
-def test_programs_of_the_demo_fit_alone_and_not_together() -> None:
+def test_demo_programs_fit_the_card_alone_but_not_together() -> None:
     for capacity in (256 * MIB, 512 * MIB, 8 << 30):
         one, two = tasks(CARD._replace(capacity=capacity))
         assert one.memory == two.memory <= 0.7 * capacity

@@ -973,7 +973,7 @@ def test_tenant_host_memory_limit_bounds_all_its_clients_together() -> None:
     assert limits(talk.said, 2)[-1].commit >= 54 * GIB
     talk.join(3, tenants=("user:bob",))
     assert answer(talk, 3, 40).commit >= 40 * GIB
-    assert last_limits(talk, 1).total == 100 * GIB     # not the size of the card
+    assert last_limits(talk, 1).total == 100 * GIB     # the tenant's limit, not the card's size
 
 
 def test_tenant_host_memory_limit_holds_for_the_sum_over_cards_and_control_groups() -> None:

@@ -16,7 +16,7 @@
 /* Returns the stub of a driver function, and any other address unchanged. */
 void *stub_of(void *entry);
 
-/* Records that the program may have an address within the driver. */
+/* Records that the program may have obtained an address inside the driver that is no stub. */
 void stubs_miss(void);
 
 /* Closes all stubs. The first thread that then calls the driver calls `called`. False: some calls

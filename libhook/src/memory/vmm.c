@@ -321,7 +321,7 @@ static CUresult fill(struct vmm_allocation *vmm, CUdeviceptr copy)
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* The allocation is from now on pinned memory with this handle. */
+/* Turns the allocation into pinned memory with this handle of the driver. */
 static void become_pinned(struct vmm_allocation *vmm, CUmemGenericAllocationHandle handle)
 {
     struct large *memory = vmm->memory;

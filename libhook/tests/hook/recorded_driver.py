@@ -172,7 +172,8 @@ WIDTHS = {
     "CUmemPool_attribute": 32,
 }
 
-BY_VALUE = {"CUipcMemHandle"}            # larger than a register: not compared
+# types passed by value and larger than a register: such arguments are not compared
+BY_VALUE = {"CUipcMemHandle"}
 
 
 @cache

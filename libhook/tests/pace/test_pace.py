@@ -107,7 +107,7 @@ def test_pace_of_a_new_turn_starts_with_the_kernel_length_of_the_turn_before(pac
 
 def test_pace_lets_launches_through_when_work_in_flight_waits_for_later_launches(
         paced: Card) -> None:
-    paced.learns(100 * MS)                         # the limit is two now
+    paced.learns(100 * MS)                         # lowers the limit to two launches in flight
     paced.run([100 * MS], 10_000 * MS, needs=5)
     assert paced.figure("submissions") > 10
 
