@@ -29,7 +29,7 @@ class Result:
     command: tuple[str, ...]
     code: int
     seconds: float                      # from start to end, imports included
-    output: dict[str, Any]              # its last line, which is JSON; empty if it is not
+    output: dict[str, Any]              # its last line as JSON; empty: the line is no JSON
     errors: str                         # the end of its stderr
 
 
@@ -134,7 +134,7 @@ class _Running:
 
 def _start(command: Sequence[str], environment: dict[str, str] | None, has_stdin: bool = False,
            user: int | None = None) -> _Running:
-    # Closed by end().
+    # end() closes both files.
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE if has_stdin else None,
                                stdout=output, stderr=errors,

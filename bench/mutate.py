@@ -31,7 +31,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-# Paths of the product, by their beginning, and globs of the tests. The first row that fits counts.
+# By the beginning of a product path: globs of tests. The first matching row counts.
 OTHER = ("tests/unit/test_[a-r]*.py", "tests/unit/test_s[ahtuy]*.py", "tests/unit/test_t[a-n]*.py")
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nvshared/scheduler", (
@@ -65,7 +65,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "tests/integration/test_contexts.py", "tests/integration/test_captures.py",
         "tests/integration/test_pinned.py", "tests/integration/test_dependent_work.py")),
 )
-# They compile for minutes, look at the whole tree's style, or play the simulated card alone.
+# Tests that compile for minutes, check the tree's style, or test only the simulated card.
 LEFT_OUT = ("test_style.py", "test_packaging.py", "test_image.py", "test_simulator_")
 SWAPPED = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
@@ -184,7 +184,7 @@ def failures(tree: Path, tests: list[str], left_out: list[str], options: list[st
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode in (0, 5):       # 5: no test is left
         return []
-    if done.returncode == 4:            # of usage
+    if done.returncode == 4:            # exit status 4: an error of usage
         raise RuntimeError(done.stderr)
     return (re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
             or [f"pytest ends with {done.returncode}"])

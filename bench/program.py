@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from nvshared.errors import NvshareError
 
-PATIENCE = 300.0                        # seconds for any answer
+PATIENCE = 300.0                        # seconds until an answer, at most
 PR_SET_PDEATHSIG = 1
 INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 

@@ -8,15 +8,15 @@ loads share the bus equally. Evictions, starts, drains and hand-overs take no ti
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-Times = Sequence[Sequence[float]]       # of each notebook, seconds from the start, ascending
-FULL = 1 - 1e-9                         # all of its memory is there, as far as sums are exact
+Times = Sequence[Sequence[float]]       # by notebook: seconds from the start, ascending
+FULL = 1 - 1e-9                         # part of a notebook's memory that counts as all (rounding)
 
 
 @dataclass(slots=True)
 class _Notebook:
-    due: list[float]                    # when its cells that are left come, the next one last
-    held: float = 0.0                   # of its memory, on the card
-    submitted: float | None = None      # None: it does nothing
+    due: list[float]                    # times of the remaining cells, the next cell last
+    held: float = 0.0                   # part of its memory that is on the card
+    submitted: float | None = None      # None: it has no cell to compute
     idle_since: float = 0.0
     took: list[float] = field(default_factory=list)
 
@@ -24,13 +24,15 @@ class _Notebook:
 @dataclass(slots=True)
 class _Model:
     notebooks: list[_Notebook]
-    cell: float                         # seconds of the whole card
-    way_in: float                       # seconds of the whole bus for all of a notebook's memory
-    room: float                         # that is free, in notebooks
+    cell: float                         # seconds of GPU time of a cell
+    way_in: float                       # seconds that the bus needs for a notebook's memory
+    room: float                         # free memory of the card, in notebooks
     now: float = 0.0
     waiting: list[int] = field(default_factory=list)
-    coming: dict[int, float] = field(default_factory=dict)      # seconds left on the bus,
-    computing: dict[int, float] = field(default_factory=dict)   # and of the card, by notebook
+    # seconds left on the bus, by notebook
+    coming: dict[int, float] = field(default_factory=dict)
+    # seconds left on the card, by notebook
+    computing: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> list[list[float]]:
         while (soonest := min(

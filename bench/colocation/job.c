@@ -143,7 +143,7 @@ static uint64_t digest(struct job *job)
     return sum;
 }
 
-/* Returns how many seconds of it were for the CPU's part. */
+/* Returns the seconds of the work that the CPU's part took. */
 static double work(struct job *job, uint64_t units, uint64_t steps, uint64_t bursts)
 {
     double on_cpu = 0;

@@ -30,13 +30,13 @@ from nvshared.scheduler.domains import margin
 from nvshared.units import GIB, MIB
 
 NOTEBOOKS = 10
-SHARE = 20 / 139                        # of the card, each: 20 GiB of an H200
+SHARE = 20 / 139                        # part of the card for each notebook: 20 GiB of an H200
 CELL = 1.0                              # seconds of the GPU that a cell takes alone
 EVERY = 40.0                            # seconds from cell to cell in one notebook, on average
-CELLS = 3                               # of each notebook: two minutes
+CELLS = 3                               # cells of each notebook: two minutes
 TQ = 2.0                                # seconds
-SEED = 40                               # of the pauses
-SPARE = 0.97                            # of what the host can take; the rest is for their contexts
+SEED = 40                               # seed of the pauses
+SPARE = 0.97                            # part of host memory; the rest is for contexts
 CALIBRATION = 0.5                       # seconds
 
 
@@ -95,7 +95,7 @@ class Cell:
     submitted: float                    # from the start
     took: float                         # from submit to result
     alone: float                        # the same cell's time when the card is free
-    right: bool                         # the result is the same, too
+    right: bool                         # the result equals the result of the cell alone
 
     @property
     def over_alone(self) -> float:
@@ -121,7 +121,7 @@ def measure(card: Card, mode: str = "auto", writeback: str = "on") -> Iterator[R
     ) as daemon, ExitStack() as stack, ThreadPoolExecutor(NOTEBOOKS) as pool:
         notebooks = [stack.enter_context(job(each.chosen, seed, daemon.environment))
                      for seed in range(1, NOTEBOOKS + 1)]
-        for notebook in notebooks * 2:  # each has left the card before the first cell
+        for notebook in notebooks * 2:  # each notebook has been evicted before its first cell
             notebook.fill()
         known = len(daemon.trace())
         start = time.monotonic()

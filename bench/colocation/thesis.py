@@ -18,21 +18,21 @@ from bench.harness import Sharing, sharing
 from bench.trace import MEASURABLE, summary
 from nvshared.units import GIB, MIB
 
-CAPACITY = 16 * GIB                     # of the thesis's card
-MOST = 0.7                              # of a card, where it has less than that
+CAPACITY = 16 * GIB                     # memory of the card in the thesis
+MOST = 0.7                              # part of a card with less memory
 PERIOD = 4.0                            # seconds on CPU and GPU together, where they alternate
 QUANTA = (1.0, 2.0, 5.0, 30.0)          # seconds
-FORCED = 2.0                            # of programs that fit together, in turns all the same
-HASTE = 0.1                             # how long all takes on a simulated card
+FORCED = 2.0                            # quantum of programs that fit together but take turns
+HASTE = 0.1                             # factor of all durations on a simulated card
 SHAPES = ("sequence", "alternating")
-SEEDS = (1, 2)                          # of the two copies, so that neither's memory is the other's
+SEEDS = (1, 2)                          # of the two copies, so that their memory differs
 CALIBRATION = 0.5                       # seconds of each kind of work
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     name: str
-    bytes: float                        # its memory, all of which each step works on
+    bytes: float                        # its memory, on all of which each step works
     gpu: float                          # share of its time on the GPU
 
     def size(self, card: Card) -> int:

@@ -30,10 +30,10 @@ from nvshared.units import MIB
 
 ATTACKER, ATTACKED_USER = 65_534, 65_533     # user ids
 PAUSE = 0.05                            # seconds between two HELLOs
-UP_WITHIN = 60.0                        # seconds until an attack is there
+UP_WITHIN = 60.0                        # seconds within which an attack must have its connections
 HELLO_MOST = 200.0                      # goals, in ms
 LOOP_MOST = 100.0
-# How many connections each attack has at a time, and whether it means to hold them.
+# By attack: its connections at a time, and whether it keeps them open.
 ATTACKS = {
     "hold": (1000, True), "change": (1000, True), "gang": (200, True), "promise": (200, True),
     "claim_host_memory": (200, True), "answer_nothing": (200, False), "come_and_go": (200, False),
@@ -47,12 +47,12 @@ class Attacked:
     """Delays of another user's HELLO and of the event loop during one attack; ms."""
 
     attack: str
-    connections: int                    # of the attacker; the fewest at any HELLO
+    connections: int                    # the attacker's fewest connections at any HELLO
     hellos: int
     median: float
     most: float
-    loop_stood: float                   # the longest pass of the event loop,
-    loop_ran: float                     # and its processor time in it
+    loop_stood: float                   # ms of the longest pass of the event loop
+    loop_ran: float                     # ms of processor time in that pass
 
     @property
     def is_good(self) -> bool:
@@ -103,7 +103,7 @@ def hello(daemon: Service) -> float:
 
 def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> Attacked:
     """Raises NvshareError where the attack was not there all the time."""
-    # What an attack holds, it holds until it ends.
+    # Options with which connections of an attack stay open until the attack ends.
     options = ("--max-clients-per-user", "1024", "--hello-timeout", "1h", "--debug")
     with service(MIB * 64, *options, cards=2, log=log, has_bus=False) as daemon:
         before = sockets(daemon.pid)

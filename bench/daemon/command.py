@@ -14,7 +14,7 @@ from bench.harness import ROOT
 RUNS = 21                               # odd, so that a median is one of them
 PAUSE = 0.3                             # seconds; a caller that reads all objects again waits
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
-NOTHING = "import sys"                  # what the interpreter takes for itself
+NOTHING = "import sys"                  # measures the interpreter's own start
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Duration:
     command: str
     clients: int
     wall: float
-    processor: float                    # its own; what it waited for is not in it
+    processor: float                    # its own processor time, without waits
 
 
 def measure(bus: str, clients: int, *arguments: str) -> Duration:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from nvshared.hook.protocol import SIZE, VERSION, Flag, Type
 
-# Head | figures of memory | uuid, of HELLO | what it has or asks for, or has moved
+# Head | memory figures | UUID (HELLO) | bytes owned, requested or moved, by the type
 REPORT = struct.Struct("<HHIQ7Q16s2Q")
 # Head | room, host, written_back
 ORDER = struct.Struct("<HHIQ3Q64x")
-NOTHING_HEARD = bytes(16)               # which answers, and what is to be pinned of them
+NOTHING_HEARD = bytes(16)               # `answered` and `to_pin`
 PATIENCE = 60.0                         # seconds without a record, after which something is wrong
 
 SEND_PATIENCE = struct.pack("ll", int(PATIENCE), 0)     # struct timeval
@@ -35,7 +35,7 @@ class Client:
         self.uuid = uuid
         self.allocated = allocated
         self.resident = self.room = 0
-        self.host = allocated           # all of it lies in host memory at first
+        self.host = allocated           # at first all its memory is in host memory
         self.granted = False            # RUN came and no STOP since
         self.stopped = 0                # STOPs obeyed
 

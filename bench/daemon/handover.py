@@ -14,7 +14,7 @@ from bench.daemon.process import megabytes, processor
 from bench.daemon.service import Service
 from nvshared.hook.protocol import Type
 
-WARMING = 20                            # hand-overs that do not count
+WARMING = 20                            # first hand-overs, which are not counted
 QUIET = 0.5                             # seconds without a record: no order is open
 
 
@@ -23,13 +23,13 @@ class Latency:
     kind: str
     clients: int
     handovers: int
-    released: float                     # released the card → the next one has it, median
+    released: float                     # from the release of the card to the next RUN; median
     released_99th: float
-    stopped: float                      # told to stop → the next one has it, median
+    stopped: float                      # from STOP to the next client's RUN; median
     stopped_99th: float
-    worked: float                       # processor time of the daemon for each, all in all, mean
-    waited: float                       # what it waited for a processor that others had, mean
-    resident: float                     # MB of memory it occupied at most
+    worked: float                       # mean processor time of the daemon for a hand-over
+    waited: float                       # mean time that the daemon waited for a processor
+    resident: float                     # MB: the daemon's largest resident memory
 
 
 def measure(service: Service, kind: str, number: int, allocated: int, handovers: int) -> Latency:

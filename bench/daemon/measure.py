@@ -53,7 +53,7 @@ def handovers() -> list[handover.Latency]:
 
 def idle() -> Idle:
     with service(CARD, *SETTINGS) as daemon:
-        time.sleep(2.0)                 # until the work of the start is over
+        time.sleep(2.0)                 # until the daemon has finished its start
         before = wakeups(daemon.pid)
         time.sleep(WATCHED)
         woken = wakeups(daemon.pid) - before
@@ -106,7 +106,7 @@ def tables(latencies: list[handover.Latency], alone: Idle,
 
 
 def measure() -> tuple[dict[str, Any], str]:
-    # Before what else runs on the machine, where we may: its scheduler is not what is measured.
+    # Real-time priority, where permitted: the machine's scheduler is not under test.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     latencies, alone, durations = handovers(), idle(), commands()

@@ -35,8 +35,8 @@ FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f
 class Service:
     pid: int
     socket: Path
-    bus: str                            # its address, or "none"
-    uuids: tuple[bytes, ...]            # of the cards
+    bus: str                            # address of the bus, or "none"
+    uuids: tuple[bytes, ...]            # UUIDs of the cards
 
     @property
     def uuid(self) -> bytes:
@@ -89,7 +89,7 @@ def _bus(folder: Path) -> Iterator[str]:
     (folder / "bus.conf").write_text(BUS.format(path=folder / "bus"))
     daemon = subprocess.Popen(
         ["dbus-daemon", f"--config-file={folder / 'bus.conf'}", "--nofork", "--print-address"],
-        # It may complain that it cannot raise its limit of open files, which it needs not.
+        # stderr: it may complain about the limit of open files, which is high enough here.
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert daemon.stdout is not None

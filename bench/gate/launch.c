@@ -191,7 +191,7 @@ int main(int count, char **arguments)
     init(0);
     retain(&context, 0);
     set(context);
-    /* Stands at the gate until it is opened: from here on it is. */
+    /* Waits at the gate until the daemon opens the gate, which then stays open. */
     state.hooked(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     pthread_t watcher;
     if (pthread_create(&watcher, NULL, watch_idleness, NULL) != 0)

@@ -24,7 +24,7 @@ from tests.integration.conftest import Site
 from tests.integration.fakedaemon import PLENTY, FakeDaemon
 
 BUILD = ROOT / "build" / "bench-gate"
-FEWEST = 2                              # rounds of which there are tenths
+FEWEST = 2                              # fewest rounds for which tenths are computed
 ROUNDS = 61                             # of each way; odd, so that a median is one of them
 
 
@@ -36,9 +36,9 @@ class Figure:
     threads: int
     pace_us: int                        # 0: a tight loop
     median: float
-    tenth: float                        # of ten batches, one took less than this
-    ninetieth: float                    # and one more than this
-    added: float                        # median less that of "direct"
+    tenth: float                        # ns; a tenth of the batches took less
+    ninetieth: float                    # ns; a tenth of the batches took more
+    added: float                        # median minus the median of "direct"
 
 
 def batches(number: int) -> dict[tuple[int, int, str], list[float]]:
@@ -55,7 +55,7 @@ def batches(number: int) -> dict[tuple[int, int, str], list[float]]:
         site.close()
     if launch.returncode != 0:
         raise NvshareError(f"launch ended with {launch.returncode}: {errors.strip()}")
-    if errors:                     # the library has something to say: it is not attached
+    if errors:                     # a message of the library: it is not attached
         raise NvshareError(f"the gate was not measured: {errors.strip()}")
     for line in output.splitlines():
         batch = json.loads(line)

@@ -27,7 +27,7 @@ API CUresult cuCtxGetCurrent(CUcontext *context);
 API CUresult cuCtxGetDevice(CUdevice *device);
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
-/* Not inlined and not empty to the compiler: a call is what is to be measured. */
+/* Neither inlined nor optimised away, because the call is measured. */
 __attribute__((noinline, noclone)) CUresult null_launch(LAUNCH_PARAMETERS)
 {
     (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
@@ -60,7 +60,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return cuDeviceGetUuid(uuid, device);
 }
 
-/* It can do everything; the library attaches only where memory can be mapped. */
+/* Each attribute is supported: the library attaches only where memory can be mapped. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)attribute, (void)device;

@@ -27,7 +27,7 @@
 #define STRIDE 7919
 #define ROUNDS_MOST 100
 
-/* What is asked of the driver besides. */
+/* The driver's functions used besides DRIVER_START. */
 #define DRIVER(X)                                                                                  \
     X(allocate, cuMemAlloc_v2, (address *, size_t))                                                \
     X(release, cuMemFree_v2, (address))                                                            \
@@ -39,7 +39,7 @@
 static unsigned *seen;
 static struct { char text[512]; size_t length; } lines[ROUNDS_MOST];
 
-/* Adds to what a round's line will say. */
+/* Appends text to the output line of a round. */
 __attribute__((format(printf, 2, 3))) static void say(size_t round, const char *format, ...)
 {
     size_t left = sizeof lines[round].text - lines[round].length;
@@ -57,7 +57,7 @@ static void set(address at, unsigned value, size_t bytes)
     expect(driver.synchronize(), "setting memory");
 }
 
-/* All of it, word by word. */
+/* Compares all words of the memory. */
 static void look(address at, unsigned value, size_t bytes)
 {
     for (size_t done = 0; done < bytes; done += LOOK) {
@@ -103,7 +103,7 @@ static address *allocate_all(size_t bytes, size_t count)
     return made;
 }
 
-/* In an order that is neither that of their making nor its reverse; STRIDE is a prime. */
+/* Frees in neither the order of allocation nor its reverse; STRIDE is a prime. */
 static void free_all(const address *made, size_t count)
 {
     for (size_t i = 0; i < count; i++)

@@ -19,11 +19,11 @@ from nvshared.units import MIB
 PROGRAM = ROOT / "build" / "bench-handover" / "allocate"
 ORDER = ("without", "with", "with", "without")
 SMALL = 4096
-PAGE = 2 * MIB                          # of the GPU's memory
+PAGE = 2 * MIB                          # bytes of a page of GPU memory
 LIMIT = 120.0                           # seconds for one process
 
-Rounds = dict[str, list[dict[str, float]]]          # with and without the library
-Medians = Mapping[str, Mapping[str, float]]         # the same
+Rounds = dict[str, list[dict[str, float]]]          # by way: with and without the library
+Medians = Mapping[str, Mapping[str, float]]         # by way and figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Sizes:
 
     touched: int
     large: int
-    larges: int                         # how many of them
+    larges: int                         # number of large blocks
     smalls: int = 1000
-    live: int = 20_000                  # small ones beside those, where it says crowded
+    live: int = 20_000                  # live small blocks in the "crowded" figures
     rounds: int = 6
-    growth: int = 0                     # from each round to the next, of the large ones
+    growth: int = 0                     # bytes by which large blocks grow each round
 
     def arguments(self) -> list[str]:
         return [str(number) for number in (

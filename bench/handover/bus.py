@@ -15,8 +15,8 @@ from bench.program import finish
 from nvshared.units import GIB, MIB
 
 PROGRAM = ROOT / "build" / "bench-handover" / "crossing"
-EACH = 8 * GIB                          # bytes in each direction,
-BLOCK = 128 * MIB                       # in blocks as the library has them on a large card
+EACH = 8 * GIB                          # bytes in each direction
+BLOCK = 128 * MIB                       # bytes of the library's blocks on a large card
 ROUNDS = 3
 LIMIT = 180.0                           # seconds
 WORDS = {

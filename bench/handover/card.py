@@ -14,10 +14,10 @@ from nvshared.machine import host
 from nvshared.units import GIB, MIB
 
 NO_DRIVER = 5                           # nvshare-workload's exit status
-HOST_SHARE = 0.86                       # of the host's memory, for what is swapped out,
-HOST_MOST = 108 * GIB                   # and at most so much
+HOST_SHARE = 0.86                       # part of host memory for swapped blocks
+HOST_MOST = 108 * GIB                   # most bytes for swapped blocks
 SIMULATED = 256 * MIB
-SIMULATED_COPIES = 2 * GIB              # bytes a second each way
+SIMULATED_COPIES = 2 * GIB              # bytes per second in each direction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,10 +26,10 @@ class Card:
     total: int                          # bytes
     simulated: bool
     budget: int                         # bytes of host memory for the daemon
-    seconds: float                      # that programs compute for
-    block: int                          # bytes that the library moves as one
-    log: Path                           # what the daemons say
-    environment: Mapping[str, str]      # of every process that uses it
+    seconds: float                      # seconds for which programs compute
+    block: int                          # bytes of a block of the library
+    log: Path                           # log of the daemons
+    environment: Mapping[str, str]      # environment of every process that uses the card
 
     def share(self, share: float) -> int:
         """So much of its memory, in bytes, of whole blocks."""
@@ -45,7 +45,7 @@ def unshared() -> dict[str, str]:
     preloaded = os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":")
     return {
         "LD_PRELOAD": ":".join(one for one in preloaded if Path(one).name != ours),
-        # A name where no daemon listens, should the library be preloaded everywhere.
+        # No daemon listens there, in case the library is preloaded in all programs.
         "NVSHARE_SOCKET": "/nonexistent/nvshare.sock"}
 
 
@@ -76,7 +76,7 @@ def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None
         "NVSHARE_SIM_GPUS": "1",
         "NVSHARE_SIM_MEMORY": str(SIMULATED),
         "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPIES),
-        # About as large a part of the card as a real one's.
+        # About the same part of the card as a real context.
         "NVSHARE_SIM_CONTEXT": str(MIB),
-        # As on a real card, where what a program gets has been cleared after the one before it.
+        # New memory is cleared, as on a real card.
         "NVSHARE_SIM_ZERO": "1"})

@@ -35,13 +35,13 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define REST_US 1000000
 
-/* The driver's, as far as they are used. */
+/* Structures of the driver, as far as they are used. */
 struct location { int type, id; };
 struct property { int type, handle_types; struct location location; void *windows; char flags[8]; };
 struct access { struct location location; int flags; };
 enum { PINNED = 1, DEVICE = 1, READ_WRITE = 3, NON_BLOCKING = 1, BLOCKING_WITHOUT_TIME = 3 };
 
-/* What is asked of the driver besides. */
+/* The driver's functions used besides DRIVER_START. */
 #define DRIVER(X)                                                                                  \
     X(pin, cuMemHostRegister_v2, (void *, size_t, unsigned))                                       \
     X(reserve, cuMemAddressReserve, (address *, size_t, size_t, address, unsigned long long))      \
@@ -70,7 +70,7 @@ static const struct way {
 };
 #define WAYS (sizeof ways / sizeof ways[0])
 
-/* What both processes and the one that waits for them see. */
+/* Memory shared by both processes and their parent. */
 static struct shared {
     pthread_barrier_t barrier;
     double begin[2], done[2][BLOCKS_MAX];
@@ -109,7 +109,7 @@ static void start(void)
                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     expect(host == MAP_FAILED, "finding host memory");
     host = (char *)(((uintptr_t)host + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-    /* Where there are no huge pages it is slower, and right all the same. */
+    /* Without huge pages the copies are slower, but the results right. */
     madvise(host, count * block, MADV_HUGEPAGE);
     memset(host, 1, count * block);
     expect(driver.pin(host, count * block, 0), "pinning host memory");
@@ -152,7 +152,7 @@ static void copy(size_t i)
     expect(driver.record(events[i % IN_FLIGHT], stream), "recording an event");
 }
 
-/* What counts. */
+/* The measured part. */
 static void cross(bool busy)
 {
     shared->begin[role] = now();
@@ -198,7 +198,7 @@ static void conclude(size_t round, bool busy)
             give(i);
 }
 
-/* Until the first was done. */
+/* The speed until the first of the two processes has finished. */
 static double speed(enum role of, double begin, double end)
 {
     size_t crossed = 0;
@@ -260,7 +260,7 @@ int main(int argc, char **argv)
             perform(rounds);
         }
     }
-    /* The other one would wait for one that has failed; it ends with this process. */
+    /* If one process fails, the other would wait for it: the other ends with this process. */
     int status = 0;
     for (int left = 2; left > 0 && status == 0; left--)
         expect(wait(&status) < 0, "waiting for the processes");

@@ -46,7 +46,7 @@ static double now(void)
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-/* Finds all of it, and makes the primary context of the first GPU current. */
+/* Finds the functions, and makes the primary context of the first GPU current. */
 static void start_driver(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;

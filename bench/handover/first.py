@@ -16,7 +16,7 @@ from bench.trace import Line, moves
 from nvshared.units import GIB
 
 QUANTUM = 5.0                           # seconds
-LATER = 0.04                            # of the time: then the second one starts
+LATER = 0.04                            # part of the time after which the second program starts
 NAMES = ("the first program", "the second")
 
 
@@ -24,7 +24,7 @@ NAMES = ("the first program", "the second")
 class WayOut:
     bytes: int
     gbps: float
-    had: int                            # bytes of host memory, before
+    had: int                            # bytes of host memory before the hand-over
 
 
 def first_out(card: Card, writeback: bool) -> Result:

@@ -14,10 +14,10 @@ from nvshared.cli.history import terminal
 @dataclass(frozen=True, slots=True)
 class Goal:
     what: str
-    value: float | None                 # None: nothing of that kind happened
+    value: float | None                 # None: nothing was measured
     unit: str
-    least: float | None = None          # it should be at least this,
-    most: float | None = None           # or at most this; neither: a figure for comparison
+    least: float | None = None          # lower bound of the goal
+    most: float | None = None           # upper bound; without both: only shown for comparison
 
     @property
     def met(self) -> bool | None:
@@ -37,12 +37,12 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class Result:
     variant: str
-    setting: str                        # of the variant, in words; "" if it has one alone
+    setting: str                        # the variant's setting, in words; "": only one variant
     goals: tuple[Goal, ...]
     figures: dict[str, Any]
-    wrong: tuple[str, ...]              # what programs said that did not end with the right data
+    wrong: tuple[str, ...]              # messages of programs with wrong data
     drawing: Mapping[str, Sequence[float]] = field(default_factory=dict)    # see cli/history.py
-    marks: Sequence[tuple[float, str]] = ()     # along it
+    marks: Sequence[tuple[float, str]] = ()     # marks on the drawing's time axis
 
     def report(self) -> dict[str, Any]:
         return {

@@ -99,7 +99,7 @@ def _measure(card: Card, variants: Variants, names: Sequence[str], results: list
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)
             for result in variants[name](card):
-                results.append(result)  # those before one that fails are kept
+                results.append(result)  # results before a failing benchmark are kept
     except NvshareError:
         if card.log.exists():
             print(card.log.read_text(), file=sys.stderr)

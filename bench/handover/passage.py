@@ -30,12 +30,12 @@ class Handover:
 
     stop_to_run_ms: float
     drain_ms: float
-    out_bytes: float                    # that crossed the bus in the passage
+    out_bytes: float                    # bytes that crossed the bus in the passage
     in_bytes: float
-    both_ms: float                      # of the passage, both directions moving
-    both_out_bytes: float               # that crossed meanwhile
+    both_ms: float                      # ms of the passage with moves in both directions
+    both_out_bytes: float               # bytes evicted in that time
     both_in_bytes: float
-    warmed_up: bool                     # no host memory had to be made since the one before
+    warmed_up: bool                     # no host memory was allocated since the last passage
 
     @property
     def less_drain_ms(self) -> float:

@@ -13,10 +13,10 @@ from bench.handover.program import Task
 from bench.trace import Line, moves, summary
 
 PIECE = 2 << 20
-FEW, MANY = 0.0352, 0.281               # of the card: 2,500 and 20,000 pieces of 139 GiB
-ROOM = 1.3                              # times one program's memory
+FEW, MANY = 0.0352, 0.281               # parts of the card: 2,500 and 20,000 pieces of 139 GiB
+ROOM = 1.3                              # capacity, in multiples of a program's memory
 QUANTUM = 1.0                           # seconds
-MORE = 1.2                              # times as long, at most
+MORE = 1.2                              # limit of the ratio of times
 
 
 def pieces(card: Card) -> Result:

@@ -20,15 +20,15 @@ PATIENCE = 120.0                        # seconds for a program to end after its
 @dataclass(frozen=True, slots=True)
 class Task:
     memory: int
-    seconds: float                      # that it computes for, from its start on
+    seconds: float                      # seconds for which it computes, from its start
     seed: int
-    chunk: int                          # of each allocation
-    used: int = 0                       # of the memory, at its end; 0: all
-    changed: int = 0                    # of that, at its end; the rest is read. 0: all
-    rounds: int = 1                     # of computing on each word in each step
-    copied: int = 0                     # from the host's memory before each step
-    visible: str = ""                   # CUDA_VISIBLE_DEVICES; "": as it is
-    after: float = 0.0                  # seconds after the first program that it starts
+    chunk: int                          # bytes of each allocation
+    used: int = 0                       # bytes at the memory's end that it uses; 0: all
+    changed: int = 0                    # bytes at the end of `used` that it writes; 0: all
+    rounds: int = 1                     # rounds of computing on each word in a step
+    copied: int = 0                     # bytes copied from the host before each step
+    visible: str = ""                   # CUDA_VISIBLE_DEVICES; "": inherited
+    after: float = 0.0                  # seconds from the first program's start to its start
 
     @property
     def environment(self) -> dict[str, str]:
@@ -52,7 +52,7 @@ class Task:
 class Outcome:
     task: Task
     pid: int
-    started: int                        # microseconds of CLOCK_MONOTONIC, as the next
+    started: int                        # microseconds of CLOCK_MONOTONIC
     steps: tuple[int, ...]              # when each of its steps ended
     right: bool                         # every word equals the CPU's result
     message: str                        # end of its output if it failed
@@ -94,7 +94,7 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
         return [_outcome(one) for one in running]
     finally:
         for one in running:
-            one.process.kill()          # does nothing to one that has been waited for
+            one.process.kill()          # no-op if the process has been waited for
         for one in running:
             one.process.wait()
             one.output.close()
@@ -102,7 +102,7 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
 
 
 def _start(task: Task, environment: Mapping[str, str]) -> Running:
-    # Both are closed by perform(). Files: an unread pipe would stop the program.
+    # perform() closes both. They are files, because an unread pipe would stop the program.
     output = tempfile.TemporaryFile()  # noqa: SIM115
     errors = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(task.command(),

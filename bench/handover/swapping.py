@@ -11,9 +11,9 @@ from bench.handover.program import Task
 from bench.trace import summary
 
 CHUNK = 256 << 20
-LARGE = 0.57                            # of the card: 80 of 140 GiB
+LARGE = 0.57                            # part of the card: 80 of 140 GiB
 MIDDLE = 0.32                           # 45 of 140 GiB
-AHEAD = "75%"                           # of the card for three of those
+AHEAD = "75%"                           # part of the card for three MIDDLE programs
 QUANTUM = 1.0                           # seconds
 
 

@@ -15,7 +15,7 @@ class Request(NamedTuple):
     model: int
 
 
-Demand = Callable[[float], list[Request]]   # in so many seconds
+Demand = Callable[[float], list[Request]]   # takes a duration in seconds
 
 
 def each(models: int, least: float, most: float) -> Demand:

@@ -93,7 +93,7 @@ static uint64_t first_word(uint64_t seed, uint64_t i)
     return (seed * PERIOD + i % PERIOD + 1) * MIX;
 }
 
-/* What nvshare_checksum finds where nvshare_fill has filled so many words. */
+/* The result of nvshare_checksum for `count` words filled by nvshare_fill. */
 static uint64_t sum_of(uint64_t value, uint64_t count)
 {
     unsigned __int128 n = count, ramp = (n - 1) * n * (2 * n - 1) / 3 + (n - 1) * n / 2;

@@ -21,15 +21,15 @@ from bench.models.program import Answer
 from bench.trace import Line
 
 PARTS = ("queue", "ask", "turn", "stop", "drain", "out", "in", "order", "start", "result")
-ABSENT = 0.9                            # of a model, so that it counts as wholly absent
+ABSENT = 0.9                            # missing part of a model from which it counts as absent
 
 
 class Breakdown(NamedTuple):
     """A request, what of its model was not on the card when it began, and where its time went."""
 
     answer: Answer
-    missing: int                        # bytes,
-    size: int                           # of so many
+    missing: int                        # bytes that are not on the card
+    size: int                           # bytes of the model
     parts: dict[str, float]             # microseconds
 
     @property

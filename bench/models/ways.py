@@ -22,10 +22,10 @@ from bench.trace import Line
 from nvshared.errors import NvshareError
 
 CHUNK = 256 << 20
-SOON = 200_000                          # microseconds from asking until the first request
-WARM = 2                                # rounds of requests to each model before those that count
+SOON = 200_000                          # microseconds from the start until the first request
+WARM = 2                                # uncounted rounds of requests to each model
 IDLE = 3.0                              # seconds
-LATE_MOST = 60.0                        # that the late program may take
+LATE_MOST = 60.0                        # seconds that the late program may take
 ALONE = 5                               # requests to a resident model without others,
 PAUSE = 1.0                             # as many seconds apart as those of most traces: a card that
                                         # had nothing to do is slower for a moment
@@ -35,7 +35,7 @@ PAUSE = 1.0                             # as many seconds apart as those of most
 class Shared:
     answers: list[Answer]
     trace: list[Line]
-    pids: list[int]                     # of each model's process
+    pids: list[int]                     # by model: pid of its process
     wrong: tuple[str, ...]
 
 

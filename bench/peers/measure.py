@@ -19,11 +19,11 @@ from bench.shares.measure import LARGE, MILLISECOND, SMALL, TRAINING, alone
 from nvshared import library
 from nvshared.errors import NvshareError
 
-EACH = 0.6                              # of the card
+EACH = 0.6                              # part of the card
 CHUNK = 256 << 20
 STEP = 0.4                              # seconds of computing
-TRIED = 32                              # rounds of computing in a step, to find how many that are
-PATIENCE = 2.5                          # times as long as one after the other takes
+TRIED = 32                              # rounds of computing in a calibrating step
+PATIENCE = 2.5                          # limit, in multiples of the time of sequential runs
 QUANTA = (10, 2)                        # seconds
 LIMIT = 50                              # percent
 WITHOUT_LIMITS = {"nvshare"}

@@ -25,12 +25,12 @@ from bench.program import Program, started
 from nvshared.units import GIB
 
 ENGINE = ROOT / "build" / "bench-rl" / "engine"
-EACH = 0.62                             # of the card: 49 of 79 GiB
+EACH = 0.62                             # part of the card: 49 of 79 GiB
 CHUNK = 256 << 20
-PHASE = 1.0                             # seconds of computing of an engine,
-WARM = 4                                # and phases in which host memory is made
-SPARE = 0.04                            # of the card, for contexts of engines that do not share
-OVER_LIMIT = 1.1                        # times what the bus takes for what is missing
+PHASE = 1.0                             # seconds that an engine computes in a phase
+WARM = 4                                # first phases, in which host memory is allocated
+SPARE = 0.04                            # part of the card for contexts of unshared engines
+OVER_LIMIT = 1.1                        # in multiples of the bus time for the missing bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Phase:
 
     first: int
     ended: int
-    usual: int                          # of one pass
+    usual: int                          # microseconds of a usual pass
 
 
 def phases(engines: Sequence[Program], lasts: float, moved: int, releases: bool,

@@ -20,7 +20,7 @@ from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
 BUS = 45_000                            # bytes a microsecond, each way; an H200 has 36 to 50
-DELAY = 200                             # microseconds that a message takes at most
+DELAY = 200                             # most microseconds that a message takes
 
 Life = Generator[int | Piece, None, None]
 
@@ -36,7 +36,7 @@ class Card(World):
         self.engine = Engine(self)
         self.fair = Fair()
         self.tenants_here: list[Tenant] = []
-        self.decisions: list[int] = []  # processor time of each; ns
+        self.decisions: list[int] = []  # ns of processor time of each decision
         self._tenancy = tenancy
         self._told: set[str] = set()
 

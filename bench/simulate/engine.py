@@ -12,7 +12,7 @@ from itertools import count
 from math import ceil
 from typing import Protocol
 
-NEARLY = 1e-3                           # microseconds, in which sums of parts may be wrong
+NEARLY = 1e-3                           # microseconds: rounding error of sums
 
 
 class Agenda(Protocol):
@@ -36,14 +36,14 @@ class Flight:
     """Work that was submitted and is not done."""
 
     flyer: Flyer
-    begun: float                        # what each had had by then,
-    size: int                           # and how much more it is to have; microseconds
+    begun: float                        # microseconds received by each piece before its start
+    size: int                           # microseconds that it needs from then on
 
 
 class Engine:
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self._had = 0.0                 # by each in flight, since the start
+        self._had = 0.0                 # microseconds for each piece in flight, since the start
         self._until = agenda.now
         self._flights: dict[Flyer, Flight] = {}
         self._ends: list[tuple[float, int, Flight]] = []

@@ -15,13 +15,13 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
-AGAIN = 10 * MINUTE                     # after there was no memory for it
-GRAIN = 32 * MIB                        # of what programs allocate
+AGAIN = 10 * MINUTE                     # until a program without memory tries again
+GRAIN = 32 * MIB                        # granularity of allocations
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    part: int                           # of all tenants; percent
+    part: int                           # percent of all tenants
     name: str                           # of a tenant, with its number
     life: Callable[[Card, Tenant], list[Life]]      # of each of its programs
 

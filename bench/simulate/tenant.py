@@ -53,14 +53,15 @@ class Tenant:
     asked: int = 0
     got: int = 0
     entitled: float = 0
-    waits: "array[int]" = field(default_factory=lambda: array("q"))     # before closed gates
+    # us of waits at closed gates
+    waits: "array[int]" = field(default_factory=lambda: array("q"))
     late: "array[float]" = field(default_factory=lambda: array("d"))    # over the time alone
     turns: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     refused: int = 0                    # programs that did not get the memory they wanted
-    wanted: int = 0                     # pieces that are not done
-    episode: int = 0                    # work asked for since there was last none
+    wanted: int = 0                     # number of unfinished pieces
+    episode: int = 0                    # number of the current period of work
 
     @property
     def within(self) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ class Tenant:
 class Program(Hook):
     tenant: Tenant = field(kw_only=True)
     pieces: deque[Piece] = field(default_factory=deque)
-    since: int | None = None            # when it came to stand before its closed gate
+    since: int | None = None            # when it began to wait at its closed gate
 
     def submit(self, size: int) -> Piece:
         piece = Piece(self.world.now, size, size)

@@ -20,11 +20,11 @@ FLOORS = {"resident MB": 4.0, "own MB": 4.0, "files": 2.0, "threads": 2.0, "host
 
 SPREADS = 2.0
 NORMAL = 1.4826                         # a standard deviation by the median absolute deviation
-MOST_SAMPLES = 240                      # of a half; more only take time
+MOST_SAMPLES = 240                      # most samples of a half
 
 # Figures by (process, kind of resource).
 Figures = dict[tuple[str, str], float]
-Samples = dict[tuple[str, str], list[tuple[float, float]]]      # with the seconds of each
+Samples = dict[tuple[str, str], list[tuple[float, float]]]      # (seconds, value)
 
 
 def of_process(process: str, pid: int) -> Figures:
@@ -39,7 +39,7 @@ def of_process(process: str, pid: int) -> Figures:
         name: figure for name, _, figure in
         (line.partition(":") for line in (folder / "status").read_text().splitlines())}
 
-    if "VmRSS" not in status:           # a zombie's
+    if "VmRSS" not in status:           # the status of a zombie
         raise ProcessLookupError(f"process {pid} has ended")
 
     def memory(name: str) -> float:
@@ -83,9 +83,9 @@ class Growth:
 
     first: float                        # medians of the second half's first and last fifth
     last: float
-    most: float                         # of the whole run
+    most: float                         # maximum over the run
     added: float                        # by the slope, over the second half
-    spread: float                       # around the line
+    spread: float                       # standard deviation around the fitted line
     grows: bool
 
 

@@ -24,12 +24,12 @@ from tests.integration.conftest import Site
 from tests.integration.servicemanager import ServiceManager
 
 BETWEEN = 0.3                           # seconds between two kills, on average
-DAEMON = 0.15                           # the part of kills that are the daemon's
-TOLD = 0.3                              # the part of the others that may end by themselves
+DAEMON = 0.15                           # part of the kills that hit the daemon
+TOLD = 0.3                              # part of the programs that may end normally
 STALLED = 120.0                         # seconds in which a program must have got a turn
 PATIENCE = 600.0                        # seconds to compare everything, at the end
 QUANTUM = "20ms"
-SAMPLES = 400                           # fewer say only how programs come and go
+SAMPLES = 400                           # fewer samples show no trend
 LONG = 1_000_000.0                      # seconds: longer than anything runs
 
 
@@ -53,11 +53,11 @@ class Soak:
     ending: list[Program] = field(default_factory=list)
     killed_programs: int = 0
     killed_daemons: int = 0
-    killed_early: int = 0               # of these, before they were ready
+    killed_early: int = 0               # programs killed before they were ready
     ended: int = 0
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
-    turns_before: int = 0               # under the daemons that were killed
+    turns_before: int = 0               # turns under earlier daemons
     most_disk: int = 0                  # bytes on the disk at once, under these daemons
     samples: Samples = field(default_factory=lambda: defaultdict(list))
     daemon: subprocess.Popen[str] | None = None

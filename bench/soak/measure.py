@@ -43,7 +43,7 @@ from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML
 
 QUANTUM = "100ms"
-LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
+LEAST_TURNS = 1.0                       # turns per second that a valid run must have
 STALLED = 60.0                          # seconds in which a program must have got a turn
 PATIENCE = 600.0                        # seconds for the programs to compare everything at the end
 SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simulated libraries
