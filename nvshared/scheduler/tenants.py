@@ -92,7 +92,7 @@ class Node:
     """A node of the tree: a priority, a tenant or a client; microseconds."""
 
     name: str = ""                      # the tenant's name
-    priority: Priority = Priority.NORMAL        # of all clients below a root; unused elsewhere
+    priority: Priority = Priority.NORMAL        # of all clients, if this is a root; else unused
     parent: "Node | None" = None
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name or client id
     members: set[int] = field(default_factory=set)  # ids of the clients below the node

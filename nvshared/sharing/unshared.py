@@ -172,7 +172,7 @@ class Unshared:
                 continue                # suspended by a daemon with other cards
             identity = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
-            if state == "running":      # for the driver; but the freezer still stops its threads
+            if state == "running":      # by the driver; the freezer still stops its threads
                 await self.ask(f"process {pid}", pid, "wake")
             elif state in ("locked", "checkpointed") and identity is not None:
                 await self._join(

@@ -146,7 +146,7 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
 
-async def test_clients_command_lists_the_clients_of_a_gpu_and_its_example_their_process_ids(
+async def test_clients_command_lists_clients_of_a_gpu_and_its_help_example_prints_process_ids(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     (command,) = [line for line, text in clients.examples if text == "their process ids"]

@@ -236,7 +236,7 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
     assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job
 
 
-async def test_pods_are_shown_by_name_after_a_setpods_call_has_named_them(
+async def test_pods_are_shown_by_name_after_a_setpods_call(
         manager: Manager, publication: Publication, other: Peeper, ctl: Run) -> None:
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
     client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "root"), pod))

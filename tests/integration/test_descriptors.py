@@ -22,8 +22,7 @@ def test_descriptors_that_a_client_sends_are_refused_by_the_kernel_or_closed_by_
     reading, writing = os.pipe()
     try:
         socket.send_fds(hook.socket, [encode_report(ReportRecord(Type.MEMORY))], [writing])
-    # Linux 6.16 and later refuse descriptors and later refuse descriptors
-    except PermissionError:
+    except PermissionError:             # Linux 6.16 and later refuse descriptors
         assert greeted or hook.hello() is not None
     else:
         while hook.hear() is not None:

@@ -21,7 +21,8 @@ def contender(client: int, **changed: Any) -> Contender:
 @pytest.mark.parametrize(("here", "there", "wait", "lost"), [
     (CardState(200, 80 * GIB), EMPTY, 3.0 * SECOND, 3.0 * SECOND),
     (CardState(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),  # a move takes longer than the wait
-    (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),      # too large for the card
+    # too large for the other card
+    (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),
     (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # does not fit its own card
 ])
 def test_balance_moves_a_client_that_waits_longer_than_a_move_takes_if_it_fits_the_other_card(
@@ -43,7 +44,7 @@ def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_mov
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
-def test_balance_resets_a_clients_sum_of_waits_when_no_other_card_gives_it_more_time() -> None:
+def test_balance_resets_the_summed_waits_of_a_client_that_would_gain_on_no_other_card() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost, _ = choose(states, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
@@ -61,7 +62,8 @@ def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_loa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_balance_ends_moves_after_a_bounded_number_for_random_loads_and_weights(seed: int) -> None:
+def test_balance_stops_moving_clients_after_few_moves_for_random_loads_and_weights(
+        seed: int) -> None:
     """With the same clients moves end after some steps, and each shortens its client's wait."""
     random = Random(seed)
     cards = ["a", "b", "c"]

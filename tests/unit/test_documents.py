@@ -87,7 +87,7 @@ def test_contributing_names_tests_that_exist() -> None:
     assert not missing
 
 
-def test_architecture_names_existing_files_each_with_its_folder_in_the_same_paragraph() -> None:
+def test_architecture_page_names_only_existing_files_below_folders_of_the_same_paragraph() -> None:
     """A file without a folder is in a folder that its paragraph names."""
     tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
     there = [part for part in parts(ROOT / "ARCHITECTURE.md") if part.split("/")[0] in tops]

@@ -54,7 +54,7 @@ def safe(kib: int) -> int:
     return int(0.8 * (kib * KIB))
 
 
-def test_total_and_free_host_memory_are_bounded_by_the_memory_limits_of_the_daemons_cgroups(
+def test_host_memory_figures_are_bounded_by_memory_limits_of_the_daemons_cgroups(
         machine: Host) -> None:
     machine.has(1000, 800, 100)
     assert (host.total(), host.free()) == (1000 * KIB, 800 * KIB)
@@ -126,7 +126,7 @@ def test_default_host_budget_counts_memory_allocated_during_its_computation_once
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028", "\udcff\udcfe"])
-def test_process_cgroup_path_with_line_breaks_or_no_utf_8_stays_one_path(
+def test_process_cgroup_path_with_line_breaks_or_invalid_utf_8_stays_one_path(
         machine: Host, end: str) -> None:
     path = f"/a/x{end}0::/b"
     machine.process(1, 20)

@@ -66,7 +66,7 @@ def test_listening_replaces_a_socket_file_on_which_no_process_listens(
     listening.close()
 
 
-def test_listening_at_a_path_too_long_or_at_or_below_a_regular_file_is_refused_with_the_reason(
+def test_listening_at_a_too_long_path_or_on_a_regular_file_is_refused_with_the_reason(
         tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
         Listening(tmp_path / ("x" * 120))

@@ -39,7 +39,7 @@ class FakeLibrary:
     NVML_P2P_STATUS_OK = 0
 
     def __init__(self) -> None:
-        # By the name of a function, or that and the card that it fails for.
+        # Errors by function name, or by (function name, index of the card).
         self.failing: dict[str | tuple[str, int], int | Exception] = {}
         self.count = 1
 
@@ -144,7 +144,7 @@ def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
     ("HandleByIndex", 15, "NVML says 15"),
     ("MemoryInfo", 3, "it has no memory of its own, but the host's"),
 ])
-def test_nvml_card_without_a_handle_or_own_memory_is_left_out_with_the_reason(
+def test_nvml_skips_a_card_without_a_handle_or_dedicated_memory_and_logs_the_reason(
         library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, error: int,
         why: str) -> None:
     library.failing[f"nvmlDeviceGet{question}"] = error

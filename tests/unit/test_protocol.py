@@ -170,7 +170,7 @@ def test_name_report_has_the_offset_of_the_header_and_drops_partial_utf_8(
     packet = encode_report(ReportRecord(Type.NAME, text="tr\u00e4in"))
     assert packet[compiled["nvshare_report.text"]:] == b"tr\xc3\xa4in".ljust(88, b"\0")
     assert decode_report(packet) == ReportRecord(Type.NAME, text="tr\u00e4in")
-    whole = ReportRecord(Type.NAME, text="x" * 88)      # and no end of it
+    whole = ReportRecord(Type.NAME, text="x" * 88)      # a text without a terminating zero
     assert decode_report(encode_report(whole)) == whole
     cut = encode_report(ReportRecord(Type.NAME))[:16] + b"x" * 87 + b"\xc3"
     assert decode_report(cut).text == "x" * 87

@@ -13,7 +13,7 @@ from nvshared.names import user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
-STATIC = UID.replace("-", "")           # a static pod's: the hash of its manifest
+STATIC = UID.replace("-", "")           # UID of a static pod: the hash of its manifest
 CONTAINER = "9f1c" * 16
 V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "devices", "memory",
       "blkio", "cpuacct", "cpu", "cpuset")
@@ -117,7 +117,7 @@ PLACES = {
     "job, v1": (v1("/slurm/uid_1000/job_42/step_0/task_0"), "job:42"),
     "job's daemon": ("0::/system.slice/slurmd.service", "unit:slurmd.service"),
 
-    # The same of other systems: of which version, and where it was seen.
+    # Other systems: their version, and the place where the path was seen.
     # SLURM 26.05, its page on cgroup/v2: jobs by SLUID; a test below looks up their job ids.
     "SLURM 26.05": ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
                     "job:s5K1KKYAYG5D00"),
@@ -179,7 +179,7 @@ PLACES = {
     "snap": (f"0::{SESSIONS}/app.slice/snap.code.code-9f8a1c2e-3b4d-4e5f.scope", ""),
 }
 
-# The same where the owners of folders are unknown.
+# Lines and tenants as in PLACES, where the owners of folders are unknown.
 GIVEN = {
     "a user's pod": (f"0::{SESSIONS}/kubepods/pod{UID}/{CONTAINER}", f"container:root/{CONTAINER}"),
     "a user's job": (f"0::{SESSIONS}/slurm/job_42", ""),
@@ -266,7 +266,7 @@ def test_daemon_in_a_container_recognises_pods_of_the_same_node() -> None:
     own = f"{node}/kubelet-kubepods-pod{STATIC}.slice/cri-containerd-{CONTAINER}.scope"
     cgroup = f"{node}/kubelet-kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER[::-1]}.scope"
     assert str(tenants(cgroup, 0, own)[-1]) == POD
-    # In a control group namespace of its own, where others' paths lead out of it first.
+    # In a separate control group namespace, from which paths of other processes lead out.
     assert str(tenants(f"0::/../../kubelet-kubepods-pod{SLICED}.slice/x", 0, "0::/")[-1]) == POD
     assert [str(one) for one in tenants(own, 0, own)] == ["user:root"]
 
@@ -338,7 +338,7 @@ def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
         base: str, names: list[str], line: str, owners: list[int], environment: str) -> None:
     path = "/".join([base, *names])
     depth = base.count("/")
-    # Other users may own cgroups below, as any user's process may be moved into them.
+    # Other users may own cgroups below, because processes of any user may be moved there.
     owned = dict(zip(range(depth + 1, depth + 9), owners, strict=True)) | {depth: ALICE}
 
     def owner_of(_controllers: str, folder: str) -> int:

@@ -76,8 +76,8 @@ static bool is_allocated(CUresult result, const char *function)
 
 #define ALLOCATED(function, ...) is_allocated(function(__VA_ARGS__), #function)
 
-/* What each thread counts, with its name in the output. REUSED: pool allocations at the address
- * that was freed last. */
+/* Counters of each thread; the output names each. REUSED: pool allocations at the address that
+ * was freed last. */
 enum count {
     OPERATIONS, COMPARED, GRAPHS, MAPPED_ELSEWHERE, SHARED, POOLED, REUSED, TOUCHED, CHURNED, COUNTS
 };
@@ -435,7 +435,7 @@ static void make(struct worker *w, struct buffer *b)
 
 static void drop(struct worker *w, struct buffer *b)
 {
-    /* Usually with work in flight, for which the driver waits. */
+    /* Mostly without compare(), so that work is in flight, for which the driver waits. */
     if (below(w, 4) == 0)
         compare(w, b);
     if (b->mapped) {
