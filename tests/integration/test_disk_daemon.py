@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that exceed card and host memory together run, as some of their memory is on a disk."""
 
-import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -30,13 +29,15 @@ def folder(site: Site) -> Path:
     return made
 
 
-def start(site: Site, folder: Path, *options: str, trace: str = "trace") -> tuple[
-        subprocess.Popen[str], Path]:
+def start(
+    site: Site, folder: Path, *options: str, trace: str = "trace", **environment: str
+) -> tuple[subprocess.Popen[str], Path]:
     path = site.folder / trace
-    return site.start(*SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options), path
+    settings = (*SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options)
+    return site.start(*settings, **environment), path
 
 
-def program(site: Site, seed: int, steps: int | None = 6) -> subprocess.Popen[str]:
+def program(site: Site, seed: int, steps: int | None = 2) -> subprocess.Popen[str]:
     """A program that checks its memory in each step; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     return site.workload(
@@ -61,31 +62,12 @@ def files_of(pid: int, folder: Path) -> list[str]:
     return found
 
 
-def await_no_files(pid: int, folder: Path) -> None:
-    wait_until(lambda: not files_of(pid, folder))
-
-
-def test_programs_larger_than_card_and_host_memory_finish_with_a_disk(
-    site: Site, folder: Path
-) -> None:
-    daemon, trace = start(site, folder)
-    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
-    next(stored(trace))
-    finish(programs)
-    assert "could not go to the disk" not in site.log.read_text()
-    assert not [*folder.iterdir()]
-    await_no_files(daemon.pid, folder)
-
-
 @pytest.mark.long
 def test_ten_notebooks_of_a_quarter_of_the_card_each_have_a_turn_with_a_disk(
     site: Site, folder: Path
 ) -> None:
     """As ten of 20 GiB on a card of 80 GiB with 64 GiB of host memory, each GiB as 4 MiB."""
-    trace = site.folder / "trace"
-    site.start("--tq", "100ms", "--capacity", "320MiB", "--swap-budget", "256MiB",
-               "--park-after", "60s", "--neighbour", "off", "--disk", f"{folder},1GiB",
-               "--trace", str(trace))
+    _, trace = start(site, folder, "--capacity", "320MiB", "--swap-budget", "256MiB")
     notebooks = [
         site.workload(
             "--memory", "80MiB", "--chunk", "8MiB", "--until-told", "--kernel-us", "2000",
@@ -102,27 +84,12 @@ def test_ten_notebooks_of_a_quarter_of_the_card_each_have_a_turn_with_a_disk(
     finish(notebooks)
 
 
-def test_daemon_restarted_after_a_kill_learns_which_memory_its_clients_have_on_the_disk(
-    site: Site, folder: Path
-) -> None:
-    daemon, trace = start(site, folder)
-    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
-    next(stored(trace))
-    kill(daemon)
-    daemon, trace = start(site, folder, trace="second")
-    assert any(line.get("event") == "joined" for line in stored(trace))
-    finish(programs)
-    await_no_files(daemon.pid, folder)
-
-
 @pytest.mark.parametrize("killed", ["program", "daemon"])
 def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_other_programs(
     site: Site, folder: Path, killed: str
 ) -> None:
-    options = ("--tq", "100ms", "--capacity", "112MiB", "--swap-budget", "128MiB",
-               "--park-after", "60s", "--disk", f"{folder},1GiB")
-    trace = site.folder / "trace"
-    daemon = site.start(*options, "--trace", str(trace), **LINKED)
+    options = ("--swap-budget", "128MiB", "--neighbour", "on")
+    daemon, trace = start(site, folder, *options, **LINKED)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     memory: dict[int, dict[str, int]] = {}
     for line in follow(trace):          # until each tier holds memory of some program
@@ -137,25 +104,27 @@ def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_ot
         programs.remove(victim)
     kill(victim)
     if killed == "daemon":
-        daemon = site.start(*options, **LINKED)
+        daemon, trace = start(site, folder, *options, trace="second", **LINKED)
+        assert any(line.get("event") == "joined" for line in stored(trace))
     finish(programs)
-    await_no_files(daemon.pid, folder)
+    assert "could not go to the disk" not in site.log.read_text()
+    wait_until(lambda: not files_of(daemon.pid, folder))
 
 
 def test_programs_finish_after_the_disk_directory_is_removed(site: Site, folder: Path) -> None:
     _, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     next(stored(trace))
+    assert not [*folder.iterdir()]      # the files have no name
     shutil.rmtree(folder)
     finish(programs)                    # files that are open stay
 
 
 def test_daemon_whose_disk_directory_cannot_be_used_stores_no_memory_on_disk(site: Site) -> None:
-    _, trace = start(site, site.folder / "none")
+    start(site, site.folder / "none")
     finish([program(site, seed) for seed in (1, 2)])
     assert "no memory goes to the disk" in site.log.read_text()
-    assert not any(line.get("order") == "store"
-        for line in map(json.loads, trace.read_text().splitlines()))
+    assert not site.lines(order="store")
 
 
 def test_library_that_reports_bytes_on_the_disk_without_an_order_is_disconnected(
@@ -174,16 +143,14 @@ def test_disk_read_that_hangs_delays_no_other_program_and_is_reported(
 ) -> None:
     _, trace = start(site, folder, "--capacity", "224MiB", "--swap-budget", "128MiB",
                      "--park-after", "100ms", "--stuck-after", "500ms")
-    preloaded = {
-        "LD_PRELOAD": f"{compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}",
-        "NVSHARE_TEST_DISK": str(site.folder)}
+    preloaded = f"LD_PRELOAD={compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}"
     idle = Program(site, '''
 address = allocate(96 << 20)
 data = noise(96 << 20)
 put(address, data)
 away()
 assert get(address, 96 << 20) == data
-''', within=("env", *(f"{name}={value}" for name, value in preloaded.items())))
+''', within=("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}"))
     assert idle.hears() == "away"
     hook = site.holding(200 << 20)
     next(line for line in stored(trace) if line["pid"] == idle.popen.pid)
