@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program with a context that fails for good while swapped gets the error at its next call."""
 
-import json
-import subprocess
 import time
 
 import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
-from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import PRELUDE, Program, alone
+from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_pools import POOLS
 
 ILLEGAL_ADDRESS = 700
@@ -54,16 +51,6 @@ say(results)
 '''
 
 
-def hears(program: Program) -> None:
-    """Fails unless the program's calls on the card returned the error and the program ended."""
-    try:
-        said, errors = program.popen.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        pytest.fail("it waits for its turn for ever")
-    assert program.popen.returncode == 0, errors
-    assert json.loads(said) == [0, *[ILLEGAL_ADDRESS] * 5]
-
-
 def test_swapped_program_gets_the_drivers_error_when_the_card_is_lost(site: Site) -> None:
     """The last holder does not answer STOP when the card is lost."""
     lost = site.folder / "lost"
@@ -74,7 +61,8 @@ def test_swapped_program_gets_the_drivers_error_when_the_card_is_lost(site: Site
     site.holding()
     program.go_on()
     lost.touch()
-    hears(program)
+    assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
+    program.ends_well()
     assert "gpu0 (NVIDIA Simulated GPU) is lost: GPU is lost" in site.log.read_text()
 
 
@@ -106,11 +94,6 @@ def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) ->
     other.ends_well()
     assert program.hears() == "right"
     program.ends_well()
-
-
-def test_context_failure_gives_the_same_error_with_and_without_the_library(site: Site) -> None:
-    body = BROKEN.replace("\naway()\n", "\n")
-    assert alone(site, body) == [0, *[ILLEGAL_ADDRESS] * 5]
 
 
 # Allocates memory of each kind, then runs a kernel that accesses an unmapped address.
@@ -158,13 +141,6 @@ def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> No
     program.ends_well()
 
 
-def test_calls_after_a_context_failure_return_the_same_errors_with_and_without_the_library(
-    site: Site
-) -> None:
-    body = FAILED.replace("\naway()\n", "\n").replace("say(results)", "")
-    assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
-
-
 # Another thread causes a LOAD of the memory, and the context fails during that LOAD.
 COMING = BROKEN.replace("64 * MIB", "256 * MIB").replace("away()\n", '''away()
 import threading, time
@@ -197,18 +173,5 @@ def test_context_failure_during_a_load_leaves_zero_bytes_allocated_and_resident_
         return (memory[-1]["allocated"], memory[-1]["resident"]) == (0, 0)
 
     wait_until(empty)
-    program.finish()
-
-
-def test_swapped_program_with_a_failed_context_gets_the_error_and_others_continue(
-    site: Site
-) -> None:
-    site.start("--tq", "1")
-    program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
-    assert program.hears() == "away"
-    site.holding().close()
-    program.go_on()
-    assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
-    hook = site.holding(700 * MIB)
-    hook.close()
+    site.holding(700 * MIB).close()     # other clients continue
     program.finish()

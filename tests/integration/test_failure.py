@@ -15,18 +15,6 @@ from tests.integration.fakehook import PATIENCE, pump
 LARGE = 700 * MIB
 
 
-def test_forked_child_that_inherits_the_socket_does_not_keep_the_turn_of_its_dead_parent(
-    site: Site
-) -> None:
-    site.start("--tq", "3600")
-    parent = site.client(LARGE, "--fork")
-    parent.wait_for("running")
-    waiter = site.client(LARGE)
-    waiter.wait_for("waiting")
-    parent.kill()                       # the child lives on and keeps the inherited socket
-    waiter.wait_for("running")
-
-
 def test_client_that_never_reads_from_its_socket_is_disconnected(site: Site) -> None:
     site.start()
     silent, other = site.hook(), site.hook()
@@ -39,20 +27,15 @@ def test_client_that_never_reads_from_its_socket_is_disconnected(site: Site) -> 
     assert "does not read what it is sent" in site.log.read_text()
 
 
-def test_connection_without_hello_is_closed(site: Site) -> None:
-    site.start("--hello-timeout", "100ms")
-    hook = site.hook()
-    assert hook.hear() is None
-    assert "sent no HELLO" in site.log.read_text()
-
-
-def test_client_silent_after_hello_is_not_disconnected(site: Site) -> None:
+def test_connection_without_hello_is_closed_and_a_client_silent_after_hello_is_not(
+    site: Site
+) -> None:
     site.start("--hello-timeout", "200ms")
-    hook, late = site.hook(), None
+    hook = site.hook()
     if hook.hello() is None:            # the machine was too slow to send HELLO in time
         pytest.skip("this machine is too slow for the question")
-    late = site.hook()
-    assert late.hear() is None          # the timeout of the later connection is over
+    assert site.hook().hear() is None   # the timeout of the later connection is over
+    assert "sent no HELLO" in site.log.read_text()
     assert hook.allocate(MIB)
 
 
@@ -95,20 +78,12 @@ def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> No
     assert answer.type is Type.LIMITS
 
 
-def workload(site: Site, size: str, steps: int, **environment: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", size, "--steps", str(steps)],
-        env={**site.environment, **environment}, stdout=subprocess.DEVNULL, text=True)
-    site.started.append(process)
-    return process
-
-
 def test_journal_names_the_unshared_program_that_a_client_waits_for(site: Site) -> None:
     site.start("--stuck-after", "1s", "--sample-interval", "100ms")
-    hog = workload(site, "700MiB", 1_000_000)
-    shared = {"LD_PRELOAD": str(BUILD / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket)}
-    workload(site, "8MiB", 1_000_000, **shared)     # NVML's sample shows the unshared process
-    workload(site, "600MiB", 1, **shared)
+    hog = site.workload("--memory", "700MiB", "--hold", "--used", "1%", LD_PRELOAD="")
+    # NVML's sample shows the unshared process while the first client is there.
+    site.workload("--memory", "8MiB", "--hold")
+    site.workload("--memory", "600MiB", "--steps", "1", "--used", "1%")
     named = f"these use it unshared: nvshare-workloa[{hog.pid}] ("
     wait_until(lambda: named in site.log.read_text())
     assert "waits: it needs 6" in site.log.read_text()
