@@ -1,36 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves ahead of time yield the bus to a running program that copies."""
+"""Reports about copies of a running program, and moves that yield the bus to the copies."""
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site, wait_until
+from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.programs import Program
 
-COPIES = '''
+# Copies of 16 MiB to and from the card, by functions of every kind.
+KINDS = ["asynchronous", "unified", "unified asynchronous", "2D", "2D of an array", "2D unified",
+         "3D", "3D asynchronous", "batch", "prefetch"]
+COPIES = f"KINDS = {KINDS}" + '''
 import select, time
-address, pieces = c_uint64(allocate(64 * MIB)), {}
+address = c_uint64(allocate(64 * MIB))
 def told():
     "By the test; not through a buffer, of which select() would know nothing."
     os.read(0, 1)
 def stopped():
     return bool(select.select([0], [], [], 0)[0])
-def copies(way, size):
-    "Again and again, until the test has seen enough."
-    piece = pieces.setdefault(size, ctypes.create_string_buffer(size))
-    while not stopped():
-        if way == "in":
-            call("cuMemcpyHtoD_v2", address.value, piece, size)
-        else:
-            call("cuMemcpyDtoH_v2", piece, address.value, size)
-    told()
-'''
-
-
-# Copies of 16 MiB to and from the card, by functions of every kind.
-KINDS = ["asynchronous", "unified", "unified asynchronous", "2D", "2D of an array", "2D unified",
-         "3D", "3D asynchronous", "batch", "prefetch"]
-COPIES_OF_KINDS = f"KINDS = {KINDS}" + '''
 SIZE, WIDTH, UNIFIED = 16 * MIB, 4096, 4
 host = ctypes.create_string_buffer(SIZE)
 there, here, stream, array, managed = (
@@ -94,7 +81,7 @@ told()
 
 def test_client_reports_the_direction_of_every_kind_of_copy(site: Site) -> None:
     daemon = FakeDaemon(site)
-    program = Program(site, COPIES + COPIES_OF_KINDS)
+    program = Program(site, COPIES)
     daemon.accept(Flag.PACE | Flag.REPORT_COPIES)
     for kind in KINDS:
         for flag in (Flag.INWARD, Flag.OUTWARD):
@@ -166,53 +153,3 @@ def test_speculative_move_ended_by_yield_reports_moved_bytes_and_keeps_every_byt
     answer = daemon.until(Type.MOVED)
     assert (answer.number, answer.flags, answer.memory.resident) == (11, 0, room)
     daemon.let_return(program)
-
-
-COPYING = COPIES + '''
-while True:
-    told()
-    call("cuMemcpyHtoD_v2", address.value, (ctypes.c_char * MIB)(), MIB)
-    say("runs")
-    copies("in", 16 * MIB)
-    say("stopped")
-'''
-RETURNING = MOVES.replace("away()\n", "while True:\n    away()\n", 1).replace(
-    "for number, address in enumerate(addresses):\n    assert",
-    "    for number, address in enumerate(addresses):\n        assert") + '    say("right")\n'
-
-
-def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None:
-    site.environment |= {"NVSHARE_SIM_COPY_RATE": "512M", "NVSHARE_EXAMINE": "0"}
-    site.start("--tq", "3600", "--anti-thrash", "on", "--step", "512MiB",
-               "--trace", str(site.folder / "trace"))
-    returns = Program(site, "PIECES = 8\n" + RETURNING)
-    assert returns.hears() == "away"
-    copies = Program(site, COPYING)
-
-    def gave_way() -> bool:
-        return any(line.get("yielded") for line in site.trace())
-
-    def came() -> bool:
-        """True if all memory is loaded, or a part of it and the rest yielded."""
-        last = [line["memory"] for line in site.trace()
-                if "memory" in line and line.get("pid") == returns.popen.pid][-1]
-        return gave_way() or last["resident"] == last["allocated"]
-
-    # Whether the YIELD arrives in time depends on the machine's load: one success is enough.
-    for _ in range(20):
-        site.holding().close()
-        copies.go_on()
-        assert copies.hears() == "runs"
-        returns.go_on()                 # it waits at the gate, and is loaded ahead of its turn
-        wait_until(came)
-        copies.go_on()
-        assert copies.hears() == "stopped"
-        assert returns.hears() == "right"
-        assert returns.hears() == "away"
-        if gave_way():
-            break
-    for program in (returns, copies):
-        program.popen.kill()
-        program.popen.communicate()
-    assert gave_way(), "nothing was ever cut short"
-    assert any(line.get("inward") for line in site.trace())
