@@ -30,7 +30,6 @@ class Listening:
             raise InvalidArgs(
                 f"the socket path {path} is longer than the {PATH_LONGEST} bytes a socket's may be",
                 "choose a shorter one with --socket")
-        self._folder_made = False
         try:
             self._folder_made = _make_folder(path.parent)
             with _locked(path.parent):

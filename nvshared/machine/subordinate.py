@@ -22,7 +22,13 @@ Range = tuple[str, int, int]            # name or number of the user, first user
 
 def owner(uid: int) -> int:
     """The user to whom a subordinate user id is assigned; any other user id itself. May block."""
-    return _owner(uid, _all())
+    for name, first, count in _all():
+        if first <= uid < first + count:
+            with suppress(KeyError):    # no user has this name
+                found = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+                if found > SYSTEM_LAST:
+                    return found
+    return uid
 
 
 def lenders() -> Callable[[int], int | str]:
@@ -52,14 +58,3 @@ def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
     return tuple(
         (name, int(first), int(number)) for name, first, number in found
         if not name.isdecimal() or (len(name) <= 10 and int(name) <= LAST))
-
-
-@lru_cache(maxsize=1 << 12)
-def _owner(uid: int, ranges: tuple[Range, ...]) -> int:
-    for name, first, count in ranges:
-        if first <= uid < first + count:
-            with suppress(KeyError):    # no user has this name
-                found = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-                if found > SYSTEM_LAST:
-                    return found
-    return uid

@@ -192,8 +192,7 @@ class Tenancy:
 
     def tenants(self) -> list[TenantView]:
         """Returns tenants that have programs or terms set by hand, by name."""
-        found = map(self._view, {*self._clients, *self._by_hand})
-        return sorted(found, key=lambda one: one.name)
+        return sorted(map(self._view, self._clients | self._by_hand), key=lambda one: one.name)
 
     def tenant(self, name: str) -> TenantView:
         """Returns a tenant, with or without programs. Raises InvalidArgs for an invalid name."""
