@@ -54,7 +54,7 @@ COMMANDS = {
     "history": ["history", "--since", "1h", "--step", "minute"],
     "plot": ["history", "--since", "10min", "--step", "minute", "--by", "tenant", "--plot"],
 }
-BUSY = {"training": 0.61, "inference": 0.54}       # of the card's memory
+BUSY = {"training": 0.61, "inference": 0.54}       # parts of the card's memory
 IDLE = {"notebook": 0.2}
 UNSHARED = {"renderer": 0.02}
 SIMULATED_MEMORY = 2 * GIB

@@ -87,7 +87,7 @@ class Lanes:
             thread = Thread(target=self._work, name=self._name, daemon=True)
             try:
                 thread.start()
-            except (RuntimeError, MemoryError):     # too many threads, or too little memory
+            except (RuntimeError, MemoryError):     # the system has no thread or memory left
                 if self._threads == 0:
                     self._timer(self._clock() + AGAIN, self._add_thread)
                 return

@@ -120,7 +120,7 @@ class Show:
                 progress.words = "right" if event["right"] else "WRONG"
             case "failed":
                 progress.words = event["message"]
-        if event["event"] in ENDED:             # not at each step: too many lines
+        if event["event"] in ENDED:             # a line at each step would be too many
             self._print(f"{progress.task.name}: {progress.words}")
         self._draw()
 

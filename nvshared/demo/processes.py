@@ -105,7 +105,7 @@ class Task(NamedTuple):
 class Outcome(NamedTuple):
     task: Task
     status: int                         # exit status, negative for a signal
-    checksum: str                       # of the result; "": the program ended without a result
+    checksum: str                       # checksum of the result; "": no result was printed
     right: bool                         # every chunk equals the CPU's result
     seconds: float                      # from the start to the result, without the result's check
     message: str                        # the last line on stderr

@@ -300,7 +300,7 @@ class Store:
             file.execute("DELETE FROM usage WHERE step = ?", (step,))
             file.execute("DELETE FROM step WHERE id = ?", (step,))
             file.execute(_DROPPED, (length, start))
-        if old and length > min(STEPS):         # not each minute: the query is slow
+        if old and length > min(STEPS):         # the query is too slow for each minute
             file.execute("DELETE FROM party WHERE id NOT IN (SELECT party FROM usage)")
 
 

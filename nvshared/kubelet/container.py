@@ -30,7 +30,7 @@ NVIDIA = "nvidia.com/gpu"
 KIND = "nvshare.com/gpu"
 SHARED = "shared"
 FILE = "nvshare.com-gpu.json"
-VERSION = "0.3.0"                       # of the CDI format: the oldest, which every runtime reads
+VERSION = "0.3.0"                       # version of the CDI format that every runtime reads
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"      # requests GPUs from NVIDIA's container runtime
 VOID = "void"                           # requests no GPU; CUDA images set "all"
 

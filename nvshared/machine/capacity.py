@@ -15,7 +15,7 @@ from nvshared.units import MIB
 CONTEXT = 600 * MIB                     # bytes of a CUDA context and its modules on a large card
 RESERVE = 256 * MIB                     # bytes left free for the driver's own use
 RESERVE_PART = 64                       # on a small card the reserve is 1/64 of the card's memory,
-CONTEXT_PART = 16                       # and the reserve for a context is 1/16
+CONTEXT_PART = 16                       # and the reserve for a context is 1/16 of that memory
 SAMPLES_NEEDED = 2                      # samples after HELLO until a client's context is included
 YOUNG_MOST = 4                          # most contexts of one account for which a reserve is kept
 

@@ -24,7 +24,8 @@ class Kind(StrEnum):
 
     POD = "pod"                         # a pod of Kubernetes, named by its UID
     JOB = "job"                         # a job; of SLURM by number, PBS by name, HTCondor by slot
-    CONTAINER = "container"             # of docker, podman, LXC or nspawn, named by id or name
+    # a container of docker, podman, LXC or nspawn, by id or name
+    CONTAINER = "container"
     UNIT = "unit"                       # a systemd unit of the system or of a user
     USER = "user"
 

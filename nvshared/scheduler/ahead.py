@@ -16,7 +16,7 @@ from nvshared.units import GIB, MILLISECOND, SECOND
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
 LATER = 2                               # evict only clients expected back 2 times as late or later
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
-REPLAN_LEAST = SECOND // 10             # but not earlier than this
+REPLAN_LEAST = SECOND // 10             # us until a prefetch is planned again, at least
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
 WAIT_LEAST = 100 * MILLISECOND          # no wait begins while BusPatience.left is smaller
 CHANGES_APART = 10 * MILLISECOND        # least time between two changes of BusPatience.waits

@@ -63,8 +63,8 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
 # Most unanswered orders to a client, so that its hook begins the next without a round trip.
 DEPTH = 2
 MARGINS_MOST = 16                       # most clients of an account that count in domains.margin
-TRANSIT_PART = 8                        # where there is a disk, loans leave 1/8 of host memory,
-TRANSIT_BLOCKS = 2                      # or at least 2 blocks of it, for blocks going to the disk
+TRANSIT_PART = 8                        # with a disk, loans leave 1/8 of host memory free,
+TRANSIT_BLOCKS = 2                      # and at least 2 blocks, for blocks on the way to the disk
 BURST = 500 * MILLISECOND               # most us in a row that moves wait for a program's copies
 
 
@@ -264,7 +264,7 @@ class Card:
     head: int | None = None             # id of the waiting client, by the last plan
     shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people
     latency: Average = Average(1000, 1000, 1)   # us from STOP to STOPPED, less the drain's time
-    pace: Average = PACE                # of hand-overs, us per byte
+    pace: Average = PACE                # average us per byte of hand-overs
     shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
     shortfall_until: int = 0            # `shortfall` is assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
@@ -282,7 +282,7 @@ class Card:
     patience: dict[Direction, BusPatience] = field(
         default_factory=lambda: {direction: BusPatience() for direction in Direction})
     counters: Counters = field(default_factory=Counters)
-    division: Division = field(default_factory=Division)        # of the card's time, tenants.py
+    division: Division = field(default_factory=Division)        # divides the card's time
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
     queue_numbers: Iterator[int] = field(default_factory=lambda: count(1))

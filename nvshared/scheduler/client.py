@@ -38,7 +38,7 @@ class Average:
         return Average(self.value + (measured - self.value) / number, self.least, number)
 
 
-PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see turns.py
+PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # us per byte of a hand-over; see turns.py
 PAUSE = Average(0, SECOND)              # us that a client stays idle between two turns: ahead.py
 
 
@@ -178,7 +178,7 @@ class Promise(Counting):
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
     confirmed_by: int = 0               # number of an order; its reply confirms `commit`; 0: none
     request: events.CommitAsked | None = None   # unanswered COMMIT request,
-    requested: int = 0                  # and when it arrived
+    requested: int = 0                  # when `request` arrived
     granted: int = 0                    # commit by its last grant, until the client needs as much
     granted_until: int = 0              # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received

@@ -10,8 +10,8 @@ from enum import IntEnum, StrEnum
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 BLOCK = 32 * MIB                        # the largest block of hooks on a small card
-LARGE_CARD = 8 * GIB                    # from this size of a card on, blocks are twice as large,
-HUGE_CARD = 64 * GIB                    # and from this size on four times
+LARGE_CARD = 8 * GIB                    # from this size of a card on, blocks are twice as large
+HUGE_CARD = 64 * GIB                    # from this size of a card on, blocks are 4 times as large
 
 
 class AntiThrash(StrEnum):
@@ -98,7 +98,7 @@ class Settings:
     deep_idle: bool = False             # idle clients may be parked, so their turns must end
     drain_patience: int = 2 * SECOND    # us from a drain that did not end to the next STOP
     stuck_after: int = 10 * SECOND      # us after which an unanswered order is reported
-    accounting: Accounting = Accounting()       # of compute limits
+    accounting: Accounting = Accounting()       # rules of compute limits
 
     @property
     def block(self) -> int:

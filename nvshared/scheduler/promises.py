@@ -25,8 +25,8 @@ USED_WITHIN = SECOND                    # an unused grant is not called back for
 PINNED_WITHIN = 60 * SECOND             # an unused grant to pin is kept for this time
 CHANGE_PART = 64                        # `most` changed by less than 1/64 of the card: no LIMITS
 MINOR_PART = 8                          # a change by 1/8 of that part or less causes no check
-CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
-CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
+CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS
+CHECKS_APART = MILLISECOND              # us until the LIMITS of further clients are checked
 EXACT_RUNS = 8                          # most clients with exactly examined turns for disk limits
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
 

@@ -167,7 +167,7 @@ class Node:
             child.virtual = 0
 
 
-Path = tuple[Node, Node, Node, Node]    # of a client: root, outer, inner, and its own
+Path = tuple[Node, Node, Node, Node]    # nodes of a client: root, outer, inner, the client's
 
 
 @dataclass(slots=True)
@@ -178,8 +178,8 @@ class Tenants:
         priority: Node(priority=priority) for priority in sorted(Priority, reverse=True)})
     terms: dict[str, TenantTerms] = field(default_factory=dict)
     accounts: dict[str, Node] = field(default_factory=dict)     # with the Quota, by tenant name
-    limited: dict[Node, None] = field(default_factory=dict)     # nodes with a compute limit,
-    requesting: dict[Node, None] = field(default_factory=dict)  # and with a compute request
+    limited: dict[Node, None] = field(default_factory=dict)     # nodes with a compute limit
+    requesting: dict[Node, None] = field(default_factory=dict)  # nodes with a compute request
 
     def terms_for(self, tenant: str) -> TenantTerms:
         """The terms of a tenant."""

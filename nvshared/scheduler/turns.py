@@ -35,8 +35,9 @@ BELIEVED_PART = 2
 # With these standings, a gang member that has drained keeps its turn until the others have drained.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
-STALLED = SECOND                        # a chosen client without room is queued again after this
-NOT_CHOSEN_FOR = SECOND                 # and is not chosen again for this time
+# us after which a chosen client without room is queued again
+STALLED = SECOND
+NOT_CHOSEN_FOR = SECOND                 # us for which that client is not chosen again
 WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a quantum
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)

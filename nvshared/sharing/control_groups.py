@@ -28,8 +28,8 @@ FRESH = 10 * MILLISECOND                # minimum age before one process's group
 RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups
 EVERY = SECOND                          # between reads if clients have memory in limited groups
 SELDOM = 20                             # a read that took t is repeated after 20 t at the earliest
-RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group,
-RESERVE_MOST = GIB                      # but at most 1 GiB
+RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group
+RESERVE_MOST = GIB                      # most bytes of a limit that stay free for other use
 
 BLIND = (
     "this is a control group namespace of its own: limits of memory of groups outside, and whose "
@@ -54,7 +54,7 @@ class _Process:
 class _Figures:
     processes: dict[int, _Process]
     groups: Set[Group]                  # all groups of these processes
-    limits: dict[Group, Limit]          # of the groups that have a limit
+    limits: dict[Group, Limit]          # limits by group, for groups that have a limit
     took: int                           # duration of the read in microseconds
 
 

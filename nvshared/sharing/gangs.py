@@ -43,7 +43,7 @@ class State(Enum):
 @dataclass(eq=False)
 class Gang:
     number: int
-    name: str                           # as displayed
+    name: str                           # the displayed name
     size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT

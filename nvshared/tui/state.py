@@ -446,7 +446,7 @@ def _begin_command(state: State, verb: str) -> State:
         return replace(state, message=obstacle)
     if COMMANDS[verb].prompt:
         return replace(state, prompt=Prompt(verb, client))
-    if verb == "resume" and not client.suspended:       # not the program, a tenant is suspended
+    if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
         found = (one.name for one in _tenants(state, client) if one.value("suspended"))
         return replace(state, unconfirmed=Command(verb, client, tenant=next(found, client.tenant)))
     return replace(state, unconfirmed=Command(verb, client))

@@ -90,10 +90,10 @@ class Site:
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
     module: str = "nvshared"            # or tests.integration.changed, with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    meter: Process | None = None        # of test_moving: samples NVML
+    meter: Process | None = None        # samples NVML, for test_moving.py
     programs: list[Any] = field(default_factory=list)   # programs of test_moving
     hooks: list[Hook] = field(default_factory=list)
-    sockets: list[socket.socket] = field(default_factory=list)     # of a played daemon
+    sockets: list[socket.socket] = field(default_factory=list)     # sockets of a fake daemon
 
     @property
     def socket(self) -> Path:
@@ -362,7 +362,7 @@ def public_build(site: Site) -> Path:
 
 @pytest.fixture
 def node(site: Site, short_path: Path) -> "Iterator[Node]":
-    from tests.integration import kubelet_node  # which imports gRPC
+    from tests.integration import kubelet_node  # imports gRPC, which may be missing
 
     with kubelet_node.made(site, short_path) as made:
         yield made

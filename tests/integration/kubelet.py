@@ -189,7 +189,8 @@ class Kubelet:
                     self._changed()
             for path, made in there.items():
                 if path not in self._plugins:
-                    with suppress(grpc.RpcError):       # it was there before its server: again
+                    # the socket appeared before its server listens: retried
+                    with suppress(grpc.RpcError):
                         self._plugins[path] = made, Plugin(path, self._changed)
                         self.registrations += 1
                         self._changed()

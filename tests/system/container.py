@@ -73,7 +73,7 @@ class Container:
             ],
             stdin=subprocess.DEVNULL, stdout=self._console, stderr=subprocess.STDOUT,
             start_new_session=True)
-        self._pid = 0                   # of the container's PID 1, as seen from here
+        self._pid = 0                   # the container's PID 1 by its pid on this machine
         try:
             self._await_boot()
         except BaseException:

@@ -53,5 +53,5 @@ def test_readme_commands_build_and_install_on_an_empty_debian(tree: Path, tmp_pa
     said = done.stdout.decode(errors="replace")
     assert done.returncode == 0, said[-4000:]
     assert "multi-user.target.wants/nvshared.service" in said   # the service is enabled,
-    assert "ok       library " in said                          # and the doctor has looked
+    assert "ok       library " in said                          # the doctor has run
     assert said.splitlines()[-1].startswith("nvsharectl ")

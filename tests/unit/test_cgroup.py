@@ -139,7 +139,7 @@ def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgrou
         inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "ROOT", inside.host)
     inside.mounts({"/../../../..": inside.host})
-    assert chain("0::/kubepods\n") == ()       # not the host's control group of that name
+    assert chain("0::/kubepods\n") == ()       # not the host's group of that name
     assert cgroup.has_hidden_ancestors("0::/\n")
     inside.mounts({"/../../../..": inside.host, "/": inside.own})
     assert chain("0::/\n")[0].folder == inside.own

@@ -17,7 +17,7 @@ from nvshared.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
 H200 = 150_109_880_320                  # bytes
-H100 = 81_559 * MIB                     # of 80 GB
+H100 = 81_559 * MIB                     # bytes of an H100 of 80 GB
 DOCUMENTS = sorted(
     path for path in [
         *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md",

@@ -377,7 +377,7 @@ def test_messages_about_wrong_pod_annotations_are_bounded_in_number_and_length(t
     marked: list[str] = []
     ended = threading.Event()
 
-    def mark(_: Pod, why: str) -> None:     # which the API server has refused
+    def mark(_: Pod, why: str) -> None:     # called when the API server has refused the event
         marked.append(why)
         ended.set()
 
@@ -447,7 +447,7 @@ def test_claim_prepared_before_the_start_of_nvshare_kubelet_overrides_no_stricte
     prepared = Prepared(tmp_path)
     prepared.change("early", claim("early"))
     node = pods.Pods("", tmp_path, "node", prepared, StaticPods(tmp_path, tmp_path), (), None)
-    node.nvshared_is_back()         # as at each start of nvshared
+    node.nvshared_is_back()         # called at each start of nvshared
     node.claim(claim("late"))
     assert daemon.sent.get(timeout=60) == ("pod:late", {"memory-limit": 12 * GIB}, "claim")
     watched.get(timeout=60)(

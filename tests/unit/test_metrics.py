@@ -177,7 +177,7 @@ def test_metrics_omit_tenants_without_programs_beyond_a_maximum_the_oldest_first
     monkeypatch.setattr(gpu_module, "GONE_KNOWN", 2)
     made = manager(time)
     gpu = made.gpus[0]
-    stays = a_client(made)              # of user 1000, which stays although it is the oldest
+    stays = a_client(made)              # user 1000 still has this client
     for uid in (1000, 1001, 1002, 1003):
         gpu.leave(joined(gpu, made.next_id(), process=peer(uid=uid)))
     names = [str(stays.peer.tenant), *(str(peer(uid=uid).tenant) for uid in (1002, 1003))]

@@ -76,7 +76,7 @@ def test_preload_list_behind_symbolic_links_is_found_within_the_given_root_direc
     (tmp_path / "etc").mkdir()
     (tmp_path / "shared").mkdir()
     path = tmp_path / "etc" / "ld.so.preload"
-    path.symlink_to("/shared/list")    # not the /shared of the machine that we run on
+    path.symlink_to("/shared/list")    # a path within tmp_path, not on this machine
     switch.change(Tree(tmp_path), lambda data: with_library(data, OURS))
     assert path.is_symlink()
     assert (tmp_path / "shared" / "list").read_text() == f"{OURS}\n"

@@ -15,7 +15,7 @@ from nvshared import library
 STATE = """
 import sys, threading
 import importlib.util
-importlib.util.find_spec("torch")       # as in `import torch`
+importlib.util.find_spec("torch")       # as `import torch` does
 print("nvshare_caches" in sys.modules, len(threading.enumerate()), {folder!r} in sys.path)
 print(getattr(sys.modules.get("sitecustomize"), "__file__", None))
 """

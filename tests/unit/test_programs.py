@@ -51,7 +51,8 @@ def test_command_line_is_shown_only_to_the_owner_and_names_the_notebook(
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), NAME, TENANT) == (short if session else whole)
-    assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME    # of another namespace
+    # 0: a process of another pid namespace
+    assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME
     if os.geteuid() == 0:
         assert command(2, process, 1000, NAME, TENANT) == NAME
     owner = os.geteuid()

@@ -57,7 +57,7 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
     assert again.terms == before
     assert again.terms.in_force == Terms(1 << 30, 7, True, 20)
     assert second.joins(gpu=1).terms == ClientTerms()     # the terms were set on one card
-    assert second.joins(pid=1).terms == ClientTerms()     # and for one program
+    assert second.joins(pid=1).terms == ClientTerms()     # the terms are of one program
     second.manager.set_terms(again.id, "suspended", False, by_owner=True)
     time.pass_by(SECOND)
     assert not Daemon(tmp_path, time).joins().terms.in_force.suspended

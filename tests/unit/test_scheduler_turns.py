@@ -83,7 +83,7 @@ def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     assert stops(talk.idle(1)) == [1]
     actions = talk.obey(talk.stopped(1, wants=False))
     assert TurnEnded(1, TurnEnd.IDLE, SECOND) in actions
-    assert paced(actions)[:1] == [(2, False)]   # not paced, as no other client waits
+    assert paced(actions)[:1] == [(2, False)]   # no other client waits, so client 2 is not paced
     assert talk.view(1).state is ClientState.IDLE
 
 

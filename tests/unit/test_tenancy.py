@@ -248,7 +248,7 @@ def test_compute_requests_over_100_percent_are_refused_naming_all_requests(daemo
     assert str(raised.value) == (
         "the compute-request of user:bob cannot be 30 %; others have, of 100 % in all: "
         "job:7 20 %, pod:lab/train 40 %, user:alice 20 %")
-    assert daemon.manager.tenancy.terms("user:bob").compute_request == 20      # as before
+    assert daemon.manager.tenancy.terms("user:bob").compute_request == 20      # unchanged
     client.gpu.leave(client)
     daemon.set("user:alice", compute_request=10)
     daemon.set("user:bob", compute_request=30)
