@@ -14,13 +14,13 @@ from nvshared.scheduler.events import PinReason
 class ClientState(StrEnum):
     """A client's state, for people to read."""
 
-    IDLE = "idle"
-    WAITING = "waiting"
-    CROWDED = "crowded"                 # waiting, and too large even for the card alone
+    IDLE = "idle"                       # the gate is closed, and no thread waits at the gate
+    WAITING = "waiting"                 # in the queue
     LIMITED = "limited"                 # waiting for the next window of its compute limit
-    LOADING = "loading"
-    RUNNING = "running"
-    DRAINING = "draining"
+    LOADING = "loading"                 # chosen; RUN follows when all its memory is resident
+    RUNNING = "running"                 # RUN was sent, STOP was not
+    DRAINING = "draining"               # STOP was sent, STOPPED has not arrived
+    CROWDED = "crowded"                 # waiting, and too large even for the card alone
     EVICTING = "evicting"               # not running, and its memory is being evicted
     SUSPENDED = "suspended"             # until resumed
 

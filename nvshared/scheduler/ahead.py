@@ -37,7 +37,7 @@ def interrupt(card: Card) -> None:
                     continues = rests and not _copies_out(card)
                 case Goal.PREFETCH, _:
                     wanted = move.direction is Direction.IN and client.phase is not Phase.IDLE
-                    free = card.settings.prefetch and not card.groups.size("holding")
+                    free = card.settings.prefetch and not card.groups["holding"]
                     continues = wanted or (rests and free)
                 case _:
                     continue
@@ -56,13 +56,13 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
         while _load_ahead(card, head, head.room_deficit, others, goal):
             pass                        # ordered evictions may leave host memory for more evictions
     if _calm(card):
-        if card.settings.prefetch and not card.groups.size("holding"):
+        if card.settings.prefetch and not card.groups["holding"]:
             _prefetch(card)
         if writeback_pays(card) and not _copies_out(card):
             _write_back(card)
     if card.settings.writeback and _quiet(card) and not _copies_out(card):
         _copy_borrowed(card)
-    if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
+    if card.settings.writeback and not _fit_together(card) and not card.groups["lacking"]:
         _preallocate(card, head)
 
 
@@ -82,13 +82,13 @@ def _most_swapped(card: Card) -> tuple[int, int]:
 
 
 def _calm(card: Card) -> bool:
-    return _quiet(card) and not card.groups.size("queued")
+    return _quiet(card) and not card.groups["queued"]
 
 
 def _quiet(card: Card) -> bool:
     """Whether no client loads, drains or lacks memory, or waits for a reply to COMMIT."""
     busy = ("lacking", "requesting", Phase.LOADING, Phase.DRAINING)
-    return not any(card.groups.size(name) for name in busy) and card.free >= 0
+    return not any(card.groups[name] for name in busy) and card.free >= 0
 
 
 def _fit_together(card: Card) -> bool:
@@ -97,7 +97,7 @@ def _fit_together(card: Card) -> bool:
 
 def _copying(card: Card) -> frozenset[Direction]:
     """The directions in which running clients load the bus, while no client waits for a move."""
-    if card.groups.size("lacking") or card.groups.size(Phase.DRAINING):
+    if card.groups["lacking"] or card.groups[Phase.DRAINING]:
         return frozenset()
     return frozenset().union(*(c.its_turn.copying for c in card.groups[Phase.RUNNING]))
 
@@ -190,7 +190,9 @@ def _next_lacks(card: Card) -> int:
 def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
     short, (_, following) = _next_lacks(card), _most_swapped(card)
-    if short <= card.groups.sums.written_back or _writes_back(card):
+    done = sum([min(c.written_back, c.staying) for c in card.groups[Phase.IDLE]
+                if c.written_back and not c.terms.suspended])
+    if short <= done or _writes_back(card):
         return
     idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != following]
     for client in latest_first(idle, card.now):
@@ -252,7 +254,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
         made = client.preallocated <= client.memory.host + step // 2    # PREALLOCATE is nearly done
-        # A domain that lacks host memory takes unused host memory back from its clients.
+        # Clients under a limit of host memory that is exceeded give unused host memory back.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
             spare = max(0, client.host_charged - (client.memory.allocated - client.staying))

@@ -77,7 +77,7 @@ class Account(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures of one client, or their sums over all clients; bytes unless noted."""
+    """Figures of one client, or their sums over all clients; bytes."""
 
     charged: int = 0
     host_charged: int = 0
@@ -87,13 +87,9 @@ class Figures(NamedTuple):
     pinned_shown: int = 0
     beyond: int = 0
     unshown: int = 0                    # promised, not shown by NVML or kernel; 0: no account
-    holders_unpinned_need: int = 0
-    queued_room_deficit: int = 0
-    cost: int = 0                       # us; 0 outside the group "measured"
     need: int = 0
     filled: int = 0
     out_of_reach: int = 0
-    written_back: int = 0
     disk: int = 0
     swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
     unpinned_commit: int = 0            # read for each client; the sum over clients is not used
@@ -121,12 +117,8 @@ def counted(client: ScheduledClient) -> Counted:
         charged=client.charged, host_charged=client.host_counted, committed=committed,
         used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
         unshown=unshown if client.account else 0,
-        holders_unpinned_need=client.unpinned_need if client.holds else 0,
-        queued_room_deficit=client.room_deficit if client.queued else 0,
-        cost=client.cost or 0 if "measured" in groups else 0,
         need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
-        written_back=min(client.written_back, client.staying) if client.is_idle else 0,
         disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
         unpinned_commit=unpinned)
     unused = committed - figures.used
@@ -189,11 +181,6 @@ class Groups:
         """The members of a group, in the order in which the clients joined the card."""
         self.settle()
         return [self._clients[id] for id in sorted(self._members[name])]
-
-    def size(self, name: str) -> int:
-        """The number of members of a group."""
-        self.settle()
-        return len(self._members[name])
 
     @property
     def sums(self) -> Figures:
@@ -276,7 +263,7 @@ class Card:
     common_run: Run | None = None   # the last RUN, before changes for single clients
     watched: bool = False               # holders report idleness though no client waits; ahead.py
     publishing: set[int] = field(default_factory=set)  # ids of clients sent PUBLISH; see turns.py
-    watching: dict[int, set[int]] = field(default_factory=dict)  # watched ids, by id of the watcher
+    watchers: list[int] = field(default_factory=list)   # ids of clients sent WATCH of `publishing`
     busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py
     busy_since: int = 0                 # when `busy_members` changed last
     patience: dict[Direction, BusPatience] = field(
@@ -454,7 +441,7 @@ class Card:
     def stop(self, client: ScheduledClient, why: TurnEnd) -> None:
         """Orders a running client to drain (STOP)."""
         turn = client.its_turn
-        turn.ending, turn.stop_sent, turn.reported = why, self.now, False
+        turn.ending, turn.reported = why, False
         client.enter(Phase.DRAINING, self.now)
         self.send(actions.Stop(client.id))
 

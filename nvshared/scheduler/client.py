@@ -2,7 +2,7 @@
 """The state of one client: its figures, its turn, its orders under way."""
 
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
@@ -42,15 +42,8 @@ PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # us per byte of a hand-over; se
 PAUSE = Average(0, SECOND)              # us that a client stays idle between two turns: ahead.py
 
 
-class Phase(StrEnum):
-    """The phase of a client: it wants no turn, waits for a turn, or has one."""
-
-    IDLE = "idle"                       # the gate is closed, and no thread waits at the gate
-    WAITING = "waiting"                 # in the queue
-    LIMITED = "limited"                 # wants a turn, but is at a compute limit
-    LOADING = "loading"                 # chosen; RUN follows when all its memory is resident
-    RUNNING = "running"                 # RUN was sent, STOP was not
-    DRAINING = "draining"               # STOP was sent, STOPPED has not arrived
+# A client's phase is one of the states IDLE to DRAINING; the other states follow from figures.
+Phase = ClientState
 
 
 class Direction(Enum):
@@ -108,7 +101,6 @@ class Turn:
     """A turn of a client, from its choice to the end of the drain."""
 
     serial: int                         # increases with each turn on the card
-    chosen: int                         # when the client was chosen
     # The client overtook the blocked head of the queue: serials of the turns that were under way
     # then. This turn ends with the first of them that ends.
     ends_with: frozenset[int] = frozenset()
@@ -121,7 +113,6 @@ class Turn:
     bytes_missing: int | None = None    # to load when chosen as Card.head; None: not the head
     swapped: int = 0                    # swapped bytes of the client when it was chosen
     ending: TurnEnd | None = None       # why STOP was sent
-    stop_sent: int = 0
     preempted: bool = False             # may end before its quantum is over
     stop_after: int = 0                 # earliest next STOP, after a drain that did not end
     reported: bool = False              # the client was reported as stuck in this drain
@@ -134,7 +125,6 @@ class Turn:
         return max(self.started or 0, self.renewed)
 
 
-QUEUING = (Standing.FREE, Standing.CLAIMS)
 WRITEBACK_AFTER = SECOND // 2
 
 
@@ -457,7 +447,7 @@ class ScheduledClient(Counting):
     def queued(self) -> bool:
         """Whether the client waits, is not suspended, and its standing in its gang allows turns."""
         return (self.phase is Phase.WAITING and not self.terms.suspended
-                and self.membership.standing in QUEUING)
+                and self.membership.standing in (Standing.FREE, Standing.CLAIMS))
 
     @property
     def is_idle(self) -> bool:
@@ -522,4 +512,4 @@ class ScheduledClient(Counting):
             return ClientState.EVICTING
         if not self.holds and self.terms.suspended:
             return ClientState.SUSPENDED
-        return ClientState(self.phase)
+        return self.phase

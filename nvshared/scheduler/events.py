@@ -305,11 +305,6 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetChanged:
-    """The size of a budget of all cards (domains.py), or a card's part, has changed."""
-
-
-@dataclass(frozen=True, slots=True)
 class SettingsChanged:
     """`settings` replace all earlier settings, and the capacity."""
 
@@ -366,7 +361,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The scheduler's deadline has passed."""
+    """The scheduler's deadline has passed, or a budget of all cards (domains.py) has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +371,6 @@ class GPULost:
 
 ClientEvent = Joined | Left | Record | TermsChanged
 Event = (
-    ClientEvent | CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted
-    | Awaited | Seen | Ganged | Tick | GPULost
+    ClientEvent | CapacityChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
+    | Ganged | Tick | GPULost
 )

@@ -235,7 +235,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
 
 def _add_slack(card: Card, lacking: list[ScheduledClient]) -> None:
     """Gives running clients room to grow, out of room that no client needs."""
-    spare = card.free - sum(c.room_deficit for c in lacking) - card.groups.sums.queued_room_deficit
+    spare = card.free - sum(c.room_deficit for c in [*lacking, *card.groups["queued"]])
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return
@@ -249,7 +249,7 @@ def _add_slack(card: Card, lacking: list[ScheduledClient]) -> None:
 
 def _take_kept_host(card: Card, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
-    if host_short <= 0 or card.groups.size("evicting"):
+    if host_short <= 0 or card.groups["evicting"]:
         return                          # the evictions under way may free enough
     keepers = [c for c in card.everyone
                if c.host_charged > 0 and _has_answered_all(c) and c.id not in evictions.amounts]
@@ -401,7 +401,7 @@ def return_loans(card: Card) -> None:
             continue
         home = min(client.memory.dirty, excess, card.free)
         if (home >= card.settings.block and not client.moves and not client.terms.suspended
-                and not card.groups.size("lacking") and card.due(client.failures.load.until)):
+                and not card.groups["lacking"] and card.due(client.failures.load.until)):
             card.load(client, client.ordered + home, client.host_charged)
         # Return `step` bytes more: a slowly growing client of the lender must not wait each time.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
@@ -412,10 +412,10 @@ def return_loans(card: Card) -> None:
 def store_blocks(card: Card, short: int) -> None:
     """Sends STORE orders. `short`: bytes of host memory that evictions wait for."""
     block = card.settings.block
-    if not (card.disk.budget.size or card.groups.size("storing")):
+    if not (card.disk.budget.size or card.groups["storing"]):
         return
     short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs free unused bytes
-    moves = card.free >= block or card.groups.size("evicting")
+    moves = card.free >= block or card.groups["evicting"]
     chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
     for client, size in _storing(card, short, [*victims(card, "storable"), *chosen]):

@@ -347,7 +347,7 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     """A commit of the client, `most` at most, with which card, host and disk hold the memory of all
     clients, whichever client runs: the largest, or a lower one if the turns of more than EXACT_RUNS
     clients could lower it."""
-    if not card.disk.budget.size or not card.groups.size("disk_limited"):
+    if not card.disk.budget.size or not card.groups["disk_limited"]:
         return most
     others = {id: one.committed for id, one in card.clients.items() if one is not client}
     beside = card.settings.capacity + _host_less_margin(card) - sum(others.values())

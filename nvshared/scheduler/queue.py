@@ -17,7 +17,6 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
-GONE_KNOWN = 1000                       # most tenants without clients that a node keeps: owed time
 LEVELS = range(3)                       # levels of a path at which nodes have children
 
 
@@ -119,7 +118,7 @@ def bill_holders(card: Card) -> None:
     card.expecting = []
     for client in card.groups["holding"]:
         turn = client.its_turn
-        until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
+        until = client.since if client.phase is Phase.DRAINING else card.now
         lasted = 0 if turn.started is None else (until - turn.counted) * DEFAULT_WEIGHT
         for node in client.path[1:3]:
             node.bill(card.now)
@@ -153,8 +152,8 @@ def forget(card: Card, path: Path, names: Iterable[str]) -> None:
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]
         present = _present(card, node, level) if gone else 0
-        for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
-            if number < 0 or node.children[name].virtual <= present:
+        for name in gone:
+            if node.children[name].virtual <= present:
                 child = node.children.pop(name)
                 for one in (child, *child.children.values()):
                     tenants.requesting.pop(one, None)

@@ -109,8 +109,8 @@ class Scheduler:
 
     def unanswered(self, client: int, number: int) -> MoveOrder | None:
         """The order of this number, if the client has not answered it."""
-        moving = self._card.groups["moving"]
-        orders = (move.order for one in moving if one.id == client for move in one.moves)
+        found = self._card.clients.get(client)
+        orders = [] if found is None else [move.order for move in found.moves]
         return next((order for order in orders if order.number == number), None)
 
     def rests(self, client: int) -> bool:
@@ -151,8 +151,10 @@ def _record(card: Card, event: events.Event) -> None:
                 queue.leave(client)
                 card.tenants.weigh(card.now, *client.path[1:3])
                 queue.forget(card, client.path, client.tenants)
-        case events.CapacityChanged() | events.SettingsChanged():
-            _change_settings(card, event)
+        case events.SettingsChanged():
+            card.settings, card.shortfall = event.settings, 0
+        case events.CapacityChanged():
+            card.settings, card.shortfall = replace(card.settings, capacity=event.bytes), 0
         case events.GPULost():
             _lose(card)
         case events.TermsChanged():
@@ -170,7 +172,7 @@ def _record(card: Card, event: events.Event) -> None:
                 client.its_turn.preempted = True
         case events.Seen():
             promises.judge_claims(card, event)
-        case events.Tick() | events.BudgetChanged():
+        case events.Tick():
             return
         case _:
             client = card.clients.get(event.client)
@@ -184,12 +186,6 @@ def _record(card: Card, event: events.Event) -> None:
                 _handle_record(card, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
                     card.send(Pinned(client.id, client.memory.pin_reason))
-
-
-def _change_settings(card: Card, event: events.CapacityChanged | events.SettingsChanged) -> None:
-    card.settings = event.settings if isinstance(event, events.SettingsChanged) else replace(
-        card.settings, capacity=event.bytes)
-    card.shortfall = 0
 
 
 def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
@@ -217,7 +213,7 @@ def _join(card: Card, event: events.Joined) -> None:
         queue.set_compute_limit(card, tenant)
     queue.set_terms(card, client, client.own)
     if event.running:                   # an earlier daemon has opened its gate
-        client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
+        client.turn = Turn(next(card.serials), started=card.now)
         client.history.taken_over = 1
         card.count(client, turns=1)
         client.enter(Phase.RUNNING, card.now)

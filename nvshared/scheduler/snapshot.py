@@ -93,7 +93,7 @@ def take(card: Card) -> Snapshot:
         host_budget=card.host.takeable, disk_budget=card.disk.takeable,
         disk_used=card.groups.sums.disk,
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
-        queue_length=card.groups.size(Phase.LOADING) + card.groups.size("queued"),
+        queue_length=len(card.groups[Phase.LOADING]) + len(card.groups["queued"]),
         clients=_Views(card), counters=replace(card.counters), forecast=partial(_forecast, card),
         tq=turns.tq_in_force(card))
 
@@ -158,7 +158,8 @@ def _forecast(card: Card) -> dict[int, Wait]:
 def _usual_turn(card: Card, client: ScheduledClient) -> int:
     """The mean length of the client's turns; at most a quantum, as others wait."""
     before = client.history.turns - client.open
-    held = client.time_held(card.now) - (_turn_lasted(card, client) if client.open else 0)
+    lasted = card.now - client.its_turn.counted if client.open else 0
+    held = client.time_held(card.now) - lasted
     most = turns.tq_in_force(card)
     return min(held // before, most) if before > 0 else most
 
@@ -167,9 +168,5 @@ def _turn_left(card: Card, client: ScheduledClient) -> int:
     """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer."""
     if client.phase is Phase.LOADING:
         return card.load_time(client, client.missing_bytes) + _usual_turn(card, client)
-    lasted, usual = _turn_lasted(card, client), _usual_turn(card, client)
+    lasted, usual = card.now - client.its_turn.counted, _usual_turn(card, client)
     return max(0, (usual if lasted < usual else turns.tq_in_force(card)) - lasted)
-
-
-def _turn_lasted(card: Card, client: ScheduledClient) -> int:
-    return card.now - client.its_turn.counted

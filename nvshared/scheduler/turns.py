@@ -94,7 +94,7 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
         return
     client.invited = False
     if turn.ending is not None and turn.parked is None:
-        latency = card.now - turn.stop_sent - answer.microseconds   # less the drain
+        latency = card.now - client.since - answer.microseconds   # less the drain
         card.latency = card.latency.after(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
     client.failures.drains, client.failures.spare_host_unusable = 0, False
     card.end_turn(client, turn.ending or TurnEnd.IDLE)
@@ -159,8 +159,7 @@ def ganged(card: Card, event: events.Ganged) -> None:
 def report_stuck(card: Card) -> None:
     """Reports clients that have not answered an order for too long. The order stays in force."""
     owing: list[tuple[ScheduledClient, Turn | Move, int]] = [
-        (c, c.its_turn, c.its_turn.stop_sent) for c in card.groups[Phase.DRAINING]
-        if c.its_turn.parked is None]
+        (c, c.its_turn, c.since) for c in card.groups[Phase.DRAINING] if c.its_turn.parked is None]
     # Orders behind a STOP wait for the same drain, so they are not reported as well.
     owing += [(c, c.moves[0], c.moves[0].since) for c in card.groups["moving"]
               if c.phase is not Phase.DRAINING]
@@ -214,8 +213,8 @@ def _settle(card: Card) -> Admission:
 def _admit_all(card: Card) -> Admission:
     """Repeats admission while it chooses clients, as each choice may change the queue's head."""
     while True:
-        before, found = card.groups.size("holding"), _admit(card)
-        if found[0] is None or card.groups.size("holding") == before:
+        before, found = len(card.groups["holding"]), _admit(card)
+        if found[0] is None or len(card.groups["holding"]) == before:
             return found
 
 
@@ -238,7 +237,7 @@ def _crowded(card: Card) -> bool:
 
 def _choose(card: Card, client: ScheduledClient, ends_with: frozenset[int] = frozenset()) -> None:
     client.turn = Turn(
-        next(card.serials), chosen=card.now, ends_with=ends_with, swapped=client.swapped,
+        next(card.serials), ends_with=ends_with, swapped=client.swapped,
         bytes_missing=client.missing_bytes if client.id == card.head else None)
     client.enter(Phase.LOADING, card.now)
     queue.choose(card, client)
@@ -261,9 +260,9 @@ def _put_back_stalled(card: Card) -> None:
     if not stalled or not any(c.not_before <= card.now for c in card.groups.queue()):
         return
     for client in stalled:
-        under_way = client.moves or card.groups.size("evicting")
+        under_way = client.moves or card.groups["evicting"]
         patience = card.settings.stuck_after if under_way else STALLED
-        if card.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
+        if card.due(max(client.since, client.progress, card.last_evicted) + patience):
             client.queue_number = next(card.queue_numbers)
             queue.cancel_turn(card, client)
             client.not_before = card.now + NOT_CHOSEN_FOR
@@ -297,11 +296,11 @@ def _admit(card: Card) -> Admission:
     for client in card.groups["queued_permanent"]:
         if not client.unresponsive:
             _choose(card, client)   # cannot drain: it runs beside any holders
-    number = card.groups.size("holding") - card.groups.size("permanent")
+    number = len(card.groups["holding"]) - len(card.groups["permanent"])
     number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
     alone = card.room_if_alone
-    draining = sum(c.unpinned_need for c in card.groups[Phase.DRAINING] if c.unresponsive)
-    room_left = alone - (card.groups.sums.holders_unpinned_need - draining)
+    room_left = alone - sum(c.unpinned_need for c in card.groups["holding"]
+                            if c.phase is not Phase.DRAINING or not c.unresponsive)
     least = min([c.unpinned_need for c in card.groups["queued"]], default=0)
     tq = _tq_now(card, None)
     tight = card.tight
@@ -437,7 +436,7 @@ def _start(card: Card) -> bool:
         turn, before = client.its_turn, client.cost
         if not client.whole or client.standing not in MAY_START:
             continue
-        turn.started, took, client.cost = card.now, card.now - turn.chosen, None
+        turn.started, took, client.cost = card.now, card.now - client.since, None
         if turn.bytes_missing is not None:
             if turn.bytes_missing >= MEASURABLE:
                 pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
@@ -529,7 +528,7 @@ def _busy_reports_matter(card: Card) -> bool:
     """Whether holders are to report BUSY. A client that runs alone reports none."""
     if card.busy_members:
         return True
-    several = 1 < card.groups.size(Phase.RUNNING) <= REPORT_MOST
+    several = 1 < len(card.groups[Phase.RUNNING]) <= REPORT_MOST
     return several and not card.contended and _busy_turns_allowed(card)
 
 
@@ -569,7 +568,7 @@ def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None
 def _busy_turns_allowed(card: Card) -> bool:
     """Whether the anti-thrash mode allows busy turns, and all holders can be stopped."""
     mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
-    return mode and not card.groups.size("permanent")
+    return mode and not card.groups["permanent"]
 
 
 def _suit_busy_turns(members: list[ScheduledClient]) -> bool:
@@ -583,8 +582,8 @@ def _suit_busy_turns(members: list[ScheduledClient]) -> bool:
 
 def _begin_busy_turns(card: Card) -> bool:
     members = card.groups[Phase.RUNNING]
-    if len(members) < max(2, card.groups.size("holding")) or not _busy_turns_allowed(card) or any(
-        card.groups.size(name) for name in ("queued", "lacking", Phase.LIMITED)
+    if len(members) < max(2, len(card.groups["holding"])) or not _busy_turns_allowed(card) or any(
+        card.groups[name] for name in ("queued", "lacking", Phase.LIMITED)
     ):
         return False
     since = card.busy_since + BUSY_PROOF
@@ -607,9 +606,8 @@ def _has_gap(card: Card, client: ScheduledClient) -> bool:
             return card.due(client.since + RETURNS_WITHIN)
         case Phase.DRAINING:
             # A turn that began before busy turns ran beside other clients: it may drain slowly.
-            turn = client.its_turn
-            return (turn.started or 0) >= card.busy_since and card.due(
-                turn.stop_sent + BUSY_DRAIN_MOST)
+            began_in_them = (client.its_turn.started or 0) >= card.busy_since
+            return began_in_them and card.due(client.since + BUSY_DRAIN_MOST)
         case Phase.RUNNING:
             return client.its_turn.idle or client.its_turn.stop_after > card.now
     return False
@@ -617,18 +615,18 @@ def _has_gap(card: Card, client: ScheduledClient) -> bool:
 
 def pace_background(card: Card) -> None:
     """Sends PUBLISH and WATCH, with which background clients see urgent clients' work in flight."""
-    if not card.watching and not card.groups.size("background"):
-        return
     background = [client.id for client in card.groups["background"]]
+    if not card.watchers and not background:
+        return
     urgent = card.groups["urgent"] if background else []
     urgent.sort(key=lambda client: not client.holds)
     publishing = {client.id for client in urgent[:WATCHED_MOST]}
     for id in sorted(publishing - card.publishing):
         card.send(Publish(id, True))
-    watching = dict.fromkeys(background, publishing)
-    former = {id: set[int]() for id in card.watching if id not in watching and id in card.clients}
-    for id, after in (watching | former).items():
-        before = card.watching.get(id, set())
+    former = [id for id in card.watchers if id not in background and id in card.clients]
+    for id in background + former:
+        before = card.publishing if id in card.watchers else set()
+        after = publishing if id in background else set()
         for watched in sorted(before - after):
             card.send(Watch(id, watched, False))
         for watched in sorted(after - before):
@@ -636,15 +634,15 @@ def pace_background(card: Card) -> None:
     for id in sorted(card.publishing - publishing):
         if id in card.clients:
             card.send(Publish(id, False))
-    card.publishing = publishing
-    card.watching = watching
+    card.publishing, card.watchers = publishing, background
 
 
 def _tq_now(card: Card, head: ScheduledClient | None) -> int:
     """The quantum now, in microseconds, while `head` is blocked."""
     if (tq := _fixed_tq(card)) is not None:
         return tq
-    total, known = card.groups.sums.cost, card.groups.size("measured")
+    measured = card.groups["measured"]
+    total, known = sum(client.cost or 0 for client in measured), len(measured)
     if head is not None:
         if head.cost is not None:
             total, known = total - head.cost, known - 1

@@ -72,7 +72,7 @@ class Budget:
     def _report(self, gpus: Iterable[GPU]) -> None:
         for gpu in gpus:
             self._reported[gpu] = self._promisable(gpu)
-            gpu.tell(events.BudgetChanged())
+            gpu.tell(events.Tick())
 
 
 class Lending:

@@ -8,7 +8,7 @@ import pytest
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.quantity import Amount
-from nvshared.scheduler.events import BudgetChanged, CommitAsked, Event, Memory, MemoryChanged
+from nvshared.scheduler.events import CommitAsked, Event, Memory, MemoryChanged, Tick
 from nvshared.settings.config import Config
 from nvshared.settings.defaults import Defaults, derive
 from nvshared.sharing.manager import Manager, SafeBudget
@@ -125,7 +125,7 @@ def test_default_host_budget_does_not_replace_a_configured_size(
     sizes: list[int] = []
 
     def note(_: int, event: Event) -> None:
-        if isinstance(event, BudgetChanged):
+        if isinstance(event, Tick):
             sizes.append(site.manager.budget.shared.size)
 
     site.manager.gpus[0].happened.connect(note)

@@ -10,7 +10,6 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Store
 from nvshared.scheduler.domains import SharedBudget
 from nvshared.scheduler.events import (
-    BudgetChanged,
     Joined,
     Left,
     Memory,
@@ -235,13 +234,13 @@ def test_failed_disk_ends_stores_and_its_space_is_not_promised_in_commits() -> N
     store(talk, 1, 5)
     budget = talk.scheduler._card.disk.budget
     budget.size = 0
-    assert stores(talk.tell(BudgetChanged())) == [(1, 5)]
+    assert stores(talk.tell(Tick())) == [(1, 5)]
     store(talk, 1)
     talk.join(2)
     assert limits(talk.ask(2, 1, 79), 2)[-1].commit >= 79 * GIB
     assert talk.scheduler.disk_promisable <= 0
     budget.size = 100 * GIB
-    assert stores(talk.tell(BudgetChanged())) == [(1, 20.1)]
+    assert stores(talk.tell(Tick())) == [(1, 20.1)]
 
 
 def test_stored_bytes_that_a_client_reports_beyond_its_store_order_use_no_disk_budget() -> None:
