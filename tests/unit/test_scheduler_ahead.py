@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative moves: writeback, preallocation, prefetch, and what cancels them."""
 
-import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -103,17 +102,6 @@ def test_writeback_of_an_idle_client_begins_half_a_second_after_the_stop() -> No
     assert order.host >= 20 * GIB
     assert not writebacks(talk.written_back(order))
     assert not writebacks(talk.wait(100))
-
-
-def test_hand_over_after_a_completed_writeback_needs_only_an_evict() -> None:
-    talk = talking()
-    at_rest(talk)
-    (order,) = writebacks(talk.wait(1))
-    talk.written_back(order)
-    said = talk.want(A)
-    assert evicts(said) == [(B, 40)]
-    assert not yields(said)
-    assert A in talk.granted or runs(talk.obey(said)) == [A]
 
 
 def test_writeback_is_cancelled_when_the_client_wants_the_card() -> None:
@@ -479,17 +467,6 @@ def test_evict_chooses_the_client_idle_for_longer_than_its_usual_pauses() -> Non
     assert missing(talk, B) == 0
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_evict_chooses_the_least_frequently_used_client_when_pauses_are_random(seed: int) -> None:
-    talk, chance = programs((45, 45, 45)), random.Random(seed)
-    came = {A: 0.0, B: 0.0, C: 0.0}
-    for _ in range(200):
-        talk.wait(chance.expovariate(1))
-        client = chance.choices((A, B, C), (10, 10, 1))[0]
-        came[client] += ask(talk, client)
-    assert came[A] + came[B] < 6 * came[C]
-
-
 def three(bus_sharing: bool = True) -> Talk:
     """Client 1 runs; 2 is next and not loaded; idle client 3 has the rest of the card."""
     talk = Talk(75, step=5, mode=AntiThrash.ON, stuck_after=1000, bus_sharing=bus_sharing)
@@ -566,21 +543,6 @@ def test_evict_that_a_hook_ends_by_an_unordered_yield_counts_as_failed(
         assert 3 not in dict(evicts(talk.evicted(order, yielded=True)))
     if copies:
         assert {client for client, _ in evicts(talk.copying(1))} == {3}
-
-
-def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holder() -> None:
-    talk = three()
-    under_way = talk.want(2)
-    talk.copying(1, inward=True, outward=True)
-    evictions = [order for order in under_way if isinstance(order, Evict)]
-    for order in evictions:
-        talk.evicted(order, yielded=True)
-    # Client 1 is idle and stops: withheld moves are ordered at once.
-    actions = talk.idle(1)
-    assert stops(actions) == [1]
-    assert evicts(actions)
-    assert yields(actions) == []
-    assert yields(talk.copying(1, inward=True, outward=True)) == []
 
 
 def test_load_for_the_queue_head_continues_despite_copies_in_the_last_part_of_a_turn() -> None:

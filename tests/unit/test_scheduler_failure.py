@@ -226,17 +226,6 @@ def test_unexpected_reply_or_message_of_a_disconnected_client_causes_no_order() 
     assert talk.scheduler.snapshot().clients == {}
 
 
-def test_evict_of_a_stopped_client_waits_until_the_client_has_drained() -> None:
-    talk = Talk()
-    talk.run(1, 100)
-    talk.join(2, 50)
-    talk.want(2)
-    assert stops(talk.wait(TQ)) == [1]
-    assert evicts(talk.wait(5)) == []
-    assert evicts(talk.stopped(1)) == [(1, 50)]
-    assert not [a for a in talk.said if isinstance(a, Run) and a.client == 2]
-
-
 @pytest.mark.parametrize("said", ["", "no_memory", "driver_error"])
 def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
     talk = Talk()

@@ -75,10 +75,8 @@ def watch(world: Watched, rounds: int) -> Seen:
 
 @pytest.mark.parametrize(("sizes", "mode"), [
     ([80, 80], AntiThrash.AUTO),        # 60 GiB are swapped at each hand-over
-    ([80, 80], AntiThrash.ON),
     ([90, 30], AntiThrash.AUTO),
     ([60, 60, 60], AntiThrash.ON),
-    ([70, 50, 40, 30], AntiThrash.ON),
 ])
 def test_automatic_quantum_makes_hand_overs_take_a_twentieth_of_the_time(
         sizes: list[int], mode: AntiThrash) -> None:
@@ -95,7 +93,7 @@ def test_automatic_quantum_makes_hand_overs_take_a_twentieth_of_the_time(
 def test_automatic_quantum_is_about_the_load_time_of_the_next_client() -> None:
     world = Watched(SETTINGS, [45, 45, 45])
     world.learn()
-    seen = watch(world, 10)
+    seen = watch(world, 4)
     assert seen.lost < 0.0525
     ahead = 45 * GIB / world.bus
     assert max(seen.quanta) < 1.2 * ahead
@@ -270,14 +268,6 @@ def test_idle_time_that_ends_a_turn_halves_only_after_long_pauses_of_the_program
     hand_over(0.1)                      # the evicted client was stopped too early
     hand_over(3)
     assert sent[-1] == turns.IDLE_MOST
-
-
-def test_pacing_and_the_idle_time_that_ends_a_turn_are_sent_in_a_single_run_order() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 30)
-    sent = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
-    assert replace(sent[-1], idle_window=0) == Run(
-        1, pace=True, report_idle=True, report_copies=True)
 
 
 def test_scheduler_snapshot_has_the_idle_time_of_idle_clients_only() -> None:

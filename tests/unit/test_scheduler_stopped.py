@@ -61,7 +61,7 @@ def advance(world: World, seconds: int) -> None:
         world.advance(SECOND)
 
 
-@pytest.mark.parametrize("seed", seeds(10, 40))
+@pytest.mark.parametrize("seed", seeds(6, 40))
 def test_process_stopped_by_a_signal_delays_no_other_client_and_runs_again_once_continued(
         seed: int) -> None:
     dice = Random(seed)

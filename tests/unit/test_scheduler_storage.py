@@ -26,7 +26,7 @@ from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_talk import Talk, limits, runs
 from tests.unit.test_scheduler_rows import Row
 
-SHORT = (3, 9, 24, 40, 41, 66, 70, 98, 312)
+SHORT = (3, 24, 40, 70, 98, 312)
 
 
 def with_disk(disk: float, host: float = 64) -> Talk:

@@ -67,16 +67,6 @@ def test_quantum_counts_from_the_opening_of_the_gate() -> None:
     assert stops(talk.wait(0.001)) == [1]
 
 
-def test_turn_longer_than_the_quantum_ends_at_once_when_a_client_waits() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.wait(10 * TQ)
-    talk.idle(1)                        # no RUN asked for this report
-    assert stops(talk.run(2, 70)) == [1]
-    actions = talk.obey(talk.stopped(1))
-    assert [one.reason for one in actions if isinstance(one, TurnEnded)] == [TurnEnd.QUANTUM]
-
-
 def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     talk = two_programs(70)
     talk.wait(1)
@@ -131,21 +121,6 @@ def test_client_behind_a_blocked_queue_head_runs_unless_the_holders_turns_end_so
     assert sorted(stops(talk.wait(TQ - waited))) == ([1, 3] if overtakes else [1])
 
 
-def test_queue_head_is_not_starved_by_small_clients() -> None:
-    talk = Talk(stuck_after=1000)
-    talk.run(1, 10)
-    talk.join(2, 95)
-    talk.want(2)
-    small = range(3, 30)
-    for client in small:
-        talk.run(client, 5)
-        for stopping in stops(talk.wait(TQ / 5)):
-            talk.obey(talk.stopped(stopping))
-        if talk.view(2).counters.turns:
-            break
-    assert talk.now <= (TQ + 1) * SECOND
-
-
 def test_client_that_does_not_fit_the_card_blocks_no_other_client() -> None:
     talk = Talk()
     talk.join(1, 120)
@@ -167,16 +142,6 @@ def test_client_that_does_not_fit_beside_pinned_memory_waits_until_it_is_unpinne
     assert not talk.view(2).fits
     talk.changed(1, pinned=5)
     assert talk.view(2).state is ClientState.LOADING
-
-
-def test_anti_thrash_on_runs_a_single_client_and_evicts_no_memory() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 30)
-    assert (1, True) in paced(talk.run(2, 30))
-    assert stops(talk.wait(TQ)) == [1]
-    actions = talk.stopped(1)
-    assert runs(actions) == [2]
-    assert evicts(talk.said) == []
 
 
 def test_anti_thrash_off_stops_no_busy_holder_at_the_end_of_its_quantum() -> None:
@@ -408,27 +373,6 @@ def test_chosen_client_that_no_longer_fits_waits_until_capacity_grows() -> None:
     assert talk.view(2).state is ClientState.LOADING
     talk.tell(CapacityChanged(100 * GIB))
     assert [*talk.scheduler.snapshot().waits][-1] == 1
-
-
-def test_hand_over_with_little_host_memory_alternates_small_evictions_and_loads() -> None:
-    talk = Talk(137, 110, step=4)
-    for client in (1, 2, 3):
-        talk.run(client, 0)
-        answers = talk.ask(client, 1, 80)
-        talk.obey(answers)
-        talk.obey(talk.need_room(client, allocated=80))
-        for other in stops(talk.said)[-1:]:
-            if talk.view(other).state is ClientState.DRAINING:
-                talk.obey(talk.stopped(other))
-    for _ in range(9):
-        stopping = stops(talk.wait(TQ + 1))
-        assert len(stopping) == 1
-        actions = talk.obey(talk.stopped(stopping[0]))
-        assert runs(actions)
-        held = sum(memory.host for memory in talk.memory.values())
-        assert held <= 110 * GIB
-    turns = [talk.view(client).counters.turns for client in (1, 2, 3)]
-    assert min(turns) >= 3
 
 
 ONE, OTHER = ("user:1",), ("user:2",)
