@@ -18,8 +18,7 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from nvshared.bus import Publication
-from nvshared.bus.dispatch import CALLS_EACH, Bus
-from nvshared.errors import ConfigError
+from nvshared.bus.dispatch import Bus
 from nvshared.names import (
     CLIENT_INTERFACE,
     GPU_INTERFACE,
@@ -126,7 +125,6 @@ async def test_dbus_call_with_a_wrong_value_is_refused_with_that_value(
     (MANAGER_PATH, "com.nvshare.Boss", "Get", ["", ""], "UnknownInterface"),
     ("/com/nvshare/gpu/9", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownObject"),
     (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
-    ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
     (MANAGER_PATH, "", "SetTQ", [5], "UnknownInterface"),
     (MANAGER_PATH, PROPERTIES, "Set", [MANAGER_INTERFACE, "TQ", Variant("u", 5)],
      "PropertyReadOnly"),
@@ -138,17 +136,6 @@ async def test_dbus_call_of_an_unknown_object_or_member_or_readonly_property_get
     name, _ = refusal(await other.call(member, signature, body, path=path, interface=interface))
     assert name == STANDARD + error
     assert manager.tq == 30 * SECOND
-
-
-async def test_reload_of_an_invalid_config_file_is_refused_with_file_and_line(
-        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read() -> None:
-        raise ConfigError("/etc/nvshare/nvshared.conf:3: tq cannot be 'x'", "give a number")
-
-    monkeypatch.setattr(manager, "_read", read)
-    name, sentence = refusal(await other.call("Reload"))
-    assert name == STANDARD + "InvalidArgs"
-    assert "nvshared.conf:3" in sentence
 
 
 async def test_unexpected_exception_in_a_dbus_call_is_logged_and_not_sent_to_the_caller(
@@ -202,29 +189,6 @@ async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
     assert [answer.message_type for answer in answers] == [MessageType.METHOD_RETURN] * 2
     name, _ = refusal(await other.call("ListGPUs"))
     assert name == STANDARD + "ServiceUnknown"
-
-
-async def test_dbus_caller_with_too_many_pending_calls_is_refused_while_other_callers_are_served(
-        manager: Manager, other: Peeper, private: PrivateBus,
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    hold, make = asyncio.Event(), Bus._collect
-
-    async def waits(self: Bus) -> bytes:
-        await hold.wait()
-        return await make(self)
-
-    monkeypatch.setattr(Bus, "_collect", waits)
-    calls = [
-        asyncio.ensure_future(other.call("GetManagedObjects", interface=OBJECT_MANAGER))
-        for _ in range(CALLS_EACH + 3)]
-    refused = [await call for call in calls[CALLS_EACH:]]
-    assert {refusal(one)[0] for one in refused} == {STANDARD + "LimitsExceeded"}
-    async with peeper(private.address) as another:
-        assert len(await another.result("ListGPUs")) == 2
-    hold.set()
-    answers = [await call for call in calls[:CALLS_EACH]]
-    assert {one.message_type for one in answers} == {MessageType.METHOD_RETURN}
-    assert len(await other.result("ListGPUs")) == 2
 
 
 @pytest.mark.parametrize("how", ["Get", "GetAll", "GetManagedObjects"])

@@ -72,19 +72,6 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
     return shown.decode()
 
 
-async def test_error_message_on_a_terminal_is_folded_between_words(
-        ctl: Run, private: PrivateBus) -> None:
-    shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", "--gpu",
-                                "GPU-of-a-name-that-nobody-has",
-                                NVSHARE_BUS=private.address, expected=ExitCode.NO_SUCH_THING)
-    lines = shown.splitlines()
-    assert len(lines) == 2
-    assert max(map(len, lines)) < 80
-    assert " ".join(shown.split()) == (
-        "nvsharectl: there is no GPU 'GPU-of-a-name-that-nobody-has'; "
-        "the indices are: 0, 1; a UUID or a PCI address will do too")
-
-
 async def test_top_on_an_ascii_terminal_prints_no_traceback(manager: Manager,
                                                             private: PrivateBus) -> None:
     shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",

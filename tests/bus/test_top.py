@@ -47,16 +47,6 @@ async def test_top_sets_a_memory_limit_after_confirmation(manager: Manager, ctl:
     assert changes == [TermsChanged(client.id, Terms(memory_limit=20 * GIB))]
 
 
-async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:
-    client = a_client(manager, manager.gpus[0])
-    shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"python", b"\r"), (b"No terms are set", b"?"), (b"asks for confirmation", b"\x1b"),
-        (b"No terms are set", b"\x1b[<0;1;24M"),  # a mouse click on the last line of the screen
-        (b"asks for confirmation", b"q")])
-    assert str(client.peer.tenant) in shown
-    assert GIVEN_BACK in shown
-
-
 async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
         manager: Manager, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0])
