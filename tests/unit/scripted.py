@@ -12,21 +12,9 @@ from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import user
+from nvshared.scheduler import events
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
-from nvshared.scheduler.events import (
-    CapacityChanged,
-    Event,
-    Joined,
-    Left,
-    Memory,
-    Moved,
-    Record,
-    Reopened,
-    Settings,
-    SettingsChanged,
-    Stopped,
-)
 from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
@@ -36,7 +24,7 @@ from tests.records import decode_order
 
 FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:17:00.0", 64 * GIB)
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
-SETTINGS = Settings(capacity=0, total=0, host_budget=200 * GIB)
+SETTINGS = events.Settings(capacity=0, total=0, host_budget=200 * GIB)
 NO_RESERVE = Allowances(reserve=0, context_reserve=0)
 DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB))
 
@@ -80,16 +68,16 @@ class Scripted:
 
     latest: "Scripted"
 
-    def __init__(self, settings: Settings, now: int, domains: Domains | None = None,
+    def __init__(self, settings: events.Settings, now: int, domains: Domains | None = None,
                  budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
                  disk: SharedBudget | None = None) -> None:
         self.neighbour = neighbour
         self.settings = settings
         self.domains = domains
-        self.events: list[Event] = []
+        self.events: list[events.Event] = []
         self.times: list[int] = []
         self.due: int | None = None
-        self.decide: Callable[[Event], Sequence[Action]] = lambda _: ()
+        self.decide: Callable[[events.Event], Sequence[Action]] = lambda _: ()
         self.state = CardState.IDLE
         self.tq = 1_200_000             # us: length of the automatic quantum
         self.holders: tuple[int, ...] = ()
@@ -101,26 +89,26 @@ class Scripted:
         self._stuck: set[int] = set()
         Scripted.latest = self
 
-    def handle(self, event: Event, now: int) -> list[Action]:
+    def handle(self, event: events.Event, now: int) -> list[Action]:
         """As Scheduler.handle, with Limits first for a client that joined."""
         self.events.append(event)
         self.times.append(now)
         welcome: list[Action] = []
-        if isinstance(event, CapacityChanged):
+        if isinstance(event, events.CapacityChanged):
             self.settings = replace(self.settings, capacity=event.bytes)
-        if isinstance(event, SettingsChanged):
+        if isinstance(event, events.SettingsChanged):
             self.settings = event.settings
-        if isinstance(event, Record) and event.client in self._clients:
+        if isinstance(event, events.Record) and event.client in self._clients:
             self._clients[event.client] = replace(self._clients[event.client], memory=event.memory)
-        if isinstance(event, Moved):
+        if isinstance(event, events.Moved):
             del self._moves[event.client, event.number]
-        if isinstance(event, Stopped | Reopened):
+        if isinstance(event, events.Stopped | events.Reopened):
             self._stopping.discard(event.client)
-        if isinstance(event, Joined):
+        if isinstance(event, events.Joined):
             self._clients[event.client] = ClientView(ClientState.IDLE, event.memory, 0, 0, True, 0,
                                                      None, None, Counters())
             welcome = [Limits(event.client, 0, GIB, 2 * GIB, self.settings.total)]
-        if isinstance(event, Left):
+        if isinstance(event, events.Left):
             del self._clients[event.client]
         decided = self.decide(event)
         for action in decided:
@@ -135,8 +123,8 @@ class Scripted:
     def filled(self) -> int:
         return sum(view.memory.filled for view in self._clients.values())
 
-    def memory(self, client: int) -> Memory:
-        return self._clients[client].memory if client in self._clients else Memory()
+    def memory(self, client: int) -> events.Memory:
+        return self._clients[client].memory if client in self._clients else events.Memory()
 
     def usage(self, client: int, now: int) -> Usage:
         return self.used.get(client, Usage())
@@ -210,10 +198,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.sharing.gpu.Scheduler", Scripted)
 
 
-def joined(gpu: GPU, number: int, link: Noted | None = None, memory: Memory | None = None,
+def joined(gpu: GPU, number: int, link: Noted | None = None, memory: events.Memory | None = None,
            process: Peer | None = None, *, running: bool = False, wants: bool = False,
            commit: int = 0) -> Client:
     """A client that has sent HELLO, of a process with the pid 4000 + `number` or another."""
     client = Client(number, gpu, process or peer(4000 + number), link or Noted())
-    gpu.join(client, memory or Memory(), running=running, wants=wants, commit=commit)
+    gpu.join(client, memory or events.Memory(), running=running, wants=wants, commit=commit)
     return client

@@ -2,27 +2,22 @@
 """GPU sends the orders and signals of its scheduler."""
 
 import os
-from dataclasses import replace
 
 import pytest
 
-from nvshared.errors import GPULost
 from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import Action, Order, Run, TurnStarted
 from nvshared.scheduler.events import (
-    CapacityChanged,
     Event,
     Evidence,
     Left,
     Memory,
     MemoryChanged,
     Seen,
-    SettingsChanged,
     Terms,
     TermsChanged,
     Tick,
 )
-from nvshared.scheduler.events import GPULost as Lost
 from nvshared.sharing.gpu import GPU, Client, InflightPage
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import (
@@ -117,23 +112,6 @@ def test_gpu_sends_the_orders_of_an_event_before_it_emits_signals(
     assert ordered
 
 
-def test_settings_given_to_the_scheduler_have_the_capacity_and_total_memory_of_the_card(
-        gpu: GPU) -> None:
-    scheduler = Scripted.latest
-    assert scheduler.settings.capacity == FACTS.memory_total
-    gpu.capacity.sampled(4 * GIB, 0)
-    gpu.apply_capacity()
-    assert scheduler.events == [CapacityChanged(60 * GIB)]
-    gpu.apply_capacity()
-    assert len(scheduler.events) == 1
-    gpu.configure(replace(SETTINGS, tq=1))
-    changed = scheduler.events[1]
-    assert isinstance(changed, SettingsChanged)
-    assert (changed.settings.capacity, changed.settings.total) == (60 * GIB, 64 * GIB)
-    gpu.configure(replace(SETTINGS, tq=1))
-    assert len(scheduler.events) == 2
-
-
 def test_scheduler_that_fails_is_reported_and_gets_no_more_events(
         gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
     client = joined(gpu, 1, Noted())
@@ -163,16 +141,6 @@ def test_inflight_page_that_cannot_be_sized_leaves_no_descriptor_open(
     with pytest.raises(OSError, match="No space"):
         InflightPage().writable()
     assert os.listdir("/proc/self/fd") == before        # noqa: PTH208
-
-
-def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
-    gpu.lose("it fell off the bus")
-    gpu.lose("again")
-    assert Scripted.latest.events == [Lost()]
-    assert gpu.state == "lost"
-    with pytest.raises(GPULost, match=r"gpu0 \(Card\) is lost: it fell off the bus"):
-        joined(gpu, 1)
-    assert not gpu.clients
 
 
 @pytest.mark.parametrize(("listed", "expected"), [

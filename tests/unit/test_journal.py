@@ -3,11 +3,6 @@
 
 import asyncio
 import logging
-import select
-import socket
-import threading
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +11,6 @@ from nvshared.report import journal
 from nvshared.report.log import BURST, Limited
 from nvshared.report.systemd import Notifier
 from nvshared.scheduler.actions import (
-    Action,
     ClientState,
     Pinned,
     Stuck,
@@ -24,7 +18,7 @@ from nvshared.scheduler.actions import (
     TurnEnded,
     TurnStarted,
 )
-from nvshared.scheduler.events import Event, Memory, PinReason, Tick
+from nvshared.scheduler.events import Memory, PinReason, Tick
 from nvshared.sharing.gpu import OVERDUE
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
@@ -132,48 +126,6 @@ async def test_systemd_watchdog_gets_no_ping_while_a_scheduler_hangs(
     gpu._handling, scheduler.due = False, None
     await journal.report(systemd, manager, systemd.stopped)
     assert systemd.pings == 3
-
-
-def test_systemd_watchdog_gets_no_ping_while_the_event_loop_hangs(
-        manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang, hung, release = threading.Event(), threading.Event(), threading.Event()
-
-    def decide(_: Event) -> Sequence[Action]:
-        if hang.is_set():
-            hung.set()
-            release.wait()
-        return ()
-
-    Scripted.latest.decide = decide
-    path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(path)
-        monkeypatch.setenv("NOTIFY_SOCKET", path)
-        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000"})
-        loop = asyncio.new_event_loop()
-        stopped = asyncio.Event()
-        thread = threading.Thread(target=loop.run_until_complete,
-                                  args=[journal.report(notifier, manager, stopped)])
-        thread.start()
-        ping(listener)
-        ping(listener)
-        hang.set()
-        assert hung.wait(60)
-        while select.select([listener], [], [], 0)[0]:
-            listener.recv(100)
-        assert not select.select([listener], [], [], 0.1)[0]    # about 100 pings without the hang
-        hang.clear()
-        release.set()
-        ping(listener)
-        loop.call_soon_threadsafe(stopped.set)
-        thread.join()
-        loop.close()
-        notifier.close()
-
-
-def ping(listener: socket.socket) -> None:
-    while listener.recv(100) != b"WATCHDOG=1":
-        continue
 
 
 def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(

@@ -13,12 +13,12 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Scrapes
-from nvshared.scheduler.events import Memory, MemoryChanged, PinReason, Tick
+from nvshared.scheduler.events import Memory, MemoryChanged, PinReason
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import gpu as gpu_module
 from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB, MILLISECOND, SECOND
+from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
@@ -182,22 +182,3 @@ def test_metrics_omit_tenants_without_programs_beyond_a_maximum_the_oldest_first
         gpu.leave(joined(gpu, made.next_id(), process=peer(uid=uid)))
     names = [str(stays.peer.tenant), *(str(peer(uid=uid).tenant) for uid in (1002, 1003))]
     assert sorted(gpu.usage_by_tenant()) == sorted(names)
-
-
-async def test_metrics_count_scheduler_decisions_by_duration(time: Time) -> None:
-    made = manager(time)
-    scheduler = Scripted.latest
-
-    def decide(_: object) -> tuple[()]:
-        time.now += 20 * MILLISECOND
-        return ()
-
-    before = sum(made.gpus[0].decisions)
-    scheduler.decide = decide
-    made.gpus[0].tell(Tick())
-    found = await scraped(made)
-    buckets = {labels["le"]: value for labels, value
-               in found["nvshare_scheduler_decision_seconds_bucket"]}
-    assert buckets == {"0.0001": before, "0.001": before, "0.01": before, "0.1": before + 1,
-                       "1.0": before + 1, "+Inf": before + 1}
-    assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02

@@ -2,6 +2,7 @@
 """Parking of clients: conditions, logged failures, and bounds on calls of the helper."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -225,6 +226,25 @@ async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
             read()
         results = await asyncio.gather(*both, return_exceptions=True)
     assert [type(result) for result in results] == [type(None), NvshareError]
+
+
+async def test_repeated_checkpoint_helper_failure_is_logged_once_until_a_success(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(moving, "RETRY_AFTER", 0)
+
+    def errors() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+
+    broken = Answer("none", (Step("init", 999, 0, "unknown error"),))
+    async with parking(*[broken] * 3, Answer("running"), broken) as (_, client, one):
+        for _ in range(3):
+            with pytest.raises(NvshareError, match="unknown error"):
+                await one.park(client)
+        assert errors() == [
+            "python[4001]: nvshare-checkpoint state failed: init: unknown error (999)"]
+        await one._try(client, "wake")
+        await one._try(client, "state")
+        assert len(errors()) == 2
 
 
 async def test_idle_client_is_parked_while_another_client_is_being_evicted(

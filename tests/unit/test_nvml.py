@@ -125,7 +125,6 @@ def test_nvml_sample_has_memory_utilisation_temperature_power_and_processes(
      "the NVIDIA kernel module and libraries are of different versions; reboot"),
     # These faults may end by themselves, so systemd should restart the daemon.
     (4, True, ExitCode.FAILURE, "/dev/nvidiactl may not be opened; run as a user who may"),
-    (9, True, ExitCode.FAILURE, "the NVIDIA driver does not answer: NVML says 9; see what"),
     (999, True, ExitCode.FAILURE,
      "the NVIDIA driver does not answer: NVML says 999; see what nvidia-smi says"),
 ])

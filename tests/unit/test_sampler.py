@@ -160,6 +160,16 @@ def test_context_reserve_ends_after_a_time_without_usable_samples(
     assert told[-1].bytes == FACTS.memory_total - GIB
 
 
+def test_card_whose_queries_fail_is_still_queried_and_logged_at_long_intervals(
+        bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    joined(bench.gpu, 1, Noted())
+    for _ in range(15):
+        bench.time.pass_by(SECOND)
+        bench.open.pop()(NvshareError("NVML is in a bad mood"))
+    assert caplog.text.count("bad mood") == 2
+    assert not bench.gpu.lost
+
+
 def test_sampler_queries_other_cards_while_a_card_does_not_answer(
         monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
@@ -191,19 +201,6 @@ def test_sampler_queries_other_cards_while_a_card_does_not_answer(
     hangs.set()
     answered.get()()
     assert gpus[0].sample.memory_used == GIB
-
-
-@pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
-def test_sample_of_a_card_is_empty_once_its_figures_cannot_be_read(
-        bench: Bench, answer: Sample | NvshareError) -> None:
-    joined(bench.gpu, 1, Noted())
-    bench.time.pass_by(SECOND)
-    bench.answer(7 * GIB)
-    outside = bench.gpu.capacity.outside
-    bench.time.pass_by(SECOND)
-    bench.open.pop()(answer)
-    assert replace(bench.gpu.sample, trouble="") == Sample()
-    assert bench.gpu.capacity.outside == outside
 
 
 def test_card_that_does_not_answer_has_an_empty_sample_and_after_ten_seconds_a_fault(

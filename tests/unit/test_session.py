@@ -157,7 +157,6 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     (ReportRecord(Type.COMMIT, number=2, wanted=8), events.CommitAsked(1, FIGURES, 2, 8)),
     (ReportRecord(Type.COMMIT, number=2, wanted=8, pins=3),
      events.CommitAsked(1, FIGURES, 2, 8, 3)),
-    (ReportRecord(Type.COMMIT, number=2), events.CommitAsked(1, FIGURES, 2, 0)),
     (ReportRecord(Type.COPIES, flags=Flag.INWARD), events.Copies(1, FIGURES, True, False)),
     (ReportRecord(Type.COPIES, flags=Flag.OUTWARD), events.Copies(1, FIGURES, False, True)),
     (ReportRecord(Type.COPIES), events.Copies(1, FIGURES, False, False)),
@@ -227,8 +226,6 @@ def test_reply_without_an_order_ends_the_connection(hook: Hook, order: Stop | Mo
     (ReportRecord(Type.MEMORY, memory=Memory(resident=64 * GIB, pinned=1)),
      "it claims to hold 68719476737 bytes of a card of 68719476736"),
     (ReportRecord(Type.MEMORY, memory=Memory(host=1 << 60)),
-     "1152921504606846976 bytes is more than any machine has"),
-    (ReportRecord(Type.MEMORY, memory=Memory(beyond=1 << 60)),
      "1152921504606846976 bytes is more than any machine has"),
 ])
 def test_malformed_record_is_not_passed_to_the_scheduler(hook: Hook, record: ReportRecord,
@@ -393,8 +390,6 @@ CARD = FACTS.memory_total
 
 
 @pytest.mark.parametrize(("said", "known"), [
-    (Memory(allocated=LIE), Memory(allocated=CARD)),
-    (Memory(pending=LIE), Memory(pending=CARD)),
     (Memory(to_pin=LIE), Memory(to_pin=CARD)),
     (Memory(LIE, GIB, GIB, LIE, LIE, to_pin=LIE),
      Memory(CARD - GIB, GIB, GIB, 0, CARD, to_pin=CARD - GIB)),
