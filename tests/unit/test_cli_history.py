@@ -17,17 +17,14 @@ DAY = 86400 * SECOND
 @pytest.mark.parametrize(("arguments", "words"), [
     (("--since", "soon"), "'soon' is no moment since 1970; give how long ago, as in 7d or 90min"),
     (("--since", "1815-06-18"), "'1815-06-18' is no moment"),
-    (("--since", "3"), "'3' is no moment"),
     (("--since", "99999999999d"), "'99999999999d' is no moment since 1970; give how long ago"),
     (("--since", "1h", "--until", "2h"), "--until is not later than --since; give"),
     (("--step", "1s"), "the step cannot be '1s'; give minute, hour, day"),
     (("--step", "99999999999d"), "the step cannot be '99999999999d'; give minute, hour, day, or a"),
-    (("--plot", "--step", "minute", "--since", "3650d"), "a plot has at most 10000 steps; give a"),
     (("--plot", "--until", "9999-12-31", "--step", "day"), "a plot has at most 10000 steps"),
     (("--top", "0"), "'0' is no number of names; give a whole number from 1 to 1000"),
     (("--plot", "--csv"), "--plot, --csv and --json exclude each other; give one of them"),
     (("--plot", "a.gif"), "no plot can be written to 'a.gif'; give FILE.svg or FILE.png"),
-    (("--by", "colour"), "WHAT cannot be 'colour'; give one of user, tenant, gpu"),
 ])
 def test_history_command_with_contradictory_arguments_is_refused(
         capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
@@ -44,6 +41,7 @@ def test_history_command_reads_and_shows_dates_in_the_local_time_zone(text: str)
     assert verb.moment("yesterday") < verb.moment("today") <= verb.moment("now")
 
 
+LABELS = {"": "others", "alice": "alice", "bob": "bob"}
 FOUND: History = history(0, 4 * DAY, DAY, [
     [0, "", "", DAY // 4, *[0] * 11, {}], [0, "alice", "", DAY, *[0] * 11, {}],
     [2 * DAY, "bob", "", DAY // 2, *[0] * 11, {}],
@@ -51,28 +49,27 @@ FOUND: History = history(0, 4 * DAY, DAY, [
 
 
 def test_history_plot_shows_shares_of_the_time_of_all_cards() -> None:
-    shares = verb._shares(FOUND, {"": "others", "alice": "alice", "bob": "bob"}, 2)
+    shares = verb._shares(FOUND, LABELS, 2)
     assert list(shares.items()) == [
         ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]
 
 
 def test_history_plot_as_png_without_the_converter_is_refused(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = {"": "others", "alice": "alice", "bob": "bob"}
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NvshareError, match="rsvg-convert, which is not installed; install it"):
-        verb.draw_plot(str(tmp_path / "used.png"), FOUND, labels, 1)
+        verb.draw_plot(str(tmp_path / "used.png"), FOUND, LABELS, 1)
     converter = tmp_path / verb.CONVERTER
     converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; printf PNG\n")
     converter.chmod(0o755)
-    verb.draw_plot(str(tmp_path / "used.PNG"), FOUND, labels, 1)
+    verb.draw_plot(str(tmp_path / "used.PNG"), FOUND, LABELS, 1)
     assert (tmp_path / "used.PNG").read_bytes() == b"PNG"
     converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; echo no font >&2; exit 1\n")
     with pytest.raises(NvshareError, match="rsvg-convert failed: no font"):
-        verb.draw_plot(str(tmp_path / "used.png"), FOUND, labels, 1)
+        verb.draw_plot(str(tmp_path / "used.png"), FOUND, LABELS, 1)
 
 
-@pytest.mark.parametrize("days", [1, 7, 30, 1000])
+@pytest.mark.parametrize("days", [1, 30, 1000])
 def test_history_plot_has_axis_labels_at_whole_hours(days: int) -> None:
     since = verb.moment("2026-02-03 04:05")
     found = FOUND._replace(since_usec=since, until_usec=since + days * DAY)

@@ -28,16 +28,11 @@ def unanswered() -> NvshareError:
 
 
 @pytest.mark.parametrize(("line", "at", "error", "message"), [
-    ("m0", 0, NotPermitted("no"), "no"),
     ("m0 m1", 0, NotPermitted("no"), "no"),
-    ("m0 m1", 1, NotPermitted("no"),
-     "no (done: memory limit on GPU 0; not done: memory limit on GPU 1)"),
     ("m0 m1 c0", 2, NotPermitted("no"),
      "no (done: memory limit on GPU 0, memory limit on GPU 1; "
      "not done: compute limit on GPU 0)"),
     ("m0", 0, unanswered(), "no answer"),
-    ("m0 m1", 0, unanswered(),
-     "no answer (perhaps done: memory limit on GPU 0; not done: memory limit on GPU 1)"),
     ("m0 m1 w2", 1, unanswered(),
      "no answer (done: memory limit on GPU 0; perhaps done: memory limit on GPU 1; "
      "not done: weight on GPU 2)"),

@@ -149,25 +149,20 @@ def in_fish(line: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("line", "offered"), [
-    ("--ver", {"--version"}), ("set-tq a", {"auto"}), ("set-tq --g", {"--gpu"}),
-    ("-S ", {"auto", "on", "off"}), ("-T5 weig", {"weight"}), ("--bus s", {"system", "session"}),
-    ("--bus=status anti-thrash o", {"on", "off"}), ("status --bus run s", set()),
-    ("--bus=unix:path=/x anti-thrash o", {"on", "off"}), ("--json completion z", {"zsh"}),
+    ("set-tq a", {"auto"}), ("-S ", {"auto", "on", "off"}), ("-T5 weig", {"weight"}),
+    ("--bus=unix:path=/x anti-thrash o", {"on", "off"}), ("status --bus run s", set()),
     ("anti-thrash --gpu 00000000:17:00.0 o", {"on", "off"}), ("clients --gpu ", set()),
     ("preload --root pyproj", {"pyproject.toml"}), ("preload --root on s", {"status"}),
-    ("run --socket on --js", {"--json"}), ("run -- head pyproj", {"pyproject.toml"}),
-    ("run -- status --js", set()), ("run -- head --bus s", {"setup.py", "systemd"}),
-    ("run head --socket pyproj", {"pyproject.toml"}),
+    ("run --socket on --js", {"--json"}), ("run -- status --js", set()),
+    ("run -- head --bus s", {"setup.py", "systemd"}),
 ])
 def test_completion_offers_matching_words(tab: Tab, line: str, offered: set[str]) -> None:
     assert {one.rstrip("/") for one in tab(line)} == offered
 
 
 @pytest.mark.parametrize(("line", "offered"), [
-    ("--bus=s", {"system", "session"}), ("--bus=", {"system", "session"}),
-    ("status --bus=s", {"system", "session"}), ("--anti-thrash=o", {"on", "off"}),
-    ("--bus=unix:s", set()), ("status --bus unix:s", set()),
-    ("preload --root=pyproj", {"pyproject.toml"}),
+    ("--bus=", {"system", "session"}), ("status --bus=s", {"system", "session"}),
+    ("--bus=unix:s", set()), ("preload --root=pyproj", {"pyproject.toml"}),
 ])
 def test_completion_after_an_equals_sign_offers_values(tab: Tab, line: str,
                                                        offered: set[str]) -> None:
@@ -176,9 +171,8 @@ def test_completion_after_an_equals_sign_offers_values(tab: Tab, line: str,
     assert {one.removeprefix(f"{option}=") for one in tab(line)} - {option} == offered
 
 
-@pytest.mark.parametrize("line", ["run bas", "run --json -- bas"])
-def test_completion_after_run_offers_programs(tab: Tab, line: str) -> None:
-    assert "bash" in tab(line)
+def test_completion_after_run_offers_programs(tab: Tab) -> None:
+    assert "bash" in tab("run --json -- bas")
 
 
 def test_completion_of_an_empty_word_offers_values_and_in_bash_options(
@@ -187,9 +181,3 @@ def test_completion_of_an_empty_word_offers_values_and_in_bash_options(
     more = shell == "bash"
     assert tab("--bus status ") == NAMES | (OWN if more else set())
     assert tab("anti-thrash ") == {"auto", "on", "off"} | (COMMON | {"--gpu"} if more else set())
-
-
-def test_completion_script_passes_its_shells_syntax_check(shell: str) -> None:
-    ended = subprocess.run([shell, "-n"], input=script(shell), text=True, check=False,
-                           capture_output=True)
-    assert (ended.returncode, ended.stderr) == (0, "")

