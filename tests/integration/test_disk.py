@@ -130,7 +130,7 @@ child = os.fork()
 if child == 0:
     os._exit(deleted())
 assert os.waitpid(child, 0)[1] == 0
-os.closerange(3, 4096)                  # the connection, too
+os.closerange(3, 4096)                  # closes all descriptors, the library's connection included
 assert get(address, size) == data
 ''')
     swap_and_store(site, daemon)
@@ -156,7 +156,7 @@ def test_client_reports_its_stored_bytes_to_a_restarted_daemon(site: Site, parke
     daemon.connection.close()
     daemon.connect()
     assert daemon.stored.moved == SIZE
-    assert parked or daemon.stored.number == 0     # before any order
+    assert parked or daemon.stored.number == 0     # STORED came before any STORE order
     if parked:
         daemon.connection.send(encode_unpark(site.uuids[0]))
         daemon.send(OrderRecord(Type.INTRODUCE, number=1))
@@ -178,7 +178,7 @@ def test_disk_write_error_is_reported_and_bytes_stay_in_host_memory(site: Site) 
     daemon.let_return(program)
 
 
-def test_file_size_limit_of_a_program_ends_its_disk_stores_and_not_the_program(site: Site) -> None:
+def test_file_size_limit_of_a_program_ends_disk_stores_but_not_the_program(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
     resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))

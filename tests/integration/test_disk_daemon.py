@@ -77,7 +77,7 @@ def test_ten_notebooks_of_a_quarter_of_the_card_each_have_a_turn_with_a_disk(
     next(stored(trace))
     waits = {one.pid for one in notebooks}
     lines = follow(trace)
-    while waits:                        # all have their memory, and each has a turn
+    while waits:                        # until each program has had a turn with its memory
         line = next(lines)
         if line.get("report") == "turn-started":
             waits.discard(line.get("pid"))
@@ -117,7 +117,7 @@ def test_programs_finish_after_the_disk_directory_is_removed(site: Site, folder:
     next(stored(trace))
     assert not [*folder.iterdir()]      # the files have no name
     shutil.rmtree(folder)
-    finish(programs)                    # files that are open stay
+    finish(programs)                    # open files outlive their folder
 
 
 def test_daemon_whose_disk_directory_cannot_be_used_stores_no_memory_on_disk(site: Site) -> None:
@@ -127,7 +127,7 @@ def test_daemon_whose_disk_directory_cannot_be_used_stores_no_memory_on_disk(sit
     assert not site.lines(order="store")
 
 
-def test_library_that_reports_bytes_on_the_disk_without_an_order_is_disconnected(
+def test_client_that_reports_stored_bytes_without_a_store_order_is_disconnected(
     site: Site, folder: Path
 ) -> None:
     start(site, folder)

@@ -213,7 +213,7 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* False: this GPU must be used unshared. Prints why, only once if that holds for all GPUs. */
+/* False: the process must use this GPU unshared. Prints the reason, once if it is of all GPUs. */
 static bool may_share(CUdevice device)
 {
     static bool reported;

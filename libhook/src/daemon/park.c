@@ -104,7 +104,7 @@ static bool wanted(void)
     return stubs_called() || gate_has_waiters();
 }
 
-/* Waits, with the stubs closed, until all other threads sleep. PARK_DONE, or why they do not. */
+/* Waits, with the stubs closed, until all other threads sleep. PARK_DONE, or why one does not. */
 static enum nvshare_park await_threads_asleep(bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;

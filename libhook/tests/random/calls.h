@@ -35,7 +35,7 @@ void call_begins(size_t index, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 CUresult call_ends(CUresult result);
 
-/* Calls the driver's function, if the driver has it. The last arguments print the call's. */
+/* Calls the driver's function, if the driver has it. `...`: a format and values for the line. */
 #define DO(name, arguments, ...) \
     (call_begins(offsetof(struct driver, name) / sizeof(void (*)(void)), #name, __VA_ARGS__), \
      call_ends(cu.name != NULL ? cu.name arguments : CUDA_ERROR_NOT_FOUND))
