@@ -28,7 +28,7 @@ from nvshared.scheduler.events import Memory
 from tests.records import decode_order, encode_report
 
 Socket = socket.socket                  # in Hook, `socket` is a field
-PATIENCE = 600                          # seconds; only a test that fails waits so long
+PATIENCE = 600                          # seconds; only a failing test waits this long
 SEND_PATIENCE = struct.pack("ll", PATIENCE, 0)      # struct timeval
 
 
@@ -53,7 +53,7 @@ class Hook:
 
     def connect(self) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # A connect that may wait: where the daemon's queue is full, others find EAGAIN.
+        # connect() waits where the daemon's queue is full; without this it returns EAGAIN.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_PATIENCE)
         self.socket.connect(self.path)
         self.socket.settimeout(PATIENCE)
@@ -176,7 +176,7 @@ class Hook:
             self.say(Type.MOVED, number=order.number)
             return
         surplus = max(0, memory.resident + memory.pinned - order.room)
-        # What was swapped out before and came back has left its host memory to be used again.
+        # Memory that was evicted and loaded again has left host memory that this eviction can use.
         swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
         moved = min(surplus, memory.resident, max(0, allowed - swapped))
         resident = memory.resident - moved

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * life WHAT: a program that holds memory on the card and does what programs do
- * in their lives. Where it says "away" the test takes the card from it, and
- * lets it go on with a line on stdin. Ends with 0 if every byte was right.
+ * life CASE: holds memory on the card while it forks, executes, cancels threads, handles signals or
+ * exits, by the case. After it has printed "away", the test has its memory evicted; a line on stdin
+ * makes it continue. Exit code 0: every byte was right.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -182,7 +182,7 @@ static void jump_away(int with_another)
     check();
 }
 
-/* Out of an allocation that waits for the daemon's answer, as one of more than the card does. */
+/* Jumps out of an allocation larger than the card, while it waits for the daemon's answer. */
 static void jump_unallocated(void)
 {
     unsigned long long more;
@@ -212,7 +212,7 @@ static void fork_inside(int number)
         _exit(1);
 }
 
-/* The call goes on in both; in the child the driver refuses it. */
+/* Forks inside a call: the call continues in parent and child; the driver refuses the child's. */
 static void fork_in_a_call(void)
 {
     char word;
@@ -261,7 +261,7 @@ static void check_at_exit(void)
     free_at_exit();
 }
 
-/* After main(), as the last of its destructors do. */
+/* Waits in a destructor that runs after main(). */
 static void wait_at_exit(void)
 {
     begin();

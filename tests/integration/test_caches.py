@@ -22,7 +22,7 @@ from tests.integration.test_kills import finish
 
 ROOM = 900 * MIB
 MUCH = 480 * MIB                        # bytes: less than the program has allocated with its cache
-# Examining memory takes long on this processor, and is tested elsewhere.
+# NVSHARE_EXAMINE=0, because reading memory is slow on the simulated card and tested elsewhere.
 WANTED = {"NVSHARE_TRIM_CACHES": "1", "NVSHARE_EXAMINE": "0", "PYTHONPATH": str(library.program())}
 
 
@@ -77,7 +77,7 @@ def test_framework_caches_are_trimmed_when_another_client_begins_to_wait(
     daemon.move(Type.LOAD, ROOM)
     counted(program, [2, 1])
     daemon.run()
-    daemon.run(contended=True)          # there is nothing left
+    daemon.run(contended=True)          # no cached memory is left
     counted(program, [3, 1])
     program.ends_well()
 
@@ -202,7 +202,7 @@ def test_capture_that_begins_during_a_trim_succeeds(start: Start, daemon: FakeDa
     program.hears()
     daemon.run(contended=True)
     program.go_on()
-    counted(program, [2, 1])            # during the capture or after it
+    counted(program, [2, 1])            # trimmed either during the capture or afterwards
     program.ends_well()
 
 
@@ -254,7 +254,7 @@ class Last:
     def __del__(self, write=os.write, report=report):
         write(1, b"0\\n")
         report()
-sys.last_value = Last()                 # among the first that go at the end, when all else is there
+sys.last_value = Last()                 # destroyed first at the interpreter's end
 ''')
     program.hears()
     daemon.run(contended=True)

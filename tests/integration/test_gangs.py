@@ -21,7 +21,8 @@ class Gang:
     ) -> None:
         shared = site.folder / f"gang-{name}"
         shared.write_bytes(bytes(4096))
-        size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8     # two do not fit a card
+        # two programs do not fit on a card
+        size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8
         number = str(sum(len(each.split(",")) for each in cards))
         self.ranks = [
             Process(site.program(
@@ -47,7 +48,7 @@ class Gang:
     *zip(SHAPES, (40, 1), strict=True),
     *(pytest.param(*one, marks=pytest.mark.long) for one in zip(SHAPES, (1, 40), strict=True)),
 ])
-def test_two_gangs_take_turns_and_end(tiny_site: Site, cards: list[str], ahead: int) -> None:
+def test_two_gangs_take_turns_and_finish(tiny_site: Site, cards: list[str], ahead: int) -> None:
     tiny_site.start("--tq", "1")
     gangs = [Gang(tiny_site, name, cards=cards, ahead=ahead) for name in ("a", "b")]
     for gang in gangs:

@@ -37,7 +37,7 @@ green = begin_green()
 
 ALLOCATED = 'call("cuMemAlloc_v2", byref(other), size)\n'
 
-# What the next allocation has, which may lie where the first was.
+# Attributes of the next allocation, which may reuse the first one's address.
 NEXT = '''
 call("cuStreamCreate", byref(another), 1)
 call("cuMemsetD8Async", other, 9, size, another)
@@ -90,7 +90,7 @@ call("cuDevicePrimaryCtxRelease_v2", 0)
 results = [get(address, size) == bytes([3]) * size, cuda.cuGreenCtxDestroy(green)]
 call("cuDevicePrimaryCtxRetain", byref(home), 0)
 call("cuCtxSetCurrent", home)
-call("cuMemAlloc_v2", byref(address), 900 * MIB)             # as the other is gone
+call("cuMemAlloc_v2", byref(address), 900 * MIB)             # the other's memory is free
 print(json.dumps(results))
 '''
 
@@ -101,7 +101,7 @@ call("cuGreenCtxStreamCreate", byref(theirs), green, 1, 0)
 mine, its_own = stream(), entered(green)
 taken = threading.Event(), threading.Event()
 def has_it():
-    call("cuCtxSetCurrent", its_own)                         # to this thread only
+    call("cuCtxSetCurrent", its_own)                         # current to this thread only
     taken[0].set()
     taken[1].wait()
     call("cuCtxSetCurrent", c_void_p())
@@ -122,7 +122,7 @@ call("cuStreamSynchronize", theirs)
 taken[1].set()
 thread.join()
 call("cuCtxSetCurrent", its_own)
-fourth = take(size, 0)                                       # in its own default stream
+fourth = take(size, 0)                                       # in the green context's default stream
 call("cuMemsetD8Async", fourth, 4, size, 0)
 give(fourth, 0)
 call("cuCtxSynchronize")
@@ -247,7 +247,7 @@ def begins():
 thread = threading.Thread(target=begins)
 thread.start()
 thread.join()
-call("cuCtxSetCurrent", entered(green))                      # to this thread only
+call("cuCtxSetCurrent", entered(green))                      # current to this thread only
 away()
 call("cuStreamIsCapturing", stream, byref(status))
 assert status.value == 0

@@ -201,7 +201,7 @@ one = new_context()
 if both:
     other = new_context()
     address = allocate(32 * MIB)
-else:                                   # of no context
+else:                                   # memory that belongs to no context
     address, _ = map_memory(32 * MIB)
 def registered():
     flags = c_uint()
@@ -212,7 +212,7 @@ for turn in range(3):
     put(address, data)
     away()
     if turn == 0:
-        call("cuCtxDestroy_v2", one)    # what is in its host memory now is needed still
+        call("cuCtxDestroy_v2", one)    # its host memory still has bytes that are needed
         if not both:
             other = new_context()
     say("gone")

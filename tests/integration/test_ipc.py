@@ -54,7 +54,8 @@ hear()
 USER = SHARING + '''
 handles = hear()
 large, small = take(handles[0]), take(handles[1])
-assert take(handles[0]) == large                         # counted, not mapped twice
+# a second open: counted, but not mapped again
+assert take(handles[0]) == large
 base, size = c_uint64(), c_size_t()
 call("cuMemGetAddressRange_v2", byref(base), byref(size), large + 70 * MIB)
 assert (base.value, size.value) == (large, 100 * MIB)
@@ -68,15 +69,15 @@ say("written")
 hear()
 assert get(large + MIB, 5) == b"again"
 call("cuIpcCloseMemHandle", large)
-assert get(large + MIB, 5) == b"again"                   # opened once more
+assert get(large + MIB, 5) == b"again"                   # still open once
 call("cuIpcCloseMemHandle", large)
 call("cuIpcCloseMemHandle", large, result=INVALID)
 call("cuIpcCloseMemHandle", small)
 say("closed")
 hear()
-take(handles[0], result=INVALID)                         # its owner has freed it
+take(handles[0], result=INVALID)                         # the owner has freed the memory
 take("00" * 64, result=INVALID)
-take(handles[1][:16] + "11" * 56, result=INVALID)        # nobody there
+take(handles[1][:16] + "11" * 56, result=INVALID)        # no process has this socket
 '''
 
 
@@ -174,13 +175,13 @@ handle = give(memory)
 before = len(os.listdir("/proc/self/fd"))
 say(handle)
 hear()
-for turn in range(40):                                   # while it is attacked
+for turn in range(40):                                   # during the attack
     put(memory, bytes([turn]) * size)
     assert get(memory, size) == bytes([turn]) * size
 say(before)
 hear()
 assert get(memory, size) == b"u" * size
-while len(os.listdir("/proc/self/fd")) > before:         # visitors may take a moment to go
+while len(os.listdir("/proc/self/fd")) > before:         # the attackers' connections may close late
     os.sched_yield()
 say("clean")
 hear()
@@ -201,7 +202,7 @@ say("written")
 hear()
 """
 
-# Never waits; comes, is silent, talks nonsense and goes, as a process without a handle.
+# A process without a handle: connects, is silent or sends garbage, disconnects, and never waits.
 INTRUDER = """
 import json, os, random, socket, sys
 name = sys.argv[1].encode()
@@ -224,7 +225,8 @@ while True:
 PATIENT = SHARING + """
 import threading
 silent, good = hear()
-for attempt in range(5):                                 # an owner's silence ends after seconds
+# the importer gives up on a silent owner after seconds
+for attempt in range(5):
     waits = threading.Thread(target=take, args=(silent, INVALID))
     waits.start()
     hear()
@@ -308,7 +310,8 @@ def test_ipc_exporter_that_does_not_answer_delays_only_its_importer(site: Site) 
         waiting = False
         for _ in range(5):
             came, _ = owner.accept()
-            assert came.recv(100) == silent[-24:]        # not the secret that it must show itself
+            # the request lacks the secret by which the owner is proved
+            assert came.recv(100) == silent[-24:]
             patient.tell("0")
             waiting = patient.hears()
             came.send(b"nothing")

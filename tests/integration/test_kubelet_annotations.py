@@ -105,7 +105,7 @@ def test_annotations_of_pods_become_terms_when_the_plugin_starts_and_at_each_cha
 
 
 def test_tenants_of_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> None:
-    for name in ("second", "third"):    # more than are in one answer
+    for name in ("second", "third"):    # more pods than one response contains
         lab.api.annotate(name)
     old, third = lab.api.tenant("old"), lab.api.tenant("third")
     lab.expect_name(old, "pod:lab/old")
@@ -243,7 +243,8 @@ def test_annotations_of_other_products_limit_memory_only_with_foreign_annotation
     lab.api.write("pod", {MEMORY: "300"})
     lab.expect(pod, weight=7, memory_limit=300 * MIB)
     lab.api.write("pod", {requests[0]: "100Mi", requests[1]: "8388608", limits[0]: "200Mi"})
-    lab.expect(pod, weight=7, memory_limit=208 * MIB)      # of a request that has no limit, too
+    # the sum includes a container that has a request but no limit
+    lab.expect(pod, weight=7, memory_limit=208 * MIB)
     lab.api.write("pod", {"nvshare.com/gpu-memory-limit": "64"})
     lab.expect(pod, weight=7, memory_limit=64 * MIB)
     assert lab.sources(pod)["memory-limit"] == "annotation"

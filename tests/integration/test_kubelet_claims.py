@@ -128,7 +128,7 @@ def test_each_card_is_a_device_of_the_nodes_resource_slice(lab: ClaimLab) -> Non
         lab.first: "Healthy", lab.second: "Healthy"})
 
 
-def test_prepare_of_a_claim_makes_terms_and_a_cdi_device_and_is_repeatable(lab: ClaimLab) -> None:
+def test_prepared_claim_has_terms_and_a_cdi_device_and_can_be_prepared_again(lab: ClaimLab) -> None:
     lab.claim(memory="12Gi", compute="50", parameters={"weight": 200, "priority": "background"})
     answer = lab.prepare()
     (device,) = answer.devices
@@ -201,7 +201,7 @@ def test_prepare_of_a_claim_without_a_daemon_fails_and_devices_are_tainted(lab: 
     assert "nvshared is not running" in lab.prepare_error()
     lab.expect_taints(True, True)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Unhealthy"] * 2)
-    lab.unprepare()                     # pods may end meanwhile
+    lab.unprepare()                     # pods may end while the GPUs are unhealthy
     lab.node.daemon()
     lab.expect_taints(False, False)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Healthy"] * 2)
@@ -241,7 +241,7 @@ def test_claims_stay_prepared_over_restarts_of_dra_driver_and_daemon(lab: ClaimL
     before = lab.prepare()
     old = lab.api.tenant("old")
     lab.node.kill_plugin()
-    assert (lab.cdi / FILE).is_file()   # containers start again meanwhile
+    assert (lab.cdi / FILE).is_file()   # containers may restart while no plugin runs
     lab.restart_daemon()
     assert lab.terms(old) == {}
     lab.start()
@@ -363,7 +363,7 @@ def test_pods_that_share_a_claim_get_equal_parts_of_its_compute_limit(lab: Claim
     assert lab.prepare().devices
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 60}
     lab.reserve("it", "new")
-    lab.api.stop()                      # so no watch reports the pod
+    lab.api.stop()                      # without the API server no watch reports the pod
     lab.reserve("it", "late")
     lab.api.start()
     for name in lab.api.pods:
@@ -384,7 +384,7 @@ def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares_its_claim(lab
     old = lab.api.tenant("old")
     lab.api.delete("old")
     lab.api.annotate("new", weight="7")
-    lab.expect(lab.api.tenant("new"), weight=7)            # so that is heard of, too
+    lab.expect(lab.api.tenant("new"), weight=7)            # changes of the pod are noticed, too
     assert lab.terms(old) == {"compute-limit": 50}
     lab.unprepare()
     lab.expect(old)
@@ -445,4 +445,4 @@ def test_terminated_dra_driver_unregisters_and_keeps_terms(lab: ClaimLab) -> Non
     plugin.terminate()
     assert plugin.wait(PATIENCE) == 0
     assert not list((lab.node.kubelet.folder / "plugins_registry").iterdir())
-    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}    # pods go on
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}    # pods keep their terms

@@ -34,7 +34,7 @@ def test_device_plugin_after_its_registration_reports_ready(node: Node) -> None:
     node.kill_plugin()
     node.log.write_text("")
     node.kubelet.stop()
-    node.start()                        # kubelet may be started after it
+    node.start()                        # kubelet may start after the plugin
     assert "kubelet has registered" not in node.log.read_text()
     node.kubelet.start()
     node.allocatable(20)
@@ -110,10 +110,11 @@ def test_card_allocated_by_another_plugin_is_not_shared(sharing: Node) -> None:
     assert f"{first} is handed out as nvidia.com/gpu already" in sharing.refused(f"{first}::0")
     sharing.allocatable(10)
     sharing.kubelet.allocate([f"{second}::0"])
-    same = f"{second}::0"               # as NVIDIA's plugin calls a share, too
+    same = f"{second}::0"               # NVIDIA's plugin uses the same names of shares
     sharing.kubelet.give_away("nvidia.com/gpu", same, ours=[same])
     assert f"{second} is handed out as nvidia.com/gpu already" in sharing.refused(same)
-    sharing.kubelet.give_away("nvshare.com/gpu", f"{first}::0")      # our own
+    # a share of this plugin is no conflict
+    sharing.kubelet.give_away("nvshare.com/gpu", f"{first}::0")
     sharing.allocatable(20)
 
 
@@ -240,7 +241,7 @@ def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(sharing: Node
     first, second = uuids(sharing)
     assert f"{second} cannot be relied on: Xid 79" in sharing.refused(f"{second}::0")
     sharing.kubelet.allocate([f"{first}::0"])
-    sharing.kill_daemon()               # as an administrator does after a reset
+    sharing.kill_daemon()               # an administrator restarts it after a reset of the GPU
     sharing.daemon()
     sharing.allocatable(20)
 

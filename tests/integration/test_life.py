@@ -238,7 +238,7 @@ def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: P
 
 
 @pytest.mark.parametrize(("action", "word"), [
-    # It goes when its call is over, or in the next one, and takes no lock with it.
+    # The thread ends after its call or in its next call, and keeps no lock.
     pytest.param("cancel", "cancelled", id="cancel the thread"),
     pytest.param("bear", "borne", id="spawn programs"),
 ])
@@ -256,7 +256,8 @@ def test_other_threads_continue_while_a_thread_waits_at_the_gate(
     program.ends()
 
 
-def test_executed_child_that_uses_the_card_is_a_client_of_its_own(site: Site, life: Path) -> None:
+def test_program_executed_by_a_child_process_becomes_a_separate_client(
+        site: Site, life: Path) -> None:
     comes_back(Life(site, life, "execute"))
 
 

@@ -44,7 +44,7 @@ for _ in sys.stdin:
 
 
 class Program(Process):
-    right = "{7}"                       # the bytes in its memory
+    right = "{7}"                       # the bytes that its memory must have
 
     def __init__(
         self, site: Site, *command: object, environment: dict[str, str] | None = None,
@@ -181,7 +181,8 @@ def test_parked_program_wakes_at_whichever_driver_function_it_calls(
     names = entries()
     assert len(names) > 500
     client = only(control).id
-    control.set_client_term(client, "suspended", 1)     # so that it stays parked while they call
+    # a suspended program stays parked during the calls
+    control.set_client_term(client, "suspended", 1)
     park(site, control)
     assert program.ask(f"call_all({names!r})") == str(len(names))
 
@@ -314,7 +315,7 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
     (["move", "move"], {("", "has moved")}), (["park", "park"], {("", "")}),
     (["park", "move"], {("", ""), ("", "has moved")}),      # either comes first
 ])
-def test_moving_with_simultaneous_orders_for_one_program_carries_them_out_in_sequence(
+def test_simultaneous_park_and_move_orders_for_a_program_are_carried_out_in_sequence(
     shared: Shared, bus: str, orders: list[str], reasons: set[tuple[str, str]]
 ) -> None:
     control, _ = shared()
@@ -337,7 +338,7 @@ def test_idle_program_is_parked_after_the_deep_idle_time_though_no_program_waits
     assert used(site) == [0, 0]
 
 
-HALF = ("--capacity", "256MiB")         # of each card, for start_two_busy()
+HALF = ("--capacity", "256MiB")         # capacity of each card, for start_two_busy()
 
 
 def start_two_busy(site: Site) -> list[Program]:
@@ -364,7 +365,7 @@ def test_balance_moves_a_waiting_program_to_the_idle_card_and_logs_the_reason(
     (moved,) = [one for one in control.snapshot().clients if one.gpu == 1]
     assert "from GPU 0" in moved.moved
     assert "waiting" in moved.moved
-    end_busy(programs)                  # each has a card now, so neither moves again
+    end_busy(programs)                  # each program has its own card, so no further move
     assert "moves to gpu1 from GPU 0" in site.log.read_text()
 
 
@@ -409,7 +410,7 @@ def test_parked_program_that_ends_leaves_no_memory_on_the_cards(
     control = start()
     program = Program(site)
     park(site, control)
-    end(program)                        # an exit succeeds
+    end(program)                        # a parked program can exit
     wait_until(lambda: not control.snapshot().clients)
     assert used(site) == [0, 0]
 
@@ -502,7 +503,7 @@ def write_script(helper: Path, script: str) -> None:
     ("read line; echo state x", "for the driver its process is x"),
     ("exit 1", "ended without an answer"),
     ("exec sleep 1000", "has not answered for 1 s"),
-    # It is removed after its first answer, and no helper ever comes back.
+    # The helper is removed after its first answer, so no further helper can be started.
     (f'read line; echo "$line" | {BUILD}/nvshare-checkpoint; rm "$0"', "No such file"),
     (None, "Permission denied|Exec format error"),
 ], ids=["nonsense", "endless line", "endless lines", "unknown state", "fails", "hangs", "removed",
@@ -741,7 +742,7 @@ def test_park_and_move_of_a_program_on_two_cards_are_refused(shared: Shared) -> 
 
 def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: Start) -> None:
     control = start()
-    # Neither has a turn before both have joined.
+    # No member of the gang has a turn before both have joined.
     programs = [Program(site, environment={"NVSHARE_GANG": "g:2"}, wait=False) for _ in range(2)]
     for program in programs:
         assert program.line() == "ready"
@@ -932,7 +933,7 @@ def test_moved_program_is_shown_on_the_new_card_by_status_top_metrics_and_histor
     # The text of the metrics is made anew once a second at most.
     wait_until(lambda: measured() == {("1", "lab", "train", "main")})
     assert used(site)[0] == 0
-    wait_until(lambda: len(used_gpus()) == 2, pause=1.0)    # it starts a process
+    wait_until(lambda: len(used_gpus()) == 2, pause=1.0)    # each check starts a process
 
 
 def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, shared: Shared) -> None:

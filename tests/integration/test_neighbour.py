@@ -20,7 +20,7 @@ from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, pro
 from tests.records import encode_report
 
 LINKED = {"NVSHARE_SIM_NVLINK": "1"}
-CAPACITY = 60 * MIB                     # of each card, as in SETTINGS
+CAPACITY = 60 * MIB                     # bytes of each card, as in SETTINGS
 
 
 def start(site: Site, *options: str, trace: str = "trace") -> tuple[subprocess.Popen[str], Path]:
@@ -111,7 +111,7 @@ def test_card_reached_over_pci_express_lends_memory_when_neighbour_is_set_to_on(
 def test_client_of_the_lending_card_gets_lent_memory_back(site: Site) -> None:
     _, trace = start(site)
     programs = borrow(site, trace)
-    own = [on_second(site, seed) for seed in (7, 8)]    # 48 of its 60 MiB
+    own = [on_second(site, seed) for seed in (7, 8)]    # 48 of card 1's 60 MiB
     finish(own)
     finish(programs)
     recalled = [
@@ -222,7 +222,7 @@ def hook_of(site: Site, uid: int, card: int) -> Hook:
         os.seteuid(0)
 
 
-# By a line of the trace, and the bytes that its program had borrowed before.
+# Conditions on a line of the trace and the bytes that its program had borrowed before the line.
 MOMENTS: dict[str, Callable[[dict[str, Any], int], bool]] = {
     "borrows": lambda line, held: line.get("order") == "evict" and line["loan"] > held,
     "loads": lambda line, held: line.get("order") == "load" and held > 0,

@@ -45,7 +45,7 @@ away()
 assert get(there, size) == data
 active, flags = c_int(), c_int()
 call("cuDevicePrimaryCtxGetState", 0, byref(flags), byref(active))
-assert not active.value                  # whatever context it took, the program does not see it
+assert not active.value                  # the library's own context is hidden from the program
 ''')
     hook = program.lose_card()
     assert program.hears() == "away"

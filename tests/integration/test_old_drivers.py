@@ -16,7 +16,7 @@ from tests.integration.programs import PRELUDE, Program, under
 from tests.integration.test_contexts import WAITING
 from tests.integration.test_green_contexts import GREEN
 
-# The library calls the same functions of both, so that ordinary runs try one.
+# The library calls the same functions of both drivers, so ordinary runs test one of them.
 BEFORE_EVENTS_OF_CONTEXTS = ["535", pytest.param("550", marks=pytest.mark.long)]
 
 Start = Callable[[str], tuple[FakeDaemon, Program]]
@@ -38,7 +38,7 @@ address, flag = allocate(64 * MIB), c_uint64(allocate(4))
 going_on = True
 while going_on:
     call("cuMemsetD32_v2", flag, c_uint(0), 1)
-    call("cuCtxSynchronize")             # which streams that do not block do not wait for
+    call("cuCtxSynchronize")             # non-blocking streams do not wait for the NULL stream
     wait_in(first)
     away()
     call("cuMemsetD32Async", flag, c_uint(1), 1, second)
@@ -59,7 +59,7 @@ def test_drain_times_out_when_its_work_waits_for_a_call_that_waits_at_the_gate(
         assert program.hears() == "done"
         if daemon.until(Type.REOPENED, Type.STOPPED).type is Type.REOPENED:
             break
-        daemon.send(OrderRecord(Type.RUN))          # the call came before the gate was shut
+        daemon.send(OrderRecord(Type.RUN))          # the program's call passed the gate before STOP
         program.go_on()
         assert program.hears() == "away"
     program.tell("end")
@@ -67,7 +67,7 @@ def test_drain_times_out_when_its_work_waits_for_a_call_that_waits_at_the_gate(
     program.ends_well()
 
 
-# How work comes to be in a stream, and what becomes of that.
+# By name: how the work is submitted to a stream, and what happens to that stream.
 STREAMS = {
     "its own order": 'stream = new_stream()\nwork()',
     "with a priority": 'call("cuStreamCreateWithPriority", byref(stream), 1, c_int(-1))\nwork()',

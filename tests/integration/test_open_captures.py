@@ -41,7 +41,7 @@ def program_of(site: Site, body: str) -> tuple[FakeDaemon, Program]:
     return begin(site, PREPARED + body + ENDING, allocated=64 * MIB)
 
 
-# What the program has captured when it rests, what the fill of 64 MiB is then, and how it goes on.
+# By name: calls captured before the pause and afterwards, and the value of the filled 64 MiB.
 RESTING = {
     "nothing": ("capture()\naway()\ncapture_ends()\n", 7),
     "thread-local": ("capture(mode=THREAD_LOCAL)\naway()\ncapture_ends()\n", 7),
@@ -70,7 +70,7 @@ def test_idle_client_obeys_stop_while_its_capture_stays_open(site: Site, body: s
     daemon.let_return(program)
 
 
-# Work that is in flight in spite of the capture.
+# Work that is in flight during the capture.
 UNDER_WAY = {
     "from before": "wait_in(side)\ncapture()\naway()\n",
     "beside it": "capture()\nwait_in(side)\naway()\n",

@@ -98,7 +98,7 @@ def check(site: Site, program: Program, limits: tuple[int, int]) -> None:
     program.ends_well()
 
 
-PARTS = (900 * MIB, 990 * MIB)          # memory that was not registered is evicted
+PARTS = (900 * MIB, 990 * MIB)          # sizes of holders, if unregistered memory is evicted
 WHOLE = (850 * MIB, 910 * MIB)
 
 

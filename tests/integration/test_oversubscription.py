@@ -67,7 +67,7 @@ sys.stdin.readline()
 assert get(here, size) == bytes([3]) * size
 assert get(beyond, size) == bytes([4]) * size
 small = allocate(100)
-more = managed(size)                    # this too
+more = managed(size)                    # managed memory beyond the card, too
 fill(small, 5, 100)
 fill(more, 6, size)
 assert (get(small, 100), get(more, size)) == (bytes([5]) * 100, bytes([6]) * size)
@@ -103,7 +103,7 @@ def test_program_larger_than_the_card_survives_a_daemon_restart(site: Site) -> N
     command = "--tq", "1", "--capacity", str(CAPACITY)
     daemon = site.start(*command)
     one = program(site, '''
-first = [managed(100 * MIB) for _ in range(4)]          # two of them beyond the card
+first = [managed(100 * MIB) for _ in range(4)]          # two of the four are beyond the card
 for place, address in enumerate(first):
     fill(address, place, 100 * MIB)
 away()

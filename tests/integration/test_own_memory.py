@@ -29,7 +29,7 @@ allow(first, 2 * size)
 put(first, data)
 map_at(second, handles[0], size)
 away()
-call("cuMemUnmap", first, GRAIN, result=INVALID)      # a part of a mapping
+call("cuMemUnmap", first, GRAIN, result=INVALID)      # invalid: a part of a mapping
 call("cuMemUnmap", first, 2 * size)
 call("cuMemRelease", handles[1])
 call("cuMemAddressFree", first, 2 * size)
@@ -52,7 +52,8 @@ away()
 new = create(2 * size)
 call("cuMemMap", second, size, 0, handle, 0)
 call("cuMemMap", second + size, 2 * size, 0, new, 0)
-call("cuMemMap", second + size, size, 0, handle, 0, result=INVALID)    # something is there
+# invalid: another mapping is there
+call("cuMemMap", second + size, size, 0, handle, 0, result=INVALID)
 allow(second, 3 * size)
 assert attribute(11, second + size) == second and attribute(12, second + size) == 3 * size
 call("cuMemUnmap", first, size)
@@ -71,7 +72,7 @@ def test_unused_graph_memory_is_trimmed_at_the_end_of_a_turn(site: Site) -> None
     site.start("--tq", "1")
     program = Program(site, '''
 stream, address, graph, launched = new_stream(), c_uint64(), c_void_p(), c_void_p()
-allocate(200 * MIB)                      # does not fit beside the other program's
+allocate(200 * MIB)                      # does not fit beside the other program's memory
 def held(reserved):
     value = c_uint64()
     call("cuDeviceGetGraphMemAttribute", c_int(0), c_int(2 if reserved else 0), byref(value))
@@ -102,22 +103,22 @@ size = 96 * MIB
 data = noise(size)
 (first, handle), second = map_memory(size), reserve(size)
 put(first, data)
-away()                                   # mapped once
+away()                                   # evicted while mapped once
 assert get(first, size) == data
 map_at(second, handle, size)
 put(second + 40 * MIB, b"seen through the other" * 1000)
 data = get(first, size)
 assert b"seen through the other" in data
-away()                                   # mapped twice
+away()                                   # evicted while mapped twice
 assert get(second, size) == data and get(first, size) == data
 call("cuMemUnmap", first, size)
 call("cuMemUnmap", second, size)
-away()                                   # mapped nowhere
+away()                                   # evicted while not mapped
 call("cuMemMap", first, size, 0, handle, 0)
 call("cuMemRelease", handle)
 call("cuMemRelease", handle, result=INVALID)
 allow(first, size)
-away()                                   # without a handle
+away()                                   # evicted while mapped, but without a handle
 again = c_uint64()
 call("cuMemRetainAllocationHandle", byref(again), first + 33 * MIB)
 call("cuMemUnmap", first, size)
@@ -227,7 +228,7 @@ imported = c_uint64()
 call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
 map_at(there, imported, size)
 assert get(there, size) == data
-beside, _ = map_memory(64 * MIB)         # of another kind, beside it
+beside, _ = map_memory(64 * MIB)         # another allocation mapped beside it
 put(beside, data[:64 * MIB])
 away()
 put(there + MIB, b"written by the other" * 1000)
@@ -240,10 +241,10 @@ call("cuMemRelease", imported)
 say(used())
 ''')
     assert program.hears() == "away"
-    hook = site.holding(800 * MIB)      # pinned: 96 MiB exported, and the context
+    hook = site.holding(800 * MIB)      # fits beside 96 MiB of exported memory and the context
     hook.close()
     program.go_on()
-    # A little more where a context has just been found to take more than was set aside for it.
+    # More than 64 MiB if a context has turned out to be larger than the reserve for contexts.
     assert 64 * MIB <= program.hears() < (64 + 96) * MIB
     program.ends_well()
 
@@ -256,7 +257,7 @@ def test_address_reservation_that_the_driver_refuses_is_repeated_with_a_smaller_
     site.environment |= {"NVSHARE_SIM_FAIL": refused}
     ends_well(site, '''
 data, addresses = noise(64 * MIB), [c_uint64() for _ in range(10)]
-for address in addresses:                # more than what was reserved first
+for address in addresses:                # more than the region that is reserved first
     call("cuMemAlloc_v2", byref(address), 64 * MIB)
     put(address, data)
 assert all(get(address, 64 * MIB) == data for address in addresses)

@@ -22,8 +22,8 @@ from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.programs import PRELUDE
 
 PAGE_PID = "4711"
-# torchrun starts two such programs, one for each GPU; that they have their turns at once is for
-# test_gangs.py. This only sees that the command starts them, with the library.
+# torchrun starts two such programs, one for each GPU. This test checks only that the command starts
+# them with the library; test_gangs.py checks that their turns are simultaneous.
 TRAIN = PRELUDE + '''
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), 8 * MIB)
@@ -35,7 +35,7 @@ print("trained")
 TORCHRUN = '''#!/bin/sh
 [ "$1" = --nproc-per-node=2 ] && python "$2" && python "$2"
 '''
-# What a kernel is told to run; it says what it inherits.
+# Run in place of a Jupyter kernel: prints LD_PRELOAD and the arguments.
 LAUNCHER = 'import os, sys; print(os.environ["LD_PRELOAD"], sys.argv[1:])'
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -47,7 +47,7 @@ class Machine:
 
     folder: Path
     environment: dict[str, str]
-    pid: int                            # of a program that shares the GPU
+    pid: int                            # pid of a program that shares the GPU
 
     def run(self, line: str) -> str:
         """The output of a command, which must succeed; PAGE_PID is the running program."""
@@ -128,7 +128,7 @@ def test_commands_of_administrators_in_readme_succeed(machine: Machine) -> None:
     *lines, last = pages.block("README.md", "nvsharectl set-tq").splitlines()
     for line in lines:
         machine.run(line)
-    # It changes the whole machine; tests/integration/test_preload.py has one of its own.
+    # The last command changes the whole machine: test_preload.py runs it in its own system.
     assert last.startswith("nvsharectl preload enable ")
     client, = json.loads(machine.run("nvsharectl --json"))["clients"]
     assert client["suspended"]
@@ -172,7 +172,7 @@ def test_commands_for_a_lab_server_in_docs_succeed(machine: Machine, lines: str)
             machine.run(line)
 
 
-# Commands in sentences that are not run here, and the reason.
+# Commands in sentences of pages that this test does not run, each with the reason.
 ELSEWHERE = {
     "nvsharectl run": "blocks of pages run it, with programs that end",
     "nvsharectl preload": "changes the whole machine; test_preload.py has one of its own",
@@ -264,7 +264,7 @@ def test_make_demo_in_readme_shows_two_programs_that_share_a_gpu() -> None:
     if not (ROOT / ".venv" / "demo-ready").exists():
         pytest.skip("make test made no .venv here")
     demo, suite = pages.block("README.md", "make demo").splitlines()
-    assert suite.startswith("make test ")               # which is what runs this
+    assert suite.startswith("make test ")               # that command runs this test
     done = subprocess.run(
         ["sh", "-ec", demo], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

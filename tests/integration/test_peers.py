@@ -38,15 +38,15 @@ put(first, data)
 def test_peer_access_stays_enabled_after_eviction(site: Site) -> None:
     evict_and_load(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)
-call("cuCtxEnablePeerAccess", context, 0, result=704)    # it is already
-assert copied(first) == data                             # opened where it lay
+call("cuCtxEnablePeerAccess", context, 0, result=704)    # PEER_ACCESS_ALREADY_ENABLED
+assert copied(first) == data                             # resident memory was opened to the peer
 on(context)
-third = allocate(size)                                   # opened as it was made
+third = allocate(size)                                   # new memory is opened when it is allocated
 put(third, data[::-1])
 on(other)
 assert copied(third) == data[::-1]
 away()
-assert copied(first) == data                             # and as it came back
+assert copied(first) == data                             # loaded memory is opened again
 assert copied(third) == data[::-1]
 call("cuCtxDisablePeerAccess", context)
 call("cuCtxDisablePeerAccess", context, result=705)
@@ -54,7 +54,8 @@ away()
 on(context)
 assert get(first, size) == data and get(third, size) == data[::-1]
 on(other)
-copied(first, result=700)                                # for good, as without the library
+# the error is final, as without the library
+copied(first, result=700)
 ''', times=2)
 
 
@@ -115,7 +116,8 @@ def test_copy_to_a_card_without_peer_access_copies_the_right_bytes(site: Site) -
     """The driver itself makes such copies for memory of cuMemAlloc, not for mapped memory."""
     evict_and_load(site, TWO + COPIES + '''
 on(context)
-call("cuCtxEnablePeerAccess", other, 0)                  # and where one way is open, or both
+# with access in one direction, then in both
+call("cuCtxEnablePeerAccess", other, 0)
 copied()
 on(other)
 call("cuCtxEnablePeerAccess", context, 0)

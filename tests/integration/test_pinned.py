@@ -7,8 +7,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.programs import Program, ends_well
 
-# Memory that is pinned as long as it exists, by several threads: each frees its own while others
-# ask.
+# Several threads allocate and free pinned memory at once.
 CHURNED = '''
 import threading
 refused = []
@@ -42,26 +41,26 @@ for thread in threads:
     thread.join()
 assert not refused, (len(refused), set(refused))
 ''')
-    # Where host memory is short the hook had to ask for its 600 MiB, was granted more than that,
-    # and is asked for the rest.
+    # If host memory is short, the hook requested a COMMIT for its 600 MiB and was granted more; the
+    # daemon asks it to return the unused part.
     while program.popen.poll() is None:
         if select.select([hook.socket], [], [], 0.1)[0]:
             hook.obey_next()
     program.ends_well()
 
 
-# Pinned memory of each kind: in the current context, but for `physical`.
+# Pinned memory of each kind: it belongs to the current context, except `physical`.
 CONTEXTS = '''
 def mipmap(size):
     made = c_void_p()
     shape = (c_uint64 * 5)(4096, size >> 16, 0, 4 << 32 | 0x20, 0)
     call("cuMipmappedArrayCreate", byref(made), byref(shape), c_uint(1))
     return made
-def managed(size):                       # where the processor may not have it meanwhile
+def managed(size):                       # on devices without concurrent managed access
     made = c_uint64()
     call("cuMemAllocManaged", byref(made), size, c_uint(1))
     return made
-def physical(size):                      # for sparse arrays: cannot leave
+def physical(size):                      # for sparse arrays: pinned
     made, tiles = c_uint64(), Properties(1, 0, Location(1, 0))
     tiles.flags[2] = 1
     call("cuMemCreate", byref(made), size, byref(tiles), 0)
@@ -90,7 +89,7 @@ assert used() == before + 128 * MIB
 call("cuMemRelease", handle)
 call("cuArrayDestroy", kept)
 assert used() == before - 64 * MIB
-# In the device's own context, which is let go, and then reset.
+# In the primary context, which is released and then reset.
 for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
     new_array(256 * MIB)
     handle = physical(128 * MIB)
@@ -111,7 +110,7 @@ before, own = used(), new_context()
 gone = new_array(128 * MIB)
 call("cuCtxDestroy_v2", own)
 assert used() == before
-cuda.cuArrayDestroy(gone)                # whatever it answers
+cuda.cuArrayDestroy(gone)                # any result is right: the handle is stale
 assert used() == before
 fresh = [new_array(32 * MIB) for _ in range(4)]
 assert used() == before + 128 * MIB

@@ -67,7 +67,7 @@ data = noise(size)
 put(address.value, data)
 assert alone() == 1
 away()
-assert alone() == 1                      # though its program has no turn
+assert alone() == 1                      # the plugin works although its program has no turn
 say("done")
 assert get(address.value, size) == data
 '''

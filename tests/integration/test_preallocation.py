@@ -12,7 +12,7 @@ from tests.integration.programs import Program
 MINE, THEIRS = 600, 700                 # MiB; the card has 1024
 LACKS = MINE + THEIRS - 1024
 
-# It computes all the time, until the test says so.
+# Computes without a pause until the test sends a line.
 BODY = f'''
 import threading, time
 size = {MINE} * MIB
@@ -62,14 +62,14 @@ def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
 
 def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
     program = begin(site)
-    assert not site.lines(order="preallocate")          # there is no other client
+    assert not site.lines(order="preallocate")          # no other client lacks memory yet
     hook = other(site)
     wait_until(lambda: made(site, program) >= LACKS * MIB)
-    # Its turn ends only where a busy machine has let its thread stand still, and a part is enough.
+    # The turn ends only if the busy machine has delayed the program's thread.
     assert len(site.lines(order="stop")) <= len(site.lines(event="went-idle"))
     assert not site.lines(event="evicted")
     assert comes_and_goes(site, hook, program) >= LACKS * MIB
-    # Memory is ordered block by block, the last block perhaps after enough was made.
+    # PREALLOCATE grows block by block; the last order may exceed the need by a block.
     most = site.lines(order="preallocate", pid=program.popen.pid)[-1]["host"]
     assert most < MINE * MIB
     evicted = site.lines(event="evicted", pid=program.popen.pid)

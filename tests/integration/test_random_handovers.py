@@ -24,16 +24,16 @@ from tests.integration.conftest import compile_faulty_disk, uuid_of
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
-# Turns in each test, instead of the number given there; 10000 take half an hour under TSan.
+# Number of turns in each test, in place of its default; 10,000 take half an hour under TSan.
 ASKED = int(os.environ.get("NVSHARE_TEST_TURNS", "0"))
 PROGRAMS = 4
 SECOND_CARD = uuid_of(1)
-CAPACITY = 56 * MIB                     # two of the four fit, with their slabs
-# Of sanitized programs: the preloaded library comes before the sanitizer's, and a program that is
-# ended frees no memory.
+CAPACITY = 56 * MIB                     # two of the four programs fit, with their slabs
+# For sanitized programs: the preloaded library comes before the sanitizer's, and a program that is
+# killed frees no memory.
 SANITIZED = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
              "TSAN_OPTIONS": "halt_on_error=1:exitcode=66"}
-# Faults of disk.c, each for a tenth of the turns.
+# Faults of disk.c, each in force for a tenth of the turns.
 FAULTS = ("", "short", "", "fails", "pwrite", "", "fails", "short", "pwrite", "")
 
 
@@ -41,7 +41,7 @@ FAULTS = ("", "short", "", "fails", "pwrite", "", "fails", "short", "pwrite", ""
 def built(sanitizer: str) -> Iterator[Path]:
     """The folder of the build; made by the same command that `make build` uses."""
     folder = LIBHOOK / f"build{'-' * bool(sanitizer)}{sanitizer}"
-    # Tests of several processes of pytest run at once, and two makes would write one file.
+    # Several pytest processes may run at once, and two makes would write the same file.
     make = ["make", "-C", str(LIBHOOK), "-j2", f"SANITIZE={sanitizer}"]
     subprocess.run(["flock", str(LIBHOOK), *make], check=True, capture_output=True)
     yield folder
@@ -60,7 +60,7 @@ def start(
             "NVSHARE_TEST_DISK": str(simulator),
             "LD_LIBRARY_PATH": str(build / "simulator"),
             "NVSHARE_SOCKET": str(path),
-            # Half of them go on beyond the card when they are refused memory.
+            # Half of the programs may allocate beyond the card.
             "NVSHARE_ENABLE_SINGLE_OVERSUB": str(seed % 2),
             "NVSHARE_SIM_DIR": str(simulator),
             "NVSHARE_SIM_MEMORY": "256M",
@@ -154,7 +154,8 @@ def test_random_daemon_orders_to_many_programs_keep_every_byte(
                         killed = programs.pop(0)
                         killed.kill()
                         killed.communicate()
-                        while commander.receive(0):     # the end of its connection, too
+                        # until the commander has seen the end of its connection
+                        while commander.receive(0):
                             pass
                 commander.random.choice((commander.restart, commander.take_over))()
             said = [json.loads(line) for line in finish(commander, programs)]
@@ -163,10 +164,10 @@ def test_random_daemon_orders_to_many_programs_keep_every_byte(
                 program.kill()
                 program.communicate()
             commander.close()
-    # Sanitized programs do less in as many turns: there the rarer things may not have come up.
+    # Sanitized programs do less per turn, so rare events may not have occurred.
     thorough = not sanitizer and turns > 1000
     assert commander.bytes_moved > (10 if thorough else 3) * CAPACITY
-    assert turns < 400 or commander.bytes_saved > 0     # rare orders, and a busy machine
+    assert turns < 400 or commander.bytes_saved > 0     # EVICT with KEEP is rare on a busy machine
     assert commander.beyond > 0
     assert not all_tiers or min(commander.borrowed, commander.returned, commander.cleaned) > 0
     assert not all_tiers or min(commander.stored, commander.emptied) > 0

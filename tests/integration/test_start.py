@@ -69,8 +69,8 @@ def test_daemon_without_permission_to_make_its_socket_exits_and_names_the_path(s
     )
 
 
-# As on machines that hide processes of other users from each other (hidepid), without capabilities.
-# $1: the daemon's group; the first one may see them.
+# Like a machine that hides other users' processes (mount option hidepid), without capabilities. $1:
+# the daemon's group; members of group 65533 see all processes.
 HIDING = '''
 mount -t proc -o hidepid=2,gid=65533 proc /proc
 group=$1; shift
@@ -138,7 +138,7 @@ def test_reload_of_a_file_with_a_wrong_line_logs_the_line_and_keeps_the_settings
 
 def test_sighup_during_the_start_does_not_end_the_daemon(site: Site) -> None:
     with private_bus() as bus, site.log.open("a") as log:
-        bus.process.send_signal(signal.SIGSTOP)         # it accepts no connection for now
+        bus.process.send_signal(signal.SIGSTOP)         # a stopped bus accepts no connection
         daemon = subprocess.Popen(
             site.command("--bus", bus.address), env=site.environment, cwd=ROOT, stderr=log)
         try:
@@ -169,7 +169,7 @@ def test_daemon_answers_clients_while_writing_the_trace_blocks(site: Site) -> No
     hook.want()
     hook.obey_until(Type.RUN)
     assert site.hook().hello() is not None
-    os.set_blocking(reader, True)       # what has happened is not lost
+    os.set_blocking(reader, True)       # lines written meanwhile are not lost
     text = b""
     while b'"run"' not in text:
         text += os.read(reader, 4096)

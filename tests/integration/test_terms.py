@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
 OUT_OF_MEMORY = 2
 
-# Allocates what it is told to, and says what came of it and how much memory there is.
+# For each line: allocates that many bytes, prints the result, and free and total memory.
 ALLOCATOR = PRELUDE + """
 for line in sys.stdin:
     result = cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(int(line)))
@@ -31,8 +31,8 @@ for line in sys.stdin:
     print(result, free, free + used, flush=True)
 """
 
-# Of the simulated driver: for each line, percent of the time since the last one in which kernels
-# ran, and seconds since then.
+# Asks the simulated driver, for each line, the percentage of time with running kernels since the
+# last line, and the seconds since then.
 UTILISATION = """
 import ctypes, sys, time
 nvml, card, rates = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_uint * 2)()
@@ -111,7 +111,7 @@ def test_program_with_a_memory_limit_gets_the_limit_as_the_cards_total_memory(
     assert one.allocate(64 * MIB)[0] == 0
     (client,) = control.clients_of(one.popen.pid)
     control.set_client_term(client, "memory-limit", 128 * MIB)
-    # It may still use unused commit, until it has received LIMITS.
+    # The client may still use unused commit until it has received LIMITS.
     while one.allocate(0)[2] != 128 * MIB:
         continue
     result, free, _ = one.allocate(256 * MIB)
@@ -164,7 +164,7 @@ def test_compute_limit_bounds_the_card_time_of_a_program_of_short_kernels(
     ran, seconds = map(float, driver.ask("").split())
     lines = map(json.loads, (site.folder / "trace").read_text().splitlines())
     longest = max(line["held_time"] for line in lines if line.get("report") == "turn-ended")
-    # What one turn takes beyond its share is taken off those after it.
+    # Time that a turn uses beyond the limit is subtracted from later windows.
     assert 0 < ran <= percent + 2 + 100 * longest / SECOND / seconds
     control.set_client_term(client, "compute-limit", 100)
     finish([alone])

@@ -13,8 +13,8 @@ from tests.integration.programs import Program
 
 SIZE = 400 * MIB
 
-# One kernel is always in flight, and ends only when the program says so on the card; the next one
-# is queued before that.
+# One kernel is always in flight. It ends when the program writes a word on the card; the next
+# kernel is queued before that.
 ENDLESS = f'''
 import select, threading, time
 SIZE = {SIZE}
@@ -84,7 +84,7 @@ pause("fed")
     assert reopened.memory.resident == memory.resident
     daemon.send(OrderRecord(Type.RUN, flags=Flag.PACE))
     program.go_on()
-    assert program.hears() == "fed"     # two in half a second, if it were
+    assert program.hears() == "fed"     # otherwise two kernels would end in half a second
     program.go_on()
     daemon.rest()
     program.ends_well()

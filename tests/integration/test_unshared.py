@@ -16,7 +16,8 @@ from tests.integration.test_moving import Program, check_programs, clients_of, u
 
 RULE = "[gpu]\ntq = 300ms\n" + pages.block("docs/moving.md", "[tenant user:*]")
 CARD = 384 * MIB
-MOST = 272                              # MiB of a card, beside which no client of ours fits
+# MiB of a card, beside which no client with the library fits
+MOST = 272
 GROUPS = 'mount -t cgroup2 none "$1" && shift && exec "$@"'
 
 
@@ -84,7 +85,7 @@ def test_program_without_the_library_takes_turns_with_a_client_and_keeps_its_byt
 ) -> None:
     bare = Bare(site, start())
     bare.await_turn()
-    ours = Program(site)                # its memory does not fit beside bare's
+    ours = Program(site)                # does not fit beside the memory of `bare`
     for byte in (6, 7, 8):
         for program in (ours, bare):
             before = int(bare.ask("asked")) if program is bare else 0
@@ -106,7 +107,8 @@ def test_two_unshared_programs_and_a_client_that_does_not_fit_with_either_all_ge
     for bare in unshared:
         bare.await_turn()
     ours = Program(site)
-    assert ours.ask("grow(180)") == "180"       # with its other 64 MiB it fits beside neither
+    # with its other 64 MiB it fits beside no unshared program
+    assert ours.ask("grow(180)") == "180"
     ours.tell("work()")
     pids = {one.popen.pid for one in (*unshared, ours)}
     for _ in range(3):
@@ -175,7 +177,7 @@ def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_rule_
     (site.folder / "nvshared.conf").write_text("")
     control = start()
     bare.check()
-    wait_until(lambda: has_unshared(control))       # once NVML has been asked
+    wait_until(lambda: has_unshared(control))       # visible after the next NVML sample
 
 
 @pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])

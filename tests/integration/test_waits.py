@@ -43,7 +43,7 @@ class Program:
 
 def test_waiting_program_logs_its_position_in_the_queue(site: Site) -> None:
     site.start("--tq", "3600")
-    holder = site.holding()        # and does not look idle on a busy machine
+    holder = site.holding()        # a fake hook never becomes idle
     first = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
     wait_until(first.says("waits for its turn on GPU 0: its place in the queue is 1"))
     second = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
@@ -102,7 +102,7 @@ def test_waiting_program_logs_once_that_the_daemon_ended(site: Site) -> None:
     holder.close()
     site.start("--tq", "3600")
     waiter.ends_well()
-    # On a busy machine it may wait long enough for its turn to say so once more.
+    # On a busy machine the program may wait for its turn once more and print that again.
     said = [line.split(",")[0].split(":")[0] for line in waiter.said]
     assert said[0] == "waits for its turn on GPU 0"
     assert said.count("nvshared is not running") == 1
@@ -147,14 +147,14 @@ def test_program_waiting_in_an_allocation_logs_that_the_daemon_does_not_run(site
     assert program.hears() == "there"
     daemon.listen()
     daemon.connection.close()
-    daemon.connect()                    # it is connected again, and its questions are unanswered
+    daemon.connect()                    # reconnected; its COMMIT is unanswered
     site.socket.unlink()
     program.go_on()
     assert program.popen.stderr is not None
     line = program.popen.stderr.readline()
     assert "nvshared is not running, and this program waits for it" in line
     daemon.send(daemon.limits)
-    daemon.until(Type.COMMIT)           # which is refused
+    daemon.until(Type.COMMIT)           # the COMMIT is refused by the LIMITS sent before
     program.go_on()
     daemon.rest()
     program.ends_well()

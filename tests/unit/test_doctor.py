@@ -280,7 +280,7 @@ def test_error_that_nvshared_is_not_running_says_how_to_start_it(
     (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
     (NvshareError("it is of another version"), "another version"),
 ])
-def test_doctor_grades_a_failed_bus_as_a_fault_or_a_warning_while_programs_are_served(
+def test_doctor_reports_a_failed_bus_as_a_fault_but_as_a_warning_while_programs_are_served(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     *_, bus = checks.daemon_findings("system", error)

@@ -39,7 +39,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
     return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
 
 
-def test_client_moved_to_a_gpu_keeps_its_terms_and_its_times_held_and_waited(gpu: GPU) -> None:
+def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_time(
+        gpu: GPU) -> None:
     before = joined(gpu, 1, Noted())
     before.set_terms(before.terms.having("weight", 7, by_owner=False))
     before.held_before, before.waited_before, before.tries = 5, 3, 2
@@ -51,7 +52,7 @@ def test_client_moved_to_a_gpu_keeps_its_terms_and_its_times_held_and_waited(gpu
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 
 
-def test_gpu_keeps_one_timer_for_the_deadline_that_the_scheduler_gave_last(
+def test_gpu_keeps_one_timer_set_to_the_latest_deadline_of_the_scheduler(
         gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     scheduler = Scripted.latest

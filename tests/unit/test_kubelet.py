@@ -100,7 +100,7 @@ WIRE = [
 
 @pytest.mark.parametrize(("classes", "name", "fields", "wire"), WIRE, ids=lambda one: (
     one if isinstance(one, str) else ""))
-def test_kubelet_messages_are_encoded_as_kubernetes_encodes_them(
+def test_kubelet_messages_have_the_encoding_of_kubernetes(
         classes: dict[str, Any], name: str, fields: dict[str, object], wire: bytes) -> None:
     assert classes[name](**fields).SerializeToString(deterministic=True) == wire
 
@@ -195,7 +195,7 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("resource", "device", "said"), [
-    # This card: by its UUID, with or without something around it, its PCI address, its minor.
+    # This card: by its UUID (also with a prefix or suffix), PCI address or minor number.
     ("nvidia.com/gpu", f"GPU-{LONG}", "is"),
     ("nvidia.com/gpu", f"GPU-{LONG}-7", "is"),                      # HAMi
     ("volcano.sh/vgpu-number", f"gpu-{LONG}-_-12", "is"),
@@ -222,7 +222,7 @@ def test_card_allocated_by_another_plugin_is_recognised_by_the_plugins_device_na
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, device: str, said: str
 ) -> None:
     monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
-    unknown = conflict(HERE, {"nvidia7": "nvidia.com/gpu"})     # its minor number is
+    unknown = conflict(HERE, {"nvidia7": "nvidia.com/gpu"})     # the card's minor number is unknown
     assert "may be handed out as nvidia.com/gpu already: the name 'nvidia7' does not" in unknown
     (tmp_path / "0000:17:00.0").mkdir()
     (tmp_path / "0000:17:00.0/information").write_bytes(
@@ -244,7 +244,7 @@ def test_option_of_nvshare_kubelet_with_a_wrong_value_is_refused(
         option([wrong])
 
 
-def test_priority_of_a_class_is_set_by_the_last_matching_option() -> None:
+def test_priority_class_gets_the_priority_of_the_last_matching_option() -> None:
     given = priority_classes([
         "0..=normal", "1000..1999=high", "batch=background", "-5..-1=background"])
     found = [priority(given, *one) for one in (
@@ -335,7 +335,7 @@ def test_containers_of_a_pod_are_identified_by_container_id() -> None:
 
 
 @pytest.mark.parametrize("kind", ["container", "initContainer"])
-def test_shares_of_a_pod_count_containers_init_containers_and_sidecars(kind: str) -> None:
+def test_shares_requested_by_any_kind_of_container_count_for_the_pod(kind: str) -> None:
     limits = {"a": {RESOURCE: "1"}, "b": {RESOURCE: "0"}, "c": None}
     listed = [{"name": name, "restartPolicy": "Always", "resources": {"limits": one}}
               for name, one in limits.items()]
@@ -344,7 +344,7 @@ def test_shares_of_a_pod_count_containers_init_containers_and_sidecars(kind: str
 
 @pytest.mark.parametrize(("content", "is_reported"), [
     ("", True), ({"ResourceName": RESOURCE}, False), ({"ResourceName": "other"}, True),
-    ("broken", False),                  # names and annotations of all pods pass the same way
+    ("broken", False),                  # an unreadable checkpoint: another error reports it
 ])
 def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
         tmp_path: Path, content: Any, is_reported: bool) -> None:

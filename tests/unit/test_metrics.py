@@ -55,7 +55,7 @@ async def read(figures: Scrapes) -> Mapping[str, list[tuple[dict[str, str], floa
     return found
 
 
-async def test_metrics_have_the_names_and_labels_of_predecessors_and_no_unknown_figures(
+async def test_metrics_keep_names_and_labels_of_earlier_versions_and_omit_unknown_figures(
         time: Time) -> None:
     made = manager(time)
     client = a_client(made)
@@ -172,7 +172,7 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
     assert await tenant_totals() == two
 
 
-def test_metrics_omit_tenants_without_programs_beyond_a_maximum_the_oldest_first(
+def test_metrics_omit_the_oldest_tenants_without_programs_beyond_a_maximum(
         time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_module, "GONE_KNOWN", 2)
     made = manager(time)

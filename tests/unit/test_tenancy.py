@@ -137,7 +137,7 @@ def test_rule_for_a_group_applies_to_users_in_that_group(daemon: Daemon,
     assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(GIB, 9))]
     assert asked == ["alice", "bob"]
     members["bob"] = frozenset({"staff"})
-    client.gpu.leave(client)            # bob is new to the system when he comes again
+    client.gpu.leave(client)            # bob's groups are read again when he joins again
     daemon.joins(Tenant(Kind.USER, "bob"))
     assert daemon.sent_terms() == [TenantChanged("user:bob", TenantTerms(weight=9))]
 
@@ -204,7 +204,7 @@ def test_compute_requests_over_100_percent_are_refused_naming_all_requests(daemo
     daemon.set("pod:lab/train", compute_request=30)
     daemon.set("pod:lab/train", compute_request=40)     # replaces the 30
     client = daemon.joins(ALICE)
-    daemon.joins(ALICE, gpu=1)                          # the same tenant
+    daemon.joins(ALICE, gpu=1)                          # a client of the same tenant
     with pytest.raises(InvalidArgs) as raised:
         daemon.set("user:bob", compute_request=30)
     assert str(raised.value) == (
