@@ -129,7 +129,7 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
         Limits(1, 7, 1, 2, GIB, 3), Run(1, True, True, True, 6),
         Evict(1, 8, GIB, 4, ahead=True), Load(1, 9, GIB, 6, ahead=True), Yield(1, 9),
         Writeback(1, 10, 7, 6, True, size=GIB),
-        Run(1, False, True, True, 7, step=True, step_pause=9),
+        Run(1, False, True, True, 7, report_busy=True, step=True, step_pause=9),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
@@ -146,8 +146,8 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
         OrderRecord(Type.YIELD, number=9),
         OrderRecord(Type.EVICT, Flag.AHEAD | Flag.KEEP, number=10, room=7, host=6, writeback=GIB),
         OrderRecord(
-            Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE | Flag.STEP, step_pause=9,
-            idle_window=7)]
+            Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE | Flag.REPORT_BUSY | Flag.STEP,
+            step_pause=9, idle_window=7)]
 
 
 @pytest.mark.parametrize(("record", "event"), [
@@ -160,6 +160,8 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     (ReportRecord(Type.COPIES, flags=Flag.INWARD), events.Copies(1, FIGURES, True, False)),
     (ReportRecord(Type.COPIES, flags=Flag.OUTWARD), events.Copies(1, FIGURES, False, True)),
     (ReportRecord(Type.COPIES), events.Copies(1, FIGURES, False, False)),
+    (ReportRecord(Type.BUSY), events.Busy(1, FIGURES, False)),
+    (ReportRecord(Type.BUSY, flags=Flag.GAPS), events.Busy(1, FIGURES, True)),
 ])
 def test_session_passes_each_record_of_the_library_to_the_scheduler_as_an_event(
         hook: Hook, record: ReportRecord, event: events.Event) -> None:
