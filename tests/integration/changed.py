@@ -8,8 +8,6 @@ NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: of the first such command, nvshare-chec
 NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed after nvshare-checkpoint carried it out.
 NVSHARE_TEST_LOST: once this file exists, the driver reports the cards whose UUIDs are in the file,
     or all cards if it is empty, as lost.
-NVSHARE_TEST_MEMINFO: a file like /proc/meminfo, of this host.
-NVSHARE_TEST_GROUPS: a folder like /sys/fs/cgroup. All programs are in its group pod/box.
 NVSHARE_TEST_POD: the uid of the pod of which all programs are.
 NVSHARE_TEST_PIPES: a folder in which pipes without a writer stand for lookups that hang: among the
     files of a process in proc/PID, among the limits of control groups in groups, and users.
@@ -45,10 +43,6 @@ def use_helper(path: str) -> None:
 
 def use_patience(seconds: str) -> None:
     checkpoint.READY_WITHIN = float(seconds)
-
-
-def use_meminfo(path: str) -> None:
-    host.MEMINFO = Path(path)
 
 
 def cut(fault: str) -> None:
@@ -99,13 +93,6 @@ def lose(path: str) -> None:
     daemon.NVML = Losing                # type: ignore[attr-defined]
 
 
-def put_into_group(root: str) -> None:
-    process = host.process
-    cgroup.ROOT = Path(root)
-    cgroup._visible_top = lambda name: (cgroup.mount_point(name), ())     # type: ignore[assignment]
-    host.process = lambda pid, name: "0::/pod/box\n" if name == "cgroup" else process(pid, name)
-
-
 def put_into_pod(uid: str) -> None:
     read = peer._read
     group = f"0::/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/crio-{'a' * 64}.scope\n"
@@ -137,7 +124,7 @@ def hang(folder: str) -> None:
 
 CHANGES: dict[str, Callable[[str], None]] = {
     "HELPER": use_helper, "PATIENCE": use_patience, "CUT": cut, "CUT_AFTER": cut_after,
-    "LOST": lose, "MEMINFO": use_meminfo, "GROUPS": put_into_group, "POD": put_into_pod,
+    "LOST": lose, "POD": put_into_pod,
     "PIPES": hang,
 }
 
