@@ -140,15 +140,11 @@ def test_background_client_launches_no_work_while_another_client_has_work(pair: 
     pair.goes_on()                      # without a daemon no program is urgent
     pair.daemon = pair.site.start(*pair.options)
     pair.rests()
-    kill(pair.other.popen)
-    pair.goes_on()
-
-
-def test_urgent_program_stopped_by_sigstop_delays_background_clients_a_bounded_time(
-    pair: Pair
-) -> None:
-    pair.rank("background")
+    pair.other.popen.send_signal(signal.SIGSTOP)
+    pair.goes_on()                      # a stopped program delays others a bounded time
+    pair.other.popen.send_signal(signal.SIGCONT)
+    pair.tell("end")
     pair.tell("begin")
     pair.rests()
-    pair.other.popen.send_signal(signal.SIGSTOP)
+    kill(pair.other.popen)
     pair.goes_on()
