@@ -49,6 +49,7 @@ def test_drain_that_fails_once_is_repeated(site: Site, failing: str) -> None:
 
 @pytest.mark.parametrize("failing", [
     "cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2", "cuStreamQuery:1+:2",
+    "cuCtxRecordEvent:1+:2,cuMemGetInfo_v2:1+:2",
 ])
 def test_drain_that_keeps_failing_is_reported_with_a_reopened_message(
     site: Site, failing: str
