@@ -67,6 +67,16 @@ def test_quantum_counts_from_the_opening_of_the_gate() -> None:
     assert stops(talk.wait(0.001)) == [1]
 
 
+def test_turn_longer_than_the_quantum_ends_at_once_when_a_client_waits() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.wait(10 * TQ)
+    talk.idle(1)                        # no RUN asked for this report
+    assert stops(talk.run(2, 70)) == [1]
+    actions = talk.obey(talk.stopped(1))
+    assert [one.reason for one in actions if isinstance(one, TurnEnded)] == [TurnEnd.QUANTUM]
+
+
 def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     talk = two_programs(70)
     talk.wait(1)
