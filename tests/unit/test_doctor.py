@@ -83,7 +83,6 @@ def test_doctor_grades_a_card_by_its_mode_and_sample(mode: Mode, sample: Sample 
 
 
 @pytest.mark.parametrize(("number", "reached", "shared", "mode", "visible", "words"), [
-    (0, "linked", 0, "auto", "", []),
     (1, "linked", 1, "auto", "", [
         "evicted memory of GPU 0 goes to host memory: there is no other GPU"]),
     (1, "linked", 2, "auto", "", ["this container sees 1 of 2 GPUs"]),
@@ -178,7 +177,6 @@ def test_doctor_names_programs_whose_cgroup_memory_limit_is_below_the_memory_of_
 
 
 @pytest.mark.parametrize(("settings", "cards_total", "grade", "words"), [
-    ("", 0, Grade.OK, "80 % of the free memory"),
     ("", 90 * GIB, Grade.WARNING, "less than the 90.0 GiB of the cards"),
     ("[gpu]\nswap-budget = 10GiB\n", 0, Grade.OK, "10.0 GiB of host memory, as configured"),
     ("[gpu]\nswap-budget = 60GiB\n", 0, Grade.WARNING, "of which 50.0 GiB are free"),
