@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of clock and timer in the daemon, in monotonic microseconds.
+"""The types of clock and timer in the daemon, in monotonic microseconds; periodic calls.
 
 Modules that make decisions get a clock and a timer, so that tests can control the time."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 Clock = Callable[[], int]               # microseconds since an arbitrary time of this boot
 
@@ -18,3 +22,15 @@ class Timer(Protocol):
 def monotonic() -> int:
     """Returns CLOCK_MONOTONIC in us. The wall clock can be set, which would change quanta."""
     return time.monotonic_ns() // 1000
+
+
+async def repeat(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Awaits act() after each pause of `seconds`; never returns.
+
+    Logs an exception of act(): a fault in one call must not end the later calls."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await act()
+        except Exception:
+            logger.exception("unexpected exception; the next attempt is in %g s", seconds)

@@ -4,18 +4,15 @@
 Polling sees every kind of change: editors replace files, Kubernetes replaces the folder that a link
 leads to, and on some file systems inotify(7) reports nothing."""
 
-import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from nvshared.clock import repeat
 from nvshared.errors import ConfigError
 from nvshared.settings.config import drop_ins
 
 INTERVAL = 1.0                          # seconds between two reads of the files' metadata
-
-logger = logging.getLogger(__name__)
 
 Metadata = dict[Path, tuple[int, ...]]
 
@@ -32,19 +29,17 @@ class Watch:
         self._noted = self._read_metadata()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish.
-
-        Logs an exception of `changed`: a fault of the daemon must not end the watch."""
+        """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish."""
         before = self._noted
-        while True:
+
+        async def look() -> None:
+            nonlocal before
             now = self._read_metadata()
-            if now == before and now != self._noted:
-                try:
-                    changed()
-                except Exception:
-                    logger.exception("the changed settings could not be read")
-            before = now
-            await asyncio.sleep(INTERVAL)
+            lasting, before = now == before, now
+            if lasting and now != self._noted:
+                changed()
+
+        await repeat(INTERVAL, look)
 
     def _read_metadata(self) -> Metadata:
         found: Metadata = {}

@@ -4,13 +4,13 @@
 A client moves once the waiting time that another card would have spared exceeds the price of the
 move in microseconds: its total cost is at most twice the best decision's (the ski-rental rule)."""
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
+from nvshared.clock import repeat
 from nvshared.errors import NvshareError
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler.actions import ClientState
@@ -94,10 +94,11 @@ class Balancing:
 
     async def watch(self) -> None:
         """Periodically chooses a client and moves it; never returns."""
-        while True:
-            await asyncio.sleep(CHOOSE_EVERY)
-            if (choice := self.find_move()) is not None:
-                await self._move(choice)
+        await repeat(CHOOSE_EVERY, self._choose_and_move)
+
+    async def _choose_and_move(self) -> None:
+        if (choice := self.find_move()) is not None:
+            await self._move(choice)
 
     def find_move(self) -> Choice | None:
         """Returns the client to move now and its target card; None: no move is worth its price."""

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from nvshared.clock import repeat
 from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
 from nvshared.lanes import Run, call, here
 from nvshared.machine import cgroup, checkpoint, host
@@ -186,12 +187,14 @@ class Moving:
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
         parks: set[asyncio.Task[Any]] = set()
-        while True:
-            await asyncio.sleep(IDLE_CHECK_EVERY)
+
+        async def park_idle_clients() -> None:
             idle = (one for gpu in self._gpus for one in gpu.clients.values()
                     if self._is_idle_for_long(one))
             for client in list(islice(idle, PARKS_AT_ONCE - len(parks))):
                 start_task(parks, self._park_idle(client))
+
+        await repeat(IDLE_CHECK_EVERY, park_idle_clients)
 
     async def _park_idle(self, client: Client) -> None:
         try:

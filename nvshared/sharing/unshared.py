@@ -14,6 +14,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from nvshared.clock import repeat
 from nvshared.errors import GPULost
 from nvshared.lanes import Run as RunInLane
 from nvshared.lanes import call
@@ -158,10 +159,11 @@ class Unshared:
 
     async def _watch(self) -> None:
         """Keeps all cards sampled while the term is set, so that new processes are noticed."""
-        while True:
-            await asyncio.sleep(EVERY)
+        async def sample() -> None:
             if self.manager.tenancy.is_set(TERM):
                 await take_samples(self.manager.gpus)
+
+        await repeat(EVERY, sample)
 
     async def _find(self) -> None:
         answer = await self.ask("at the start", 0, "held")
