@@ -67,18 +67,9 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     return dict(zip(expressions(), map(int, output.split()), strict=True))
 
 
-def test_recorded_cuda_types_include_handles_error_codes_and_struct_offsets() -> None:
-    found = set(expressions())
-    assert len(found) > 700
-    assert {
-        "CUDA_ERROR_OUT_OF_MEMORY", "sizeof(CUdeviceptr)", "sizeof(CUcontext)", "CU_STREAM_LEGACY",
-        "offsetof(CUmemAllocationProp, allocFlags)", "offsetof(CUlaunchConfig, hStream)",
-        "offsetof(CUDA_MEMCPY3D, Depth)", "offsetof(CUipcMemHandle, reserved)",
-    } <= found
-
-
 @needs_cuda_h
 def test_recorded_types_and_constants_equal_those_of_cuda_h(tmp_path: Path) -> None:
     ours = values(tmp_path)
+    assert len(ours) > 700
     theirs = values(tmp_path, "-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}")
     assert ours == theirs
