@@ -78,6 +78,17 @@ NONE: frozenset[str] = frozenset()
 ENTRY = """
 #include <stdint.h>
 #include <string.h>
+static void note(const uint64_t *passed, uint64_t *arguments, const uint64_t *outputs,
+                 unsigned stores, unsigned narrow_stores)
+{
+    for (int n = 0; n < 12; n++) {
+        arguments[n] = passed[n];    /* no memcpy(), of which ThreadSanitizer reports races */
+        if (stores >> n & 1)
+            *(uint64_t *)passed[n] = outputs[n];
+        if (narrow_stores >> n & 1)
+            *(uint32_t *)passed[n] = (uint32_t)outputs[n];
+    }
+}
 #define ENTRY(name, result)                                                                  \\
     unsigned calls_of_##name, stores_of_##name, narrow_stores_of_##name;                     \\
     int result_of_##name = result;                                                           \\
@@ -85,15 +96,9 @@ ENTRY = """
     int name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f,         \\
              uint64_t g, uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l)         \\
     {                                                                                        \\
-        uint64_t arguments[12] = { a, b, c, d, e, f, g, h, i, j, k, l };                     \\
-        memcpy(arguments_of_##name, arguments, sizeof arguments);                            \\
         calls_of_##name++;                                                                   \\
-        for (int n = 0; n < 12; n++) {                                                       \\
-            if (stores_of_##name >> n & 1)                                                   \\
-                *(uint64_t *)arguments[n] = outputs_of_##name[n];                            \\
-            if (narrow_stores_of_##name >> n & 1)                                            \\
-                *(uint32_t *)arguments[n] = (uint32_t)outputs_of_##name[n];                  \\
-        }                                                                                    \\
+        note((uint64_t[]){ a, b, c, d, e, f, g, h, i, j, k, l }, arguments_of_##name,        \\
+             outputs_of_##name, stores_of_##name, narrow_stores_of_##name);                  \\
         return result_of_##name;                                                             \\
     }
 """

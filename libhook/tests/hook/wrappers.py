@@ -14,10 +14,10 @@ from pathlib import Path
 from libhook.tests.doubles import FLAGS, HERE, LIBRARY, SOURCE
 
 # Files besides api/ that the wrappers need and that core_double.c does not replace.
-REAL = ["gate/contexts.c", "flight/capture.c", "flight/streams.c",
-        "driver/log.c", "driver/newer.c", "driver/own_thread.c",
-        "driver/real.c", "driver/setting.c", "driver/stub_code.S", "driver/stubs.c",
-        "driver/symbols.c", "pool/driver_pools.c"]
+REAL = ["gate/contexts", "flight/capture", "flight/streams", "driver/log", "driver/newer",
+        "driver/own_thread", "driver/real", "driver/setting", "driver/stub_code", "driver/stubs",
+        "driver/symbols", "pool/driver_pools"]
+OBJECTS = SOURCE.parent / "build" / "src"
 
 PRELUDE = """
 import ctypes, os, sys
@@ -42,9 +42,10 @@ Wrappers = Callable[[str], None]
 
 def build(directory: Path) -> Path:
     library = directory / "libwrappers.so"
-    sources = [*SOURCE.glob("api/*.c"), *(SOURCE / file for file in REAL), HERE / "doubles.c",
-               Path(__file__).with_name("core_double.c")]
-    subprocess.run(["gcc", *FLAGS, *LIBRARY, *sources, "-o", library], check=True)
+    api = (f"api/{path.stem}" for path in SOURCE.glob("api/*.c"))
+    objects = [OBJECTS / f"{file}.o" for file in (*api, *REAL)]
+    doubles = [HERE / "doubles.c", Path(__file__).with_name("core_double.c")]
+    subprocess.run(["gcc", *FLAGS, *LIBRARY, *objects, *doubles, "-o", library], check=True)
     return library
 
 

@@ -85,7 +85,7 @@ def test_pace_that_begins_within_a_turn_waits_for_earlier_work(paced: Card) -> N
 steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1, max_size=400)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(step=steps)
 def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_busy(
         built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
