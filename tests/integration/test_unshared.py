@@ -111,7 +111,7 @@ def test_two_unshared_programs_and_a_client_that_does_not_fit_with_either_all_ge
     assert ours.ask("grow(180)") == "180"
     ours.tell("work()")
     pids = {one.popen.pid for one in (*unshared, ours)}
-    for _ in range(3):
+    for _ in range(2):
         before = {one.pid: one.turns for one in control.snapshot().clients}
         assert before.keys() == pids
 
@@ -137,9 +137,7 @@ def test_unshared_program_without_a_checkpoint_rule_is_not_a_client(
 
 
 @pytest.mark.parametrize(("failing", "driver", "words"), [
-    ("cuCheckpointProcessCheckpoint:1:801", "580", "801"),
     ("cuCheckpointProcessLock:1:801", "580", "801"),
-    ("cuCheckpointProcessGetRestoreThreadId:1:801", "580", "801"),
     ("", "565", "570"),
 ])
 def test_unshared_program_that_cannot_be_checkpointed_continues_and_shows_the_reason(
@@ -180,7 +178,8 @@ def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_rule_
     wait_until(lambda: has_unshared(control))       # visible after the next NVML sample
 
 
-@pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])
+@pytest.mark.parametrize("killed", [
+    "park", "restore", *(pytest.param(one, marks=pytest.mark.long) for one in ("hold", "wake"))])
 def test_unshared_program_continues_when_daemon_and_checkpoint_helper_are_killed_at_any_step(
     site: Site, start: Start, killed: str
 ) -> None:
