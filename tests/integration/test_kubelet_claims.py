@@ -342,21 +342,6 @@ def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) ->
     lab.expect(old, compute_limit=20)
 
 
-def test_claim_terms_apply_to_a_pod_whose_annotation_is_refused(lab: ClaimLab) -> None:
-    old = lab.api.tenant("old")
-    lab.api.annotate("old", weight="5000")
-    assert "weight" in lab.api.event(0)["message"]
-    lab.claim(parameters={"weight": 200})
-    assert lab.prepare().devices
-    assert lab.terms(old) == {"weight": 200}
-    lab.set_terms(old, **{"compute-request": 60})
-    lab.claim(compute="50")
-    assert "contradicts" in lab.prepare_error()
-    lab.set_terms(old, **{"compute-request": 0})
-    assert lab.prepare().devices
-    lab.expect(old, compute_limit=50)
-
-
 def test_pods_that_share_a_claim_get_equal_parts_of_its_compute_limit(lab: ClaimLab) -> None:
     """Kubelet has a claim prepared once only, for the first pod that uses it."""
     lab.claim(compute="60", owner="")
@@ -413,29 +398,6 @@ def test_resource_slice_changed_by_another_writer_is_written_again(lab: ClaimLab
     lab.expect_taints(False, False)
     lab.node.kill_daemon()
     lab.expect_taints(True, True)
-
-
-def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(
-    node: Node, runtime: Runtime
-) -> None:
-    folder = node.kubelet.folder.parent / "cdi"
-    runtime.config = {}
-    node.daemon()
-    node.start("--cdi", "auto", "--runtime", str(runtime.path), "--cdi-folder", str(folder))
-    node.allocatable(20)
-    share, *_, other = sorted(node.kubelet.devices())
-    (answer,) = node.kubelet.allocate([share])
-    assert answer.mounts
-    assert not answer.cdi_devices
-    runtime.config = {"enableCDI": True}
-    (answer,) = node.kubelet.allocate([share])
-    (device,) = answer.cdi_devices
-    assert device.name == f"nvshare.com/gpu={share.partition('::')[0]}"
-    assert not answer.mounts
-    assert not answer.envs
-    assert (folder / FILE).is_file()
-    (answer,) = node.kubelet.allocate([share, other])   # each of our devices names one GPU
-    assert answer.mounts
 
 
 def test_terminated_dra_driver_unregisters_and_keeps_terms(lab: ClaimLab) -> None:
