@@ -300,11 +300,6 @@ def own_site(site_folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def large_site(site_folder: Path) -> Iterator[Site]:
-    yield from make_site(site_folder, simulate(site_folder / "cards", 4))
-
-
-@pytest.fixture
 def site_of_three(site_folder: Path) -> Iterator[Site]:
     yield from make_site(site_folder, simulate(site_folder / "cards", 3))
 

@@ -47,10 +47,9 @@ class System:
     def list(self) -> Path:
         return self.top / "etc" / "ld.so.preload"
 
-    def ctl(self, *arguments: str, json: bool = False) -> "subprocess.CompletedProcess[str]":
-        more = ["--json"] if json else []
+    def ctl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [*CTL, *arguments, *more, "--root", str(self.top)], cwd=ROOT, text=True,
+            [*CTL, *arguments, "--root", str(self.top)], cwd=ROOT, text=True,
             capture_output=True, check=False)
 
     def enable(self) -> "subprocess.CompletedProcess[str]":
@@ -102,6 +101,7 @@ def test_preload_enable_adds_and_disable_removes_the_library(system: System) -> 
     shown = system.ctl("status")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert INSIDE in shown.stdout
+    assert json.loads(system.ctl("status", "--json").stdout)["entries"] == [INSIDE]
     again = system.enable()
     assert "already" in again.stdout
     done = system.ctl("disable")
@@ -109,21 +109,6 @@ def test_preload_enable_adds_and_disable_removes_the_library(system: System) -> 
     assert not system.list.exists()
     assert "No libnvshare.so is in" in system.ctl("status").stdout
     assert "No libnvshare.so is in" in system.ctl("disable").stdout
-
-
-def test_preload_enable_prints_as_json_libnvshare_entries_and_other_libraries(
-    system: System
-) -> None:
-    system.list.write_text(OTHERS + "/old/libnvshare.so\n")
-    done = system.ctl("enable", "--library", INSIDE, json=True)
-    found = json.loads(done.stdout)
-    assert found["enabled"] is found["changed"] is True
-    assert found["entries"] == [INSIDE]
-    assert found["others"] == ["/opt/other.so", "/opt/more.so"]
-    assert found["list"] == str(system.list)
-    assert all(set(one) == {"program", "obstacle"} for one in found["tried"])
-    assert json.loads(system.ctl("status", json=True).stdout)["fault"] == ""
-    assert json.loads(system.ctl("disable", json=True).stdout)["enabled"] is False
 
 
 @as_root
@@ -139,15 +124,6 @@ def test_preload_enable_and_disable_keep_foreign_entries_and_the_owner_and_mode_
         assert system.list.read_text() == text
         status = system.list.stat()
         assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o640, 1234, 4321)
-
-
-def test_preload_disable_removes_every_libnvshare_entry_without_the_library(system: System) -> None:
-    system.list.write_text(f"{OTHERS}/old/libnvshare.so\n{INSIDE}\nlibnvshare.so # ours\n")
-    (system.top / INSIDE[1:]).unlink()
-    shutil.rmtree(system.top / "bin")
-    done = system.ctl("disable")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert system.list.read_text() == OTHERS + "# ours\n"
 
 
 def put_byte(path: Path, at: int, byte: int) -> None:
@@ -176,23 +152,13 @@ echo '#include <unistd.h>
 __attribute__((constructor)) static void bad(void) { _exit(9); }' |
     cc -shared -fPIC -x c - -o "$1"
 """
-NEEDS_ANOTHER = """
-echo 'int away(void) { return 0; }' | cc -shared -fPIC -x c - -o libaway.so
-echo 'int away(void); int here(void) { return away(); }' |
-    cc -shared -fPIC -x c - -x none -L. -laway -o "$1"
-rm libaway.so
-"""
 UNFIT: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "missing": (Path.unlink, [f"there is no {{top}}{INSIDE}"]),
-    "of 32 bits": (lambda path: put_byte(path, 4, 1), ["cannot be preloaded", "this system"]),
     "for i386": (lambda path: put_byte(path, 18, 3), ["cannot be preloaded", "this system"]),
-    "a script": (lambda path: path.write_text("#!/bin/sh\n"), ["cannot be preloaded"]),
     "empty": (lambda path: path.write_text(""), ["cannot be preloaded"]),
     "for a newer system": (need_newer_c_library, ["GLIBC_2.99' not found"]),
     "ends programs": (lambda path: compile_library(path, ENDS_PROGRAMS), [
         "a simple program ended with 9", "the list is as it was"]),
-    "needs another": (lambda path: compile_library(path, NEEDS_ANOTHER), [
-        "libaway.so: cannot open", "the list is as it was"]),
     "without C library": (remove_c_library, ["programs of this system do not run", "libc.so.6"]),
 }
 
@@ -374,8 +340,3 @@ def test_preload_rescue_command_removes_the_library_from_a_mounted_system(system
     command = line.replace("/mnt", str(system.top))
     subprocess.run(command.split(), check=True)
     assert entries(system.list.read_bytes()) == ["/opt/other.so"]
-
-
-def test_preload_help_has_the_rescue_commands() -> None:
-    done = subprocess.run([*CTL, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert RESCUE in done.stdout

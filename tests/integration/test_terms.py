@@ -16,7 +16,7 @@ from nvshared.units import MIB, SECOND
 from tests.integration.conftest import ROOT, Process, Site, wait_until
 from tests.integration.programs import PRELUDE
 from tests.integration.test_doctor import PROGRAM
-from tests.integration.test_kills import await_state, finish, program
+from tests.integration.test_kills import finish, program
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
@@ -59,25 +59,6 @@ class Allocator(Process):
 def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
     (found,) = [one for one in control.snapshot().clients if one.pid == process.pid]
     return found
-
-
-def test_suspended_program_is_evicted_and_computes_right_results_after_resume(
-    site: Site, start: Callable[..., Control]
-) -> None:
-    control = start("--tq", "100ms", "--capacity", "60MiB")
-    programs = [program(site, seed, None) for seed in (1, 2, 3)]
-    holder = await_state(site.folder / "trace", "running")
-    (victim,) = [process for process in programs if process.pid == holder]
-    (client,) = control.clients_of(victim.pid)
-    control.set_client_term(client, "suspended", 1)
-    wait_until(lambda: view(control, victim).state == "suspended")
-    wait_until(lambda: view(control, victim).resident == 0)
-    finish([process for process in programs if process is not victim])
-    turns = view(control, victim).turns
-    assert victim.poll() is None
-    assert (view(control, victim).resident, turns) == (0, view(control, victim).turns)
-    control.set_client_term(client, "suspended", 0)
-    finish([victim])
 
 
 def test_suspended_tenant_stays_evicted_through_a_daemon_restart(

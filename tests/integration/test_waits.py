@@ -59,13 +59,6 @@ def test_waiting_program_logs_its_position_in_the_queue(site: Site) -> None:
     assert silent.said == []
 
 
-def test_program_that_does_not_wait_logs_no_line(site: Site) -> None:
-    site.start()
-    program = Program(site, SMALL, "--steps", "3", NVSHARE_VERBOSE="1")
-    program.ends_well()
-    assert program.said == []
-
-
 @pytest.mark.parametrize("trouble", ["none", "refuses"])
 def test_program_with_nvshare_required_waits_for_the_daemon(site: Site, trouble: str) -> None:
     if trouble == "refuses":
@@ -83,12 +76,6 @@ def test_program_with_nvshare_required_waits_for_the_daemon(site: Site, trouble:
         site.start()
     program.ends_well()
     assert [line.split(",")[0] for line in program.said] == ["waits for nvshared", "goes on"]
-
-
-def test_program_without_nvshare_required_runs_unshared(site: Site) -> None:
-    program = Program(site, SMALL, "--steps", "2", NVSHARE_REQUIRED="0")
-    program.ends_well()
-    assert program.said == []
 
 
 def test_waiting_program_logs_once_that_the_daemon_ended(site: Site) -> None:
