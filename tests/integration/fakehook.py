@@ -5,11 +5,10 @@ It carries orders out as libnvshare.so does, so that the daemon cannot tell the
 difference. `Hook` is driven by a test, record by record; as a program it is a
 process that can be killed:
 
-    python -m tests.integration.fakehook SOCKET UUID BYTES [--freeze] [--fork]
+    python -m tests.integration.fakehook SOCKET UUID BYTES [--fork]
 
 allocates BYTES, wants the GPU for ever, and says on stdout what state it is in.
-With --freeze it answers no STOP and nothing after that; with --fork a child
-inherits the socket first and outlives it until its stdin is closed.
+With --fork a child inherits the socket first and outlives it until its stdin is closed.
 """
 
 import argparse
@@ -240,7 +239,6 @@ def main() -> None:
     parser.add_argument("socket")
     parser.add_argument("uuid")
     parser.add_argument("bytes", type=int)
-    parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--fork", action="store_true")
     given = parser.parse_args()
 
@@ -260,9 +258,6 @@ def main() -> None:
         if record is None:
             print("disconnected", flush=True)
             return
-        if given.freeze and record.type is Type.STOP:
-            print("draining", flush=True)
-            sys.stdin.read()
         hook.obey(record)
         if hook.running != ran:
             ran = hook.running

@@ -73,30 +73,6 @@ static void cancel(void)
     must(cuMemFree_v2(memory) == 0, "freeing");
 }
 
-static void *allocate_and_go(void *argument)
-{
-    unsigned long long more = 0;
-    (void)argument;
-    must(cuCtxSetCurrent(context) == 0, "entering a context");
-    pthread_cancel(pthread_self());
-    for (int i = 0; i < 50; i++)
-        must(cuMemAlloc_v2(&more, 4096u << i % 12) == 0, "allocating");
-    pthread_testcancel();
-    return NULL;
-}
-
-/* Cancels a thread that allocates: the thread must not end while holding a lock. */
-static void cancel_allocating(void)
-{
-    pthread_t thread;
-    void *result;
-    begin();
-    must(pthread_create(&thread, NULL, allocate_and_go, NULL) == 0, "a thread");
-    must(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED, "being cancelled");
-    check();
-    must(cuMemFree_v2(memory) == 0, "freeing");
-}
-
 static volatile sig_atomic_t interrupts;
 
 static void count(int number)
@@ -160,24 +136,22 @@ static pthread_t thread_that_checks(void)
     return thread;
 }
 
-/* Leaves a call that waits by a jump out of a signal handler, three times. */
-static void jump_away(int with_another)
+/* Leaves a call that waits by a jump out of a signal handler, three times, while a thread waits. */
+static void jump_away(void)
 {
     pthread_t other;
     on_signal(jump);
     begin();
     for (int i = 0; i < 3; i++) {
         pause_here("away");
-        if (with_another)
-            other = thread_that_checks();
+        other = thread_that_checks();
         if (sigsetjmp(before_the_call, 1) == 0) {
             char word;
             cuMemcpyDtoH_v2(&word, memory, 1);
             must(0, "it did not wait");
         }
         pause_here("jumped");
-        if (with_another)
-            must(pthread_join(other, NULL) == 0, "joining");
+        must(pthread_join(other, NULL) == 0, "joining");
     }
     check();
 }
@@ -232,23 +206,11 @@ static void leave_by_exit(int number)
     exit(number);
 }
 
-static void leave_quickly(int number)
-{
-    quick_exit(number);
-}
-
-static void leave_by_abort(int number)
-{
-    (void)number;
-    abort();
-}
-
-/* Ends the program by the handler `how` inside a call that waits. */
-static void leave_inside(void (*how)(int))
+/* Ends the program by a signal handler inside a call that waits. */
+static void leave_inside(void)
 {
     atexit(free_at_exit);
-    at_quick_exit(free_at_exit);
-    on_signal(how);
+    on_signal(leave_by_exit);
     begin();
     pause_here("away");
     check();
@@ -364,17 +326,13 @@ int main(int count_of_arguments, char **arguments)
     WHEN("plain", plain());
     WHEN("leave", leave());
     WHEN("cancel", cancel());
-    WHEN("cancel-allocating", cancel_allocating());
     WHEN("interrupted", interrupted());
     WHEN("fork-first", fork_before_cuda());
     WHEN("execute", execute(arguments[0]));
-    WHEN("jump", jump_away(0));
-    WHEN("jump-beside", jump_away(1));
+    WHEN("jump", jump_away());
     WHEN("jump-unallocated", jump_unallocated());
     WHEN("fork-inside", fork_in_a_call());
-    WHEN("exit", leave_inside(leave_by_exit));
-    WHEN("quick_exit", leave_inside(leave_quickly));
-    WHEN("abort", leave_inside(leave_by_abort));
+    WHEN("exit", leave_inside());
     WHEN("late", wait_at_exit());
     WHEN("bear", bear(arguments[0]));
     WHEN("nothing", return 0);

@@ -159,7 +159,7 @@ stream = c_uint64(0)
 
 HANDED_OVER = {
     f"in a green context, {how}": GREEN + '''
-size = 256 * MIB
+size = 64 * MIB
 call("cuMemAlloc_v2", byref(address), size)
 ''' + made + "wait_in" + UNDER_WAY.partition("wait_in")[2]
     for how, made in MADE.items()

@@ -72,6 +72,16 @@ def comes_back(program: Life) -> str:
     return program.ends()
 
 
+def waiting_at_the_gate(site: Site, life: Path, action: str) -> tuple[Life, Hook]:
+    """A program of which one thread waits at the gate while the program goes on."""
+    program = Life(site, life, action)
+    hook = taken(program)
+    program.wait_for("waiting")
+    until_it_waits(hook)
+    program.tell()
+    return program, hook
+
+
 def until_wanted(hook: Hook) -> None:
     """Obey orders until the daemon reports another program that waits at the gate."""
     while not hook.paced:
@@ -154,23 +164,16 @@ def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "plugin", plugin))
 
 
-@pytest.mark.parametrize("action", [
-    pytest.param("threads", id="started before cuInit"),
-    pytest.param("cancel-allocating", id="after another was cancelled in an allocation"),
-])
-def test_thread_started_before_cuinit_or_after_a_cancelled_thread_may_use_the_card(
-    site: Site, life: Path, action: str
-) -> None:
-    Life(site, life, action).ends()
+def test_threads_started_before_cuinit_may_use_the_card(site: Site, life: Path) -> None:
+    Life(site, life, "threads").ends()
 
 
-@pytest.mark.parametrize("action", ["jump", "jump-beside"])
 def test_signal_handler_may_longjmp_out_of_a_call_that_waits_at_the_gate(
-    site: Site, life: Path, action: str
+    site: Site, life: Path
 ) -> None:
     """Afterwards the program counts as idle and hands over although its turn could last for an
     hour, and threads that still wait go on."""
-    program = Life(site, life, action, tq="3600")
+    program = Life(site, life, "jump", tq="3600")
     for _ in range(3):
         hook = taken(program)
         until_wanted(hook)
@@ -212,8 +215,7 @@ def test_signal_handler_may_fork_during_a_call_that_waits_at_the_gate(
 
 
 @pytest.mark.parametrize(("action", "number", "code"), [
-    *((action, signal.SIGUSR1, signal.SIGUSR1) for action in ("exit", "quick_exit")),
-    ("abort", signal.SIGUSR1, -signal.SIGABRT), ("plain", signal.SIGTERM, -signal.SIGTERM),
+    ("exit", signal.SIGUSR1, signal.SIGUSR1), ("plain", signal.SIGTERM, -signal.SIGTERM),
 ])
 def test_signal_may_end_the_program_during_a_call_that_waits_at_the_gate(
     site: Site, life: Path, action: str, number: int, code: int
@@ -229,11 +231,7 @@ def test_signal_may_end_the_program_during_a_call_that_waits_at_the_gate(
 
 
 def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
-    program = Life(site, life, "leave")
-    hook = taken(program)
-    program.wait_for("waiting")
-    until_it_waits(hook)
-    program.tell()
+    program, _ = waiting_at_the_gate(site, life, "leave")
     program.ends()
 
 
@@ -245,11 +243,7 @@ def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: P
 def test_other_threads_continue_while_a_thread_waits_at_the_gate(
     site: Site, life: Path, action: str, word: str
 ) -> None:
-    program = Life(site, life, action)
-    hook = taken(program)
-    program.wait_for("waiting")
-    until_it_waits(hook)
-    program.tell()
+    program, hook = waiting_at_the_gate(site, life, action)
     program.wait_for(word)
     hook.close()
     program.tell()
@@ -263,11 +257,7 @@ def test_program_executed_by_a_child_process_becomes_a_separate_client(
 
 def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     """The executed program keeps the process id and waits for the card, which the hook has."""
-    program = Life(site, life, "become")
-    hook = taken(program)
-    program.wait_for("waiting")
-    until_it_waits(hook)
-    program.tell()
+    program, hook = waiting_at_the_gate(site, life, "become")
     words = Path(f"/proc/{program.popen.pid}/cmdline")
     while not words.read_bytes().endswith(b"threads\0"):
         assert program.popen.poll() is None, program.ends()
@@ -320,14 +310,6 @@ def test_program_under_a_profiler_is_shared_with_nvshare_profiled(
     library = tool(tmp_path, "libsanitizer-collection.so")
     program = Life(site, life, "plain", CUDA_INJECTION64_PATH=str(library), NVSHARE_PROFILED="1")
     assert comes_back(program).split() == ["away"]
-
-
-@pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
-def test_program_run_by_gdb_takes_turns_and_exits(site: Site, life: Path) -> None:
-    program = Life(
-        site, "gdb", "-batch", "-ex", "set startup-with-shell off", "-ex", "run", "--args", life,
-        "plain")
-    assert "exited normally" in comes_back(program)
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")

@@ -27,7 +27,6 @@ def tomorrow(site: Site, tmp_path: Path) -> Path:
     return tmp_path
 
 
-# Before the program uses the card, or not at all: then it asks for the function by its name.
 OPEN = '''
 import ctypes
 copy = ctypes.CDLL("PLUGIN").plugin_copy
@@ -63,14 +62,11 @@ def linked(tomorrow: Path) -> Path:
     return target
 
 
-@pytest.mark.parametrize("way", ["by its name", "linked"])
 def test_copy_function_unknown_to_the_library_waits_until_its_memory_is_loaded(
-    site: Site, linked: Path, way: str
+    site: Site, linked: Path
 ) -> None:
     site.start("--tq", "1")
-    opening = OPEN.replace("PLUGIN", str(linked)) if way == "linked" else ""
-    asking = "" if way == "linked" else "copy = cuda.cuMemcpyTomorrowAsync\n"
-    program = Program(site, asking + COPY, before=opening)
+    program = Program(site, COPY, before=OPEN.replace("PLUGIN", str(linked)))
     program.evict(1000 * MIB)
     assert program.hears() == "copied"
     program.ends_well()

@@ -2,7 +2,7 @@
 """Physical memory outlives the contexts of its program: it belongs to the GPU."""
 
 from tests.integration.conftest import Site, wait_until
-from tests.integration.programs import Program, ends_well
+from tests.integration.programs import Program
 
 EXPORT = '''
 file, imported = c_int(), c_uint64()
@@ -12,19 +12,6 @@ there = reserve(size)
 call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
 map_at(there, imported, size)
 '''
-
-
-def test_memory_can_be_exported_without_a_context(site: Site) -> None:
-    """As memMapIPCDrv of cuda-samples does, which only passes the handle on."""
-    ends_well(site, f'''
-call("cuDevicePrimaryCtxRelease_v2", 0)
-size = 96 * MIB
-handle = create(size, handles=1)
-{EXPORT}
-data = noise(size)
-put(there, data)
-assert get(there, size) == data
-''')
 
 
 def test_exported_memory_swapped_before_the_last_context_ended_is_loaded_without_a_context(

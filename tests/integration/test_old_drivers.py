@@ -12,7 +12,7 @@ from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FakeDaemon, begin
-from tests.integration.programs import PRELUDE, Program, under
+from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_contexts import WAITING
 from tests.integration.test_green_contexts import GREEN
 
@@ -70,14 +70,10 @@ def test_drain_times_out_when_its_work_waits_for_a_call_that_waits_at_the_gate(
 # By name: how the work is submitted to a stream, and what happens to that stream.
 STREAMS = {
     "its own order": 'stream = new_stream()\nwork()',
-    "with a priority": 'call("cuStreamCreateWithPriority", byref(stream), 1, c_int(-1))\nwork()',
-    "in order with the NULL stream": 'stream = new_stream(0)\nwork()',
     "the NULL stream": 'work()',
     "a thread's": 'stream.value = 2\nthread = threading.Thread(target=work)\n'
                   'thread.start()\nthread.join()',
     "another context's": 'new_context()\nstream = new_stream()\nwork()',
-    "destroyed": 'stream = new_stream()\nwork()\n'
-                 'call("cuStreamDestroy_v2", stream)',
     "destroyed in a capture": 'stream = new_stream()\nwork()\n'
                               'call("cuStreamBeginCapture_v2", stream, c_int(GLOBAL))\n'
                               'call("cuStreamDestroy_v2", stream)',
@@ -109,55 +105,6 @@ def test_eviction_waits_for_streams_with_work_in_flight(start: Start, how: str) 
     assert program.hears() == "away"
     assert daemon.until(Type.MOVED).moved >= 64 * MIB
     daemon.let_return(program)
-
-
-UNMARKED = WAITING + '''
-own, stream = new_context(), new_stream()
-wait_in(stream)
-threading.Timer(0.3, lambda: setattr(reached, "value", 1)).start()
-call("cuStreamDestroy_v2", stream)
-call("cuCtxDestroy_v2", own)
-print(json.dumps("ended"))
-'''
-
-
-@pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
-def test_context_destruction_succeeds_when_the_driver_creates_no_event(
-    site: Site, driver: str
-) -> None:
-    site.environment |= {"NVSHARE_SIM_DRIVER": driver, "NVSHARE_SIM_FAIL": "cuEventCreate:1+:2"}
-    site.start()
-    assert under(site, UNMARKED) == "ended"
-
-
-FORKS = WAITING + '''
-import signal
-address, streams = allocate(64 * MIB), [new_stream() for _ in range(64)]
-wait_in(streams[0])
-away()
-for _ in range(300):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(600)
-        cuda.cuStreamBeginCapture_v2(streams[1], c_int(RELAXED))
-        cuda.cuStreamDestroy_v2(streams[1])
-        cuda.cuCtxDestroy_v2(context)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-reached.value = 1
-away()
-'''
-
-
-def test_child_forked_during_a_drain_waits_for_no_lock(start: Start) -> None:
-    daemon, program = start(FORKS)
-    daemon.send(OrderRecord(Type.STOP))
-    program.go_on()
-    assert program.hears() == "away"
-    assert daemon.until(Type.STOPPED)
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
 
 
 def test_program_with_a_green_context_is_pinned_on_a_driver_that_cannot_query_it(

@@ -79,11 +79,6 @@ call("cuMemFree_v2", beyond, result=INVALID)
 for address in (here, more, small):
     call("cuMemFree_v2", address)
 assert used() <= GRAIN, used()          # a page for small ones
-for _ in range(3):
-    beyond = allocate(size), allocate(size)
-    call("cuMemFree_v2", beyond[1])
-    call("cuMemFree_v2", beyond[0])
-assert used() <= GRAIN, used()
 ''')
     assert one.hears() == "away"
     assert on_the_card(site) < CAPACITY + CONTEXTS

@@ -138,46 +138,6 @@ say(left())
     program.ends_well()
 
 
-def test_attribute_queries_of_swapped_memory_return_its_attributes(site: Site) -> None:
-    site.start("--tq", "1")
-    program = Program(site, '''
-size = 64 * MIB
-address = reserve(2 * size)
-handle = create(size, handles=1)
-map_at(address, handle, size)
-put(address, b"x" * size)
-def asked():
-    base, length, flags = c_uint64(), c_size_t(), c_uint64()
-    call("cuMemGetAddressRange_v2", byref(base), byref(length), address + 5 * MIB)
-    call("cuMemGetAccess", byref(flags), byref(Location(1, 0)), address + 5 * MIB)
-    properties = Properties()
-    call("cuMemGetAllocationPropertiesFromHandle", byref(properties), handle)
-    return [base.value - address, length.value, flags.value, properties.handles,
-            attribute(2, address + 7, c_uint),              # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-            attribute(9, address + 7, c_int),               # ..._DEVICE_ORDINAL
-            attribute(1, address + 7),                      # ..._CONTEXT
-            attribute(12, address + 7), attribute(11, address + 7) - address]
-say(asked())
-away()
-say(asked())
-# Neither does the driver give up addresses that are in use, nor can a stranger take them.
-call("cuMemAddressFree", address, 2 * size, result=INVALID)
-sys.stdin.readline()
-call("cuMemUnmap", address, size)
-call("cuMemRelease", handle)
-call("cuMemAddressFree", address, 2 * size)
-''')
-    here = program.hears()
-    # The range of a pointer is the whole reservation, as an H200 has it.
-    assert here == [0, 64 * MIB, 3, 1, 2, 0, 0, 128 * MIB, 0]
-    hook = program.lose_card()
-    # The answers come although another client holds the card.
-    assert program.hears() == here
-    assert hook.running
-    hook.close()
-    program.finish()
-
-
 def test_invalid_calls_on_memory_mapped_by_the_program_return_the_drivers_errors(
     site: Site
 ) -> None:

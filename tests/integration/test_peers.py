@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import ends_well, evict_and_load
+from tests.integration.programs import evict_and_load
 from tests.integration.test_life import LINKED, SOURCE, compiled
 
 TWO = '''
@@ -68,24 +68,6 @@ launch(adding, None, second, first, zeros, size // 8, blocks=64, threads=256)
 away()
 call("cuCtxSynchronize")
 assert get(second, size) == data
-''')
-
-
-def test_memory_counts_as_used_on_its_own_card_whichever_context_is_current(site: Site) -> None:
-    ends_well(site, TWO + '''
-def used_on(which):
-    on(which)
-    return used()
-before = used_on(context), used_on(other)
-handle = c_uint64()
-tiles = Properties(1, 0, Location(1, 0))                 # for sparse arrays: cannot leave
-tiles.flags[2] = 1
-on(other)
-call("cuMemCreate", byref(handle), 8 * MIB, byref(tiles), 0)
-assert (used_on(context), used_on(other)) == (before[0] + 8 * MIB, before[1])
-on(other)
-call("cuMemRelease", handle)
-assert (used_on(context), used_on(other)) == before
 ''')
 
 

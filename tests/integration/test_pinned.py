@@ -120,15 +120,3 @@ assert used() == before
 call("cuArrayDestroy", kept)
 assert used() == before - 64 * MIB
 ''')
-
-
-def test_array_larger_than_any_card_is_out_of_memory_and_its_client_stays_connected(
-    site: Site
-) -> None:
-    ends_well(site, CHURNED + '''
-shape = (c_uint64 * 3)(1 << 57, 0, 1 << 32 | 1)
-call("cuArrayCreate_v2", byref(c_void_p()), byref(shape), result=2)
-pin_and_free(1)
-assert not refused
-''')
-    assert "dropped" not in site.log.read_text()

@@ -68,34 +68,6 @@ class Held:
 '''
 
 
-def test_content_of_pool_memory_survives_eviction(site: Site) -> None:
-    site.start("--tq", "1")
-    running = Program(site, POOLS + '''
-own, a = make_pool(), stream()
-sizes = (100 * MIB, 70 * MIB + 12345, 3 * MIB, 1000, 1, 300000)
-pieces = [(take(size, a, pool), noise(size)) for pool in (None, own) for size in sizes]
-synchronize(a)
-for address, data in pieces:
-    put(address, data)
-before = figures(), figures(own), left()
-away()
-for address, data in pieces:
-    assert get(address, len(data)) == data
-assert before == (figures(), figures(own), left())
-for address, data in pieces:
-    give(address, a)
-synchronize(a)
-say([figures()[::2], figures(own)[::2]])
-''')
-    assert running.hears() == "away"
-    hook = site.holding()
-    assert hook.memory.resident == 1000 * MIB
-    running.go_on()
-    hook.close()
-    assert running.hears() == [[0, 0], [0, 0]]
-    running.ends_well()
-
-
 def test_freed_pool_memory_is_reused_at_once_in_its_stream_and_later_in_other_streams(
     site: Site
 ) -> None:
@@ -293,35 +265,6 @@ synchronize(a)
 ''')
 
 
-def test_pool_memory_outlives_the_context_in_which_it_was_allocated(site: Site) -> None:
-    evict_and_load(site, POOLS + '''
-setting(THRESHOLD, FOR_EVER)
-other, popped, data = c_void_p(), c_void_p(), noise(5 * MIB)
-call("cuCtxCreate_v2", byref(other), 0, 0)
-a = stream()
-kept, freed, plain = take(len(data), a), take(3 * MIB, a), c_uint64()
-call("cuMemAlloc_v2", byref(plain), 3 * MIB)
-put(kept, data)
-give(freed, a)
-give(plain.value, a)
-call("cuCtxPopCurrent_v2", byref(popped))
-call("cuCtxSetCurrent", context)
-# A stream is where its context is, whichever is current.
-inside = take(1000, a)
-give(inside, a)
-b = stream()
-crossing = take(7 * MIB, b)
-give(crossing, a)
-call("cuCtxDestroy_v2", other)
-assert get(kept, len(data)) == data          # of no context
-assert figure(USED) == len(data)
-assert take(7 * MIB, b) == crossing and take(3 * MIB, b) == freed
-away()
-assert get(kept, len(data)) == data
-give(kept, b)
-''')
-
-
 def test_free_pool_memory_is_unmapped_without_a_copy_when_another_client_waits(site: Site) -> None:
     site.start("--tq", "1")
     running = Program(site, POOLS + '''
@@ -369,27 +312,6 @@ copied(before, result=700)
 ''')
 
 
-def test_peer_access_to_freed_memory_ends_with_the_last_pool_that_allows_it(site: Site) -> None:
-    ends_well(site, POOLS + TWO + KERNEL + '''
-pool, piece = default_pool(), c_uint64()
-call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), 3)), 1)    # before it is used
-on(context)
-address = take(size, 0)
-put(address, data)
-assert attribute(17, address) == pool
-on(other)
-assert copied(address) == data
-on(context)
-own = make_pool()
-call("cuMemPoolSetAccess", own, byref(Access(Location(1, 1), 3)), 1)
-call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), 0)), 1)
-on(other)
-assert copied(first) == data                             # by the other pool's leave
-call("cuMemPoolDestroy", own)
-copied(first, result=700)
-''')
-
-
 def test_peer_access_to_a_pool_can_be_set_before_its_device_has_a_context(site: Site) -> None:
     site.start("--tq", "1")
     running = Program(site, POOLS + '''
@@ -432,23 +354,6 @@ assert copied(address) == data
 say(first_result)
 ''')
     assert first_result != 0, "the simulated driver's error was returned to another call"
-
-
-def test_exportable_pool_is_never_evicted(site: Site) -> None:
-    evict_and_load(site, POOLS + '''
-a, own, data = stream(), make_pool(handles=1), noise(3 * MIB)
-address = take(len(data), a, own)
-put(address, data)
-assert attribute(14, address) == 1           # CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
-assert attribute(17, address) == own
-away()
-assert get(address, len(data)) == data
-give(address, a)
-call("cuMemPoolDestroy", own)
-# Of another kind the simulated driver makes none.
-call("cuMemPoolCreate", byref(c_uint64()), byref(PoolProperties(1, 2, Location(1, 0))),
-     result=NOT_SUPPORTED)
-''', much=800 * MIB)
 
 
 def test_pool_maximum_holds_when_two_threads_wait_for_their_commits(site: Site) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host memory is allocated while the program runs, for memory that will be evicted."""
 
-import pytest
 
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
@@ -9,7 +8,7 @@ from tests.integration.conftest import Site, wait_until
 from tests.integration.fakehook import Hook, pump
 from tests.integration.programs import Program
 
-MINE, THEIRS = 600, 700                 # MiB; the card has 1024
+MINE, THEIRS = 200, 950                 # MiB; the card has 1024
 LACKS = MINE + THEIRS - 1024
 
 # Computes without a pause until the test sends a line.
@@ -76,12 +75,10 @@ def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
     assert max(line["memory"]["host"] for line in evicted) <= most
 
 
-@pytest.mark.parametrize(
-    "refused", [*(pytest.param(one, marks=pytest.mark.long) for one in "12"), "1,2,3,4,5,6,7,8"])
 def test_host_memory_preallocation_continues_when_the_driver_refuses_to_register_it(
-    site: Site, refused: str
+    site: Site
 ) -> None:
-    calls = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused.split(","))
+    calls = ",".join(f"cuMemHostRegister_v2:{call}" for call in range(1, 9))
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": calls}
     program = begin(site)
     hook = other(site)

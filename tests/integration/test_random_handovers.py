@@ -114,18 +114,12 @@ def disk_fault(folder: Path, name: str) -> Iterator[None]:
 # Without all tiers, blocks are evicted to host memory only. With all tiers they are also evicted to
 # memory that another GPU lends, and stored in files, both up to limits that change; the disk also
 # fails, hangs or cuts requests short, and programs are killed.
-@pytest.mark.parametrize("all_tiers", [False, True])
-@pytest.mark.parametrize(("sanitizer", "turns", "driver"), [
-    ("", 400, "580"),
-    ("", 200, "535"),
-    pytest.param("", 2000, "580", marks=pytest.mark.long),
-    pytest.param("", 2000, "570", marks=pytest.mark.long),
-    pytest.param("", 2000, "550", marks=pytest.mark.long),
-    pytest.param("", 2000, "535", marks=pytest.mark.long),
-    pytest.param("thread", 400, "580", marks=pytest.mark.long),
-    pytest.param("thread", 400, "535", marks=pytest.mark.long),
-    pytest.param("address", 800, "580", marks=pytest.mark.long),
-    pytest.param("address", 800, "535", marks=pytest.mark.long),
+@pytest.mark.parametrize(("sanitizer", "turns", "driver", "all_tiers"), [
+    ("", 400, "580", True), ("", 200, "535", False),
+    *(pytest.param(*one, tiers, marks=pytest.mark.long) for tiers in (False, True) for one in (
+        *(("", 2000, driver) for driver in ("580", "570", "550", "535")),
+        ("thread", 400, "580"), ("thread", 400, "535"),
+        ("address", 800, "580"), ("address", 800, "535"))),
 ])
 def test_random_daemon_orders_to_many_programs_keep_every_byte(
     sanitizer: str, turns: int, driver: str, all_tiers: bool, tmp_path: Path,

@@ -5,7 +5,6 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import CARD, Site, Start, kill, wait_until
-from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program
 
 HELPERS = '''
@@ -99,11 +98,7 @@ def test_freed_memory_is_used_by_the_next_allocation_of_its_size(site: Site, kee
 
 WAYS = {
     "cuMemAlloc": "allocate(rest)",
-    "in many pieces": "for _ in range(rest // (4 * MIB)): allocate(4 * MIB)",
     "in small pieces": "for _ in range(rest // MIB): allocate(MIB)",
-    "cuMemCreate": '''
-address, _ = map_memory(rest)
-call("cuMemsetD8_v2", address, 1, rest)''',
     "cuMemAllocAsync": '''
 address = c_uint64()
 call("cuMemAllocAsync", byref(address), rest, 0)
@@ -304,24 +299,6 @@ assert allocate(left())
     one.finish()
 
 
-def test_forked_child_does_not_touch_kept_freed_memory(site: Site) -> None:
-    site.start()
-    program(site, '''
-spare = filled(64 * MIB)
-put(spare, b"x" * MIB)
-free(spare)
-child = os.fork()
-if child == 0:
-    cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(64 * MIB))
-    cuda.cuMemFree_v2(c_uint64(spare))
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert mapped(spare)
-assert allocate(64 * MIB) == spare
-assert get(spare, MIB) == b"x" * MIB
-''').ends_well()
-
-
 def test_kept_freed_memory_neither_counts_against_nor_evades_a_memory_limit(
     site: Site, start: Start
 ) -> None:
@@ -348,12 +325,3 @@ assert allocate(78 * MIB) and left() == 0
     (client,) = control.clients_of(one.popen.pid)
     control.set_client_term(client, "memory-limit", 80 * MIB)
     one.finish()
-
-
-def test_invalid_keep_freed_ms_is_logged_and_the_default_is_used(site: Site) -> None:
-    site.start()
-    one = program(site, "free(allocate(64 * MIB))", keep="soon")
-    _, said = one.popen.communicate(timeout=PATIENCE)
-    assert one.popen.returncode == 0
-    assert "NVSHARE_KEEP_FREED_MS=soon is not a number of milliseconds up to 3600000; it is 1000" \
-        in said
