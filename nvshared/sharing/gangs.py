@@ -47,7 +47,7 @@ class Gang:
     size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT
-    since: int = 0                      # when the state or, if later, its last round of steps began
+    since: int = 0                      # us: when the state or its last round of steps began
     gathered: bool = False              # all processes have joined, or GATHER has passed
     busy: int | None = None             # when a member began to want its card, or None
     awaited: int | None = None          # when members began to wait for missing processes, or None
