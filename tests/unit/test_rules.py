@@ -82,6 +82,8 @@ GIVE = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
     ("[tenant user:a]\ncompute-request = 60%\n[tenant job:7]\ncompute-request = 41%\n",
      ":4: compute-request of [tenant job:7] cannot be 41 % beside {file}:2 (60 %); together that "
      "is 101 % of the time"),
+    ("[tenant user:a]\ncompute-request = 0\n", ":2: compute-request cannot be '0'; "
+     "give a percentage of the time from 1 to 100, or none"),
 ])
 def test_check_option_reports_a_wrong_rule_with_file_and_line(
         file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
