@@ -119,7 +119,7 @@ def test_host_memory_of_evicted_blocks_is_on_the_cards_numa_node(site: Site) -> 
 
 
 ODD = '''
-size = 72 * MIB                         # no whole number of slabs
+size = 72 * MIB                         # not a multiple of the slab size
 address = allocate(size)
 data = noise(size)
 put(address, data)

@@ -115,7 +115,7 @@ call("cuCtxSynchronize")
 call("cuIpcCloseMemHandle", memory, result=INVALID)
 assert take(handle) == take(handle) == memory
 call("cuIpcCloseMemHandle", memory)
-assert get(memory, 3000) == b"S" * 3000                  # opened once more
+assert get(memory, 3000) == b"S" * 3000                  # still open once
 call("cuIpcCloseMemHandle", memory)
 call("cuIpcCloseMemHandle", memory, result=INVALID)
 say("closed")

@@ -9,7 +9,7 @@ from tests.integration.fakehook import pump
 from tests.integration.programs import PRELUDE, Program, alone
 
 CAPACITY = 240 * MIB
-CONTEXTS = 64 * MIB                     # what is on the card besides memory, and more
+CONTEXTS = 64 * MIB                     # bytes of contexts on the card, and a margin
 
 MANAGED = '''
 GLOBAL, DEVICE_CPU = c_uint(1), c_int(-1)
@@ -92,7 +92,7 @@ def test_advice_on_managed_memory_survives_eviction(site: Site) -> None:
 size = 96 * MIB
 read, home = filled(3, size), managed(size)
 call("cuMemAdvise", read, size, c_int(READ_MOSTLY), c_int(0))
-call("cuMemAdvise", home, size, c_int(3), DEVICE_CPU)            # preferred on the host
+call("cuMemAdvise", home, size, c_int(3), DEVICE_CPU)            # SET_PREFERRED_LOCATION: the host
 fill(home, 4, size)
 def advice():
     return [said(READ_MOSTLY, read, size), said(PREFERRED, read, size),
@@ -125,10 +125,10 @@ gone, kept = filled(1, 96 * MIB), filled(2, 40 * MIB)
 away()
 call("cuMemFree_v2", gone)
 more = managed(64 * MIB)
-view(more, 64 * MIB)[5] = 6             # the processor needs no card
+view(more, 64 * MIB)[5] = 6             # an access by the processor needs no turn
 assert used() == 104 * MIB, used()
 say("taken")
-fill(kept, 3, 40 * MIB)                 # and this waits for its turn
+fill(kept, 3, 40 * MIB)                 # this fill waits for the program's turn
 assert view(more, 64 * MIB)[5] == 6
 assert get(kept, 40 * MIB) == bytes([3]) * (40 * MIB)
 managed(1 << 40, result=2)

@@ -290,7 +290,7 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
 
 @pytest.mark.parametrize(("orders", "reasons"), [
     (["move", "move"], {("", "has moved")}),
-    (["park", "move"], {("", ""), ("", "has moved")}),      # either comes first
+    (["park", "move"], {("", ""), ("", "has moved")}),      # either order may be carried out first
 ])
 def test_simultaneous_park_and_move_orders_for_a_program_are_carried_out_in_sequence(
     shared: Shared, bus: str, orders: list[str], reasons: set[tuple[str, str]]
@@ -806,7 +806,7 @@ def test_moved_program_is_shown_on_the_new_card_by_status_metrics_and_history(
     program.check()
     wait_until(partial(is_on, control, 1))
     assert shown() == [(1, "pod:lab/train")]
-    # The text of the metrics is made anew once a second at most.
+    # The daemon updates the text of the metrics at most once a second.
     wait_until(lambda: measured() == {("1", "lab", "train", "main")})
     assert used(site)[0] == 0
     wait_until(lambda: len(used_gpus()) == 2, pause=1.0)    # each check starts a process

@@ -78,7 +78,7 @@ call("cuMemFreeAsync", beyond, None)
 call("cuMemFree_v2", beyond, result=INVALID)
 for address in (here, more, small):
     call("cuMemFree_v2", address)
-assert used() <= GRAIN, used()          # a page for small ones
+assert used() <= GRAIN, used()          # one page is kept for small allocations
 ''')
     assert one.hears() == "away"
     assert on_the_card(site) < CAPACITY + CONTEXTS

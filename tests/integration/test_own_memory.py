@@ -155,12 +155,12 @@ call("cuMemMap", address + 1000 * size, size, 0, handle, 0, result=INVALID)
 call("cuMemMap", address, size, 0, handle, 0)
 call("cuMemMap", address + 32 * MIB, 2 * MIB, 0, other, 0, result=INVALID)
 allow(address, size)
-# A part of it, as one of our blocks is, is no more a mapping than any other part.
+# A block of the library (32 MiB) is only a part of the mapping, which the driver would refuse.
 call("cuMemUnmap", address, 32 * MIB, result=INVALID)
 call("cuMemSetAccess", address, 32 * MIB, byref(Access(Location(1, 0), 3)), 1, result=INVALID)
 call("cuMemUnmap", address + 32 * MIB, size, result=INVALID)
 call("cuMemMap", address + 2 * size, 2 * MIB, 0, other, 0)
-call("cuMemUnmap", address, 4 * size)                       # both, and the holes
+call("cuMemUnmap", address, 4 * size)                       # both mappings, and the holes between
 call("cuMemExportToShareableHandle", byref(c_int()), handle, 1, 0, result=INVALID)
 call("cuMemRelease", handle)
 call("cuMemRelease", other)

@@ -78,18 +78,18 @@ for size in (1000, 40 * MIB):
     first = take(size, a)
     held = Held(a)
     give(first, a)
-    assert take(size, b) != first            # in flight
-    assert take(size, a) == first            # behind what is in flight
+    assert take(size, b) != first            # not reused: work is in flight
+    assert take(size, a) == first            # reused in the same stream, behind the work
     give(first, a)
     assert take(size, b) != first
     held.let_go()
-    assert take(size, b) == first            # done
+    assert take(size, b) == first            # reused: the work is done
     # Freed in another stream than it was allocated in.
     held = Held(a)
     give(first, a)
     assert take(size, b) != first
     held.let_go()
-    # A stream that is destroyed before its work is done, and another after it.
+    # A stream that is destroyed before its work is done, and a new stream.
     c = stream()
     kept = take(size + 512, c)
     held = Held(c)
@@ -98,12 +98,12 @@ for size in (1000, 40 * MIB):
     others = [stream() for _ in range(8)]
     assert kept not in [take(size + 512, other) for other in others]
     call("cuStreamWriteValue32_v2", b, held.flag, 1, 0)
-# The default streams, by all their names.
+# The default streams, by each of their handles.
 for one, two in ((0, 1), (1, 0), (2, 2)):
     address = take(5000, one)
     give(address, one)
     assert take(5000, two) == address
-# Where the program forbids it, not even what is done goes to another stream.
+# If the program forbids opportunistic reuse, another stream does not get finished memory either.
 setting(OPPORTUNISTIC, 0, kind=c_int)
 assert figure(OPPORTUNISTIC, kind=c_int) == 0
 address = take(2000, a)
@@ -124,10 +124,10 @@ pieces = [take(size, a) for size in (100, 2 * MIB, 90 * MIB)]
 for piece in pieces:
     call("cuMemsetD8Async", piece, 1, 100, a)
     give(piece, a)
-give(plain, a)                               # of cuMemAlloc, in the order of the stream
-call("cuMemFree_v2", take(1000, a))          # the program answers for it; counted for ever
+give(plain, a)                               # memory of cuMemAlloc, freed in the stream's order
+call("cuMemFree_v2", take(1000, a))          # without a wait; counts as used until the pool ends
 call("cuMemPoolTrimTo", default_pool(), 0)
-# What is in flight is not given back.
+# Memory with work in flight is not released.
 say([figure(USED), figure(RESERVED) >= 92 * MIB])
 free = left()
 held.let_go()
@@ -138,16 +138,16 @@ say([figure(USED), figure(RESERVED), left() - free >= 95 * MIB])
     running.ends_well()
 
 
-def test_pool_attributes_and_release_threshold_equal_the_drivers(site: Site) -> None:
+def test_pool_attributes_and_release_threshold_equal_those_of_the_driver(site: Site) -> None:
     ends_well(site, POOLS + '''
 a, own = stream(), make_pool(most=64 * MIB)
 first, second = take(40 * MIB, a, own), take(1000, a, own)
 assert figures(own) == [40 * MIB + 1000, 40 * MIB + 1000, 40 * MIB + 1024, 40 * MIB + 1024]
 assert figures() == [0, 0, 0, 0]
-# A pool's own limit.
+# The pool's maxSize.
 address = c_uint64()
 call("cuMemAllocFromPoolAsync", byref(address), 30 * MIB, own, a, result=OUT_OF_MEMORY)
-# The program sets the marks back, and nothing else.
+# The program can reset the high-water marks only.
 give(second, a)
 synchronize(a)
 setting(USED_HIGH, 1, own, result=INVALID)
@@ -155,7 +155,7 @@ setting(USED, 0, own, result=INVALID)
 setting(USED_HIGH, 0, own)
 setting(RESERVED_HIGH, 0, own)
 assert figures(own) == [40 * MIB] * 4
-# What is free and beyond the threshold goes once it is done; what is below it stays.
+# Free memory beyond the threshold is released when its work is done; the rest stays.
 setting(THRESHOLD, 30 * MIB, own)
 assert figure(THRESHOLD, own) == 30 * MIB
 third = take(20 * MIB, a, own)
@@ -165,14 +165,14 @@ synchronize(a)
 assert figures(own) == [0, 60 * MIB, 20 * MIB, 60 * MIB]
 assert take(20 * MIB, a, own) == third
 call("cuMemPoolTrimTo", own, 0)
-assert figure(RESERVED, own) == 20 * MIB     # in use
+assert figure(RESERVED, own) == 20 * MIB     # memory in use stays
 call("cuMemFree_v2", third)
-assert figures(own) == [20 * MIB, 60 * MIB, 20 * MIB, 60 * MIB]      # counted as used for ever
+assert figures(own) == [20 * MIB, 60 * MIB, 20 * MIB, 60 * MIB]      # its bytes still count as used
 call("cuMemPoolTrimTo", own, 20 * MIB)
 assert figure(RESERVED, own) == 20 * MIB
 call("cuMemPoolTrimTo", own, 20 * MIB - 1)
 assert figure(RESERVED, own) == 0
-# Other sizes do not pile up: those that are free give way.
+# Free memory of other sizes is released before the pool grows.
 setting(THRESHOLD, FOR_EVER)
 for size in range(100, 300, 3):
     give(take(size * MIB, a), a)
@@ -193,7 +193,7 @@ address, other = take(len(data), a), take(1000, a)
 put(address, data)
 assert attribute(17, address + 5) == own     # CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
 assert attribute(17, other) == own and figure(USED) == 0 and figure(USED, own) > 30 * MIB
-assert attribute(1, address) == 0            # memory of a pool is of no context
+assert attribute(1, address) == 0            # memory of a pool belongs to no context
 free = left()
 call("cuMemPoolDestroy", own)
 call("cuMemPoolDestroy", default_pool(), result=INVALID)
@@ -221,11 +221,11 @@ give(take(whole * MIB, a), a)
 synchronize(a)
 assert figure(RESERVED) >= whole * MIB
 address = c_uint64()
-call("cuMemAlloc_v2", byref(address), (whole - 100) * MIB)   # plain memory finds it
+call("cuMemAlloc_v2", byref(address), (whole - 100) * MIB)   # gets the pool's memory
 assert figure(RESERVED) == 0
 call("cuMemFree_v2", address)
 give(take(whole * MIB, a), a)
-give(take((whole - 10) * MIB, b), b)                         # and another size
+give(take((whole - 10) * MIB, b), b)                         # and memory of another size
 call("cuMemAllocAsync", byref(address), (whole + 500) * MIB, a, result=OUT_OF_MEMORY)
 assert figure(USED) == 0
 ''')
@@ -237,11 +237,11 @@ import threading
 a, b, graph, node = stream(), stream(), c_uint64(), c_uint64()
 data = noise(3 * MIB)
 outside = take(len(data), b)
-call("cuStreamBeginCapture_v2", a, c_int(1))     # the thread's: what others do is no matter
+call("cuStreamBeginCapture_v2", a, c_int(1))     # THREAD_LOCAL: for this thread only
 inside = take(len(data), a)
 assert inside not in (0, outside)
 call("cuMemcpyDtoDAsync_v2", inside, outside, len(data), a)
-give(outside, a, result=INVALID)             # was not allocated in the graph
+give(outside, a, result=INVALID)             # invalid: the memory was not allocated in the graph
 def elsewhere():
     call("cuCtxSetCurrent", context)
     pieces = [take(size, b) for size in (100, MIB, 50 * MIB)]
@@ -299,7 +299,7 @@ call("cuMemPoolSetAccess", own, byref(Access(Location(1, 9), 3)), 1, result=101)
 call("cuMemPoolSetAccess", own, None, 1, result=INVALID)
 before = take(size, a, own)
 put(before, data)
-opened(own, 3)                                           # what it has, and what it will have
+opened(own, 3)                                           # opens present and later memory
 opened(own, 3)
 behind = take(size, a, own)
 put(behind, data[::-1])
@@ -319,7 +319,7 @@ pool = c_uint64()
 call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 0, Location(1, 1))))
 call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 0), 3)), 1)
 ''' + TWO + '''
-address = take(size, 0, pool)                            # on the other card
+address = take(size, 0, pool)                            # memory on the other card
 assert attribute(9, address, c_int) == 1                 # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 on(context)
 second, zeros = allocate(size), allocate(size)
@@ -336,7 +336,7 @@ assert copied(address) == data
     running.ends_well()
 
 
-def test_setting_of_peer_access_to_a_pool_that_fails_once_succeeds_at_the_next_call(
+def test_peer_access_to_a_pool_can_be_set_again_after_a_failed_call(
     site: Site
 ) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuMemSetAccess:13"

@@ -75,7 +75,7 @@ def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
     assert max(line["memory"]["host"] for line in evicted) <= most
 
 
-def test_host_memory_preallocation_continues_when_the_driver_refuses_to_register_it(
+def test_host_memory_preallocation_continues_when_the_driver_refuses_to_register_the_memory(
     site: Site
 ) -> None:
     calls = ",".join(f"cuMemHostRegister_v2:{call}" for call in range(1, 9))

@@ -20,7 +20,7 @@ def mapped(address):
     got = cuda.cuMemcpyDtoH_v2(ctypes.create_string_buffer(64), c_uint64(address), c_size_t(64))
     assert got in (0, INVALID), got
     return got == 0
-first = filled(4096)                     # who has never run has nothing that stays
+first = filled(4096)                     # keeps no spares before the first turn
 '''
 
 FOR_AN_HOUR = "3600000"
@@ -63,7 +63,7 @@ call("cuMemFree_v2", first, result=INVALID)
 call("cuMemFreeAsync", first, 0, result=INVALID)
 assert mapped(first) == kept
 
-smaller = size - 4096                    # of as many pages
+smaller = size - 4096                    # with the same number of pages
 again = allocate(smaller)
 assert again == first or not kept
 assert left() == before - 64 * MIB
@@ -77,7 +77,7 @@ assert get(again, smaller) == data
 away()
 assert get(again, smaller) == data
 free(again)
-# Whatever was known of it when it left is not of what comes now.
+# Attributes of the freed allocation do not apply to the new one.
 again = allocate(size)
 fill(again, 0, size)
 away()
@@ -107,13 +107,13 @@ call("cuMemsetD8_v2", address, 1, rest)''',
 address = c_uint64()
 call("cuMemAllocManaged", byref(address), rest, c_uint(1))
 call("cuMemsetD8_v2", address, 1, rest)''',
-    # Less by what the driver may round up, and more than there is without what was freed.
+    # Less by the driver's rounding, but more than is free without the freed memory.
     "cuArrayCreate": "new_array(rest - 32 * MIB)",
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_memory_kept_after_a_free_can_be_allocated_in_one_piece(site: Site, way: str) -> None:
+def test_freed_memory_kept_mapped_can_be_allocated_in_one_piece(site: Site, way: str) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
     # NVML may count mapped memory before it is reported: no samples while the card is filled.
     site.start("--swap-budget", "0", "--sample-interval", "3600")
@@ -125,13 +125,14 @@ for size in (16, 32, 48):
 assert mapped(made[0])
 rest = left() // MIB * MIB
 ''' + WAYS[way] + '''
-put(first, b"y")                         # for which all must be on the card
+put(first, b"y")                         # the copy needs all memory resident
 assert left() <= 34 * MIB
 ''')
     one.ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_uncopied_when_a_client_waits(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_without_a_copy_when_a_client_waits(
+        site: Site) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     one = program(site, '''
 stays = allocate(96 * MIB)
@@ -154,7 +155,7 @@ assert not mapped(goes)
     one.ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_after_the_configured_time(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_after_the_configured_time(site: Site) -> None:
     site.start("--trace", str(site.folder / "trace"))
     one = program(site, '''
 addresses = [filled(size * MIB) for size in (2, 16, 64)]
@@ -169,11 +170,11 @@ assert not any(mapped(address) for address in addresses)
     one.finish()
 
 
-def test_kept_freed_memory_is_bounded_and_oldest_is_unmapped_first(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_bounded_and_the_oldest_unmapped_first(site: Site) -> None:
     site.start()
     assert CARD // 8 == 128 * MIB
     program(site, '''
-# All is on the card before a spare is there, which would go first for what lacks room.
+# All memory is resident before the first spare: a spare is released first if room is missing.
 large, *addresses = [filled(size * MIB) for size in (130, *[20] * 8)]
 for address in addresses:
     free(address)
@@ -181,7 +182,7 @@ assert [mapped(address) for address in addresses] == [False] * 2 + [True] * 6
 free(large)
 assert not mapped(large)
 assert [mapped(address) for address in addresses] == [False] * 2 + [True] * 6
-# The latest is used first.
+# The latest spare is reused first.
 assert [allocate(20 * MIB) for _ in range(6)] == addresses[:1:-1]
 assert allocate(20 * MIB) not in addresses[2:]
 ''').ends_well()
@@ -202,20 +203,20 @@ assert mapped(spare)
 ''').ends_well()
 
 
-def test_freed_memory_is_unmapped_at_once_while_unpromised_memory_is_short(site: Site) -> None:
+def test_freed_memory_is_unmapped_at_once_while_little_memory_is_unpromised(site: Site) -> None:
     """Where card and host budget are nearly promised, a free must be reported at once."""
     site.start("--swap-budget", "0")
     program(site, '''
 filled(left() - 220 * MIB)
 one, two = filled(60 * MIB), filled(60 * MIB)
 free(one)
-assert not mapped(one)                   # 100 MiB are left
+assert not mapped(one)                   # no spare: it would leave 100 MiB only
 free(two)
-assert mapped(two)                       # 160 MiB
+assert mapped(two)                       # a spare: 160 MiB are left
 ''').ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_when_a_context_needs_its_bytes(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_when_a_context_needs_memory(site: Site) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "200M"}
     site.start()
     program(site, '''
@@ -228,7 +229,7 @@ assert not mapped(spare)
 ''').ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_when_the_driver_is_out_of_memory(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_when_the_driver_is_out_of_memory(site: Site) -> None:
     site.start()
     # The first three calls are for the first allocation and the blocks that are freed.
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": "cuMemCreate:4:2"}
@@ -242,7 +243,7 @@ assert not mapped(first)
 ''').ends_well()
 
 
-def test_freed_memory_that_the_library_keeps_is_unmapped_when_its_context_ends(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_when_its_context_ends(site: Site) -> None:
     site.start()
     program(site, '''
 before = left()
@@ -270,12 +271,12 @@ call("cuDevicePrimaryCtxReset_v2", c_int(0))
 call("cuDevicePrimaryCtxRetain", byref(context), 0)
 call("cuCtxSetCurrent", context)
 assert not mapped(spare)
-assert left() == before + 2 * MIB        # what it began with went too
+assert left() == before + 2 * MIB        # the spare from the beginning was released, too
 free(allocate(left()))
 ''').ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_when_the_daemon_ends(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_when_the_daemon_ends(site: Site) -> None:
     """While the memory is being unmapped the program does not read it: a part may be gone."""
     daemon = site.start()
     one = program(site, '''
@@ -299,7 +300,7 @@ assert allocate(left())
     one.finish()
 
 
-def test_kept_freed_memory_neither_counts_against_nor_evades_a_memory_limit(
+def test_freed_memory_kept_mapped_neither_counts_against_nor_evades_a_memory_limit(
     site: Site, start: Start
 ) -> None:
     control = start()
@@ -309,10 +310,10 @@ free(spare)
 assert mapped(spare)
 pause("freed")
 total = c_size_t()
-while total.value != 80 * MIB:           # until the limit has come
+while total.value != 80 * MIB:           # until the program's hook has received the limit
     call("cuDeviceTotalMem_v2", byref(total), c_int(0))
-assert left() == 78 * MIB                # without what it began with
-address = c_uint64()                     # what it was lent before it may still take for a while
+assert left() == 78 * MIB                # the limit less the first allocation
+address = c_uint64()                     # unused commit granted before may still be used
 while (got := cuda.cuMemAlloc_v2(byref(address), c_size_t(96 * MIB))) == 0:
     free(address)
 assert got == 2                          # out of memory
