@@ -249,7 +249,7 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Records a marker behind the stream's last work. No lock is held. On error *made is invalid. */
+/* Records a marker behind the stream's last work, without memory_lock. On error *made is void. */
 static CUresult mark(CUstream stream, struct marker **made)
 {
     CUcontext context, current = NULL;
