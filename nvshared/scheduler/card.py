@@ -35,7 +35,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
     # The client's promise is larger than it may be now that none of its memory can be evicted.
     "undrainable_overcommitted": lambda c: c.memory.pin_reason and (
-        c.promise.granted > c.memory.need
+        c.promise.wanted > c.memory.need
         or c.promise.commit > max(c.used, c.memory.need + c.to_pin)),
     "queued_permanent": lambda c: c.queued and c.is_permanent,
     "permanent": lambda c: c.holds and c.is_permanent,
@@ -128,7 +128,7 @@ def counted(client: ScheduledClient) -> Counted:
     return Counted(
         groups, figures, client.account,
         Account(unshown, expected - shown, int(bool(committed) or not client.account)),
-        ((client.domains, of_host), (client.tenancies, Stake(committed, unused)),
+        ((client.domains, of_host), (client.memory_limits, Stake(committed, unused)),
          (client.disk_limits, Stake(taken=figures.disk))))
 
 
@@ -238,7 +238,7 @@ class Card:
     disk: BudgetPart
     neighbour: Neighbour                # this card, as other cards see it
     domains: Domains                    # limits of host memory, of all cards
-    tenancies: Domains = field(default_factory=Domains)     # tenants' memory limits on this card
+    memory_limits: Domains = field(default_factory=Domains)     # memory limits of tenants here
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenants: Tenants = field(default_factory=Tenants)

@@ -167,10 +167,10 @@ class Promise(Counting):
     commit: int = 0                     # bytes promised to the client
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
     confirmed_by: int = 0               # number of an order; its reply confirms `commit`; 0: none
-    request: events.CommitAsked | None = None   # unanswered COMMIT request,
+    request: events.CommitAsked | None = None   # the unanswered COMMIT request
     requested: int = 0                  # when `request` arrived
-    granted: int = 0                    # commit by its last grant, until the client needs as much
-    granted_until: int = 0              # when an unused grant can be called back
+    wanted: int = 0                     # bytes of the last grant, until the client needs as much
+    wanted_until: int = 0               # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
     last_most: int = 0                  # `most` of the last LIMITS
     last_total: int = 0                 # `total` of the last LIMITS
@@ -178,7 +178,7 @@ class Promise(Counting):
     @property
     def most(self) -> int:
         """The commit that counts while the hook may not have received a smaller one."""
-        return max(self.commit, self.withdrawn, self.granted)
+        return max(self.commit, self.withdrawn, self.wanted)
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ class ScheduledClient(Counting):
     room: int                           # bytes of the card that it may fill, as its hook confirmed
     reported: Memory = Memory()         # figures of its last record; `memory`: figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
-    tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
+    memory_limits: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
     disk_limits: tuple[Domain, ...] = ()    # its tenants' limits of the disk
     account: str = ""                   # account of its claims, see promises.py; "": trusted
     tenants: tuple[str, ...] = ()       # the outermost first
@@ -388,7 +388,7 @@ class ScheduledClient(Counting):
     @property
     def used(self) -> int:
         """Bytes of the commit in use, or granted to a thread that is about to use them."""
-        used = max(self.memory.need, self.promise.granted)
+        used = max(self.memory.need, self.promise.wanted)
         return min(used, self.promise.most) if self.account else used
 
     @property

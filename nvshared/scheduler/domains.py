@@ -37,7 +37,7 @@ class Domain:
 
     name: str
     on_change: "Callable[[Domain], None]"   # called at each change of the domain
-    term: bool = False                  # a tenant's limit, which bounds promises only
+    of_tenant: bool = False             # a tenant's limit, which bounds promises only
     limit: int | None = None            # bytes of all its clients together; None: unlimited
     reason: str = ""                    # why the limit refuses requests, for people
     whole: bool = False                 # limit of the whole host: promises keep to the host budget
@@ -55,7 +55,7 @@ class Domain:
     @property
     def untaken(self) -> int:
         """Host memory that no client has or may take; negative after the limit fell."""
-        if self.limit is None or self.term:
+        if self.limit is None or self.of_tenant:
             return UNBOUNDED
         return self.limit - self.sums.taken
 
@@ -63,7 +63,7 @@ class Domain:
     def unevictable(self) -> int:
         """Bytes that the clients could not evict, or that exceed the limit already."""
         most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
-        return 0 if self.limit is None or self.term else max(0, most - self.limit)
+        return 0 if self.limit is None or self.of_tenant else max(0, most - self.limit)
 
 
 class Domains:
@@ -82,12 +82,13 @@ class Domains:
 
     def set_limit(
         self, name: str, limit: int | None, reason: str = "", *, whole: bool = False,
-        term: bool = False,
+        of_tenant: bool = False,
     ) -> bool:
         """Sets a domain's limit. True: the limit has changed."""
         domain, = self.named((name,))
         changed = domain.limit != limit
-        domain.limit, domain.reason, domain.whole, domain.term = limit, reason, whole, term
+        domain.limit, domain.reason, domain.whole = limit, reason, whole
+        domain.of_tenant = of_tenant
         if changed:
             self._mark_changed(domain)
         return changed
@@ -101,7 +102,7 @@ class Domains:
     def drop(self, name: str) -> None:
         """Removes a domain, if it has no clients and is no tenant's limit."""
         gone = self._all[name]
-        if not gone.stakes and not gone.term:
+        if not gone.stakes and not gone.of_tenant:
             del self._all[name]
             for kept in (self.full, self.unevictable, *self._changed.values()):
                 kept.pop(gone, None)

@@ -60,7 +60,7 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
         client.overclaims = replace(client.overclaims, beyond=0)
     left, domain = _tightest_limit(card, client)
     reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
-    reason = next((tenant.reason for tenant in client.tenancies), reason)
+    reason = next((tenant.reason for tenant in client.memory_limits), reason)
     _send_limits(card, client, number, _largest_commit(card, client), reason)
 
 
@@ -84,7 +84,7 @@ def plan(card: Card) -> None:
     # because a grant turns unused commit into used commit, which is not called back.
     card.groups.settle()
     overdrawn: list[ScheduledClient] = []
-    for domain in (*card.domains.full, *card.tenancies.full):
+    for domain in (*card.domains.full, *card.memory_limits.full):
         if domain.sums.unused > 0 > _promisable_in(domain):
             overdrawn += members(card, domain)
     for client in overdrawn:
@@ -114,7 +114,7 @@ def send_limits(card: Card) -> None:
         card.growth_figures = common
         card.limits_unchecked.update(card.clients)
     else:
-        both = (card.domains, card.tenancies)
+        both = (card.domains, card.memory_limits)
         for domain in chain.from_iterable(one.take_changed(card.groups) for one in both):
             left = min(_promisable_in(domain) + domain.sums.unused, settings.total)
             if abs(left - card.domain_left.get(domain.name, settings.total)) > minor:
@@ -181,9 +181,9 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     fits = wanted <= _ceiling(card, client)
     spare = _left_for_account(card, client, wanted)
     if fits and min(left, within, spare) >= 0 and not squeezed:
-        granted = _commit_to_grant(card, client, wanted, min(left, within))
-        promise.commit = max(promise.commit, granted)
-        promise.granted, promise.granted_until = wanted, card.now + USED_WITHIN
+        commit = _commit_to_grant(card, client, wanted, min(left, within))
+        promise.commit = max(promise.commit, commit)
+        promise.wanted, promise.wanted_until = wanted, card.now + USED_WITHIN
         if request.pins:
             until = card.now + PINNED_WITHIN
             promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
@@ -212,7 +212,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
             lambda: sum(c.committed - c.memory.need for c in clients) >= short)
     if waits:
         return False
-    refused = domain is not None and within < 0 and (domain.term or (fits and not squeezed))
+    refused = domain is not None and within < 0 and (domain.of_tenant or (fits and not squeezed))
     if promise.commit >= wanted:        # the hook would take LIMITS as a grant
         promise.commit = min(promise.commit, client.memory.need)
     reason = domain.reason if refused and domain is not None else ""
@@ -241,8 +241,8 @@ def _recall(
 def _forget_grant(card: Card, client: ScheduledClient) -> None:
     """Clears a grant that has been used, or that has not been used in time."""
     promise, need = client.promise, client.memory.need
-    if promise.granted and (need >= promise.granted or card.due(promise.granted_until)):
-        promise.granted = 0
+    if promise.wanted and (need >= promise.wanted or card.due(promise.wanted_until)):
+        promise.wanted = 0
 
 
 def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
@@ -265,7 +265,7 @@ def _send_limits(
 ) -> None:
     """Sends LIMITS. With a memory limit, a client may not allocate more than fits the card."""
     promise = client.promise
-    bounded = client.terms.memory_limit or client.tenancies
+    bounded = client.terms.memory_limit or client.memory_limits
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
     promise.last_most, promise.last_total = most, _total_for(card, client)
     card.send(Limits(client.id, number, promise.commit, most, promise.last_total, more, reason))
@@ -282,7 +282,7 @@ def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -
 
 def _total_for(card: Card, client: ScheduledClient) -> int:
     """The size of the card that this client's program is shown; bytes."""
-    limits = (client.terms.memory_limit, *(tenancy.limit for tenancy in client.tenancies))
+    limits = (client.terms.memory_limit, *(domain.limit for domain in client.memory_limits))
     return min([card.settings.total, *filter(None, limits)])
 
 
@@ -396,7 +396,7 @@ def _largest_commit(card: Card, client: ScheduledClient) -> int:
     own = client.committed - client.used
     unused = card.groups.sums.committed - card.groups.sums.used - own
     more = _promisable_to_account(card, client, _promisable(card) + unused) + own
-    for domain in (*client.domains, *client.tenancies):
+    for domain in (*client.domains, *client.memory_limits):
         more = min(more, _promisable_in(domain) + domain.sums.unused)
     return max(0, min(_ceiling(card, client), client.used + more))
 
@@ -420,14 +420,14 @@ def _tightest_limit(
     grows = committed - client.committed
     bounds: list[tuple[int, Domain | None]] = [(UNBOUNDED, None)]
     bounds += [(_promisable_in(domain) - more, domain) for domain in client.domains]
-    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.tenancies]
+    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.memory_limits]
     return min(bounds, key=itemgetter(0))
 
 
 def _promisable_in(domain: Domain) -> int:
     if domain.limit is None or domain.whole:
         return UNBOUNDED
-    margin_bytes = 0 if domain.term else margin(domain.limit, len(domain.stakes))
+    margin_bytes = 0 if domain.of_tenant else margin(domain.limit, len(domain.stakes))
     return domain.limit - margin_bytes - domain.sums.promised
 
 
@@ -441,7 +441,8 @@ def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | Non
     if groups is None:
         groups = [one.name for one in client.domains if one.name not in client.tenants]
     terms = {name: card.tenants.terms_for(name) for name in client.tenants}
-    client.tenancies = card.tenancies.named(n for n, one in terms.items() if one.memory_limit)
+    limited = [name for name, one in terms.items() if one.memory_limit]
+    client.memory_limits = card.memory_limits.named(limited)
     limited = [name for name, one in terms.items() if one.host_memory_limit]
     client.domains = card.domains.named([*groups, *limited])
     limits = card.disk.budget.limits
@@ -452,15 +453,15 @@ def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
     """Applies a tenant's changed limits of GPU memory, host memory and disk."""
     terms = card.tenants.terms_for(tenant)
     for domains, limit, old, of_memory in (
-        (card.tenancies, terms.memory_limit, before.memory_limit, ""),
+        (card.memory_limits, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
         (card.disk.budget.limits, terms.disk_limit, before.disk_limit, " of the disk"),
     ):
         if limit != old or (limit and terms.shown != before.shown):
             shown = terms.shown or tenant
             reason = f"all programs of {shown} together are limited to {sized(limit)}{of_memory}"
-            term = bool(limit) and domains is not card.disk.budget.limits
-            domains.set_limit(tenant, limit or None, reason, term=term)
+            of_tenant = bool(limit) and domains is not card.disk.budget.limits
+            domains.set_limit(tenant, limit or None, reason, of_tenant=of_tenant)
             for client in card.clients.values():
                 if tenant in client.tenants:
                     bind_limits(card, client)   # marks the client as changed: gets LIMITS

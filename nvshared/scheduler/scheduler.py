@@ -119,9 +119,9 @@ class Scheduler:
         return found is not None and not found.holds and not found.moves
 
     @property
-    def tenancies(self) -> Domains:
+    def memory_limits(self) -> Domains:
         """The memory limits of tenants on this card."""
-        return self._card.tenancies
+        return self._card.memory_limits
 
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, without unresponsive clients."""

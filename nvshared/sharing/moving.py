@@ -131,9 +131,9 @@ class Moving:
             raise NvshareError(
                 f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
         # The target's scheduler may not know the tenant yet: the old card's limits are checked.
-        for limit in client.gpu.scheduler.tenancies:
+        for limit in client.gpu.scheduler.memory_limits:
             if limit.limit and client.id in limit.stakes:
-                promised = sum(one.sums.promised for one in target.scheduler.tenancies
+                promised = sum(one.sums.promised for one in target.scheduler.memory_limits
                                if one.name == limit.name)
                 promised += sum(more for one, (card, more) in self.arriving.items()
                                 if card is target and one is not client

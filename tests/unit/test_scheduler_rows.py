@@ -226,7 +226,7 @@ class Counting(Scheduler):
             assert any(sums), "an account without clients is kept"
         assert card.groups.margins() == sum(
             min(number, MARGINS_MOST) if account else number for account, number in clients.items())
-        for domain in (*card.domains, *card.tenancies):
+        for domain in (*card.domains, *card.memory_limits):
             for field, total in zip(Stake._fields, domain.sums, strict=True):
                 assert total == sum(getattr(stake, field) for stake in domain.stakes.values())
         waiting = [one.id for one in queue.sequence(card)]
