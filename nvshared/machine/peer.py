@@ -21,7 +21,7 @@ WORDS_WITH_NAME = 3                     # first arguments of a command, searched
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
-FILE_LONGEST = 1 << 14               # most bytes read from /proc/PID/cgroup or uid_map
+FILE_LONGEST = 1 << 14                  # most bytes read from /proc/PID/cgroup or uid_map
 ENVIRONMENT_LONGEST = 1 << 17           # most bytes read from /proc/PID/environ
 
 

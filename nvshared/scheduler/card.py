@@ -33,7 +33,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "memory_limited": lambda c: c.terms.memory_limit,
     "undrainable": lambda c: c.memory.pin_reason,
     "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
-    # The client's promise is larger than it may be now that none of its memory can be evicted.
+    # Nothing of the client can be evicted, and its promise is larger than such a client may keep.
     "undrainable_overcommitted": lambda c: c.memory.pin_reason and (
         c.promise.wanted > c.memory.need
         or c.promise.commit > max(c.used, c.memory.need + c.to_pin)),

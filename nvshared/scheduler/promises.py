@@ -27,7 +27,7 @@ CHANGE_PART = 64                        # `most` changed by less than 1/64 of th
 MINOR_PART = 8                          # a change by 1/8 of that part or less causes no check
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS
 CHECKS_APART = MILLISECOND              # us until the LIMITS of further clients are checked
-EXACT_RUNS = 8                          # most clients with exactly examined turns for disk limits
+EXACT_RUNS = 8                          # most clients for which _beside_disk_limits() is exact
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
 
 

@@ -115,7 +115,7 @@ launch(waiting, streams[0], flags.value, 1)
 thread = threading.Thread(target=free_second)
 thread.start()                           # waits for the work in flight
 looks = 0
-while looks < 5:                         # in the first ones it may wait for Python's lock
+while looks < 5:                         # five in a row: one futex wait may be for Python's lock
     time.sleep(0.01)
     with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
         looks = looks + 1 if file.read().startswith(f"{FUTEX} ") else 0

@@ -46,11 +46,11 @@ address = allocate(size)
 fill(address, 0, 96 * MIB)
 data = bytearray(bytes(96 * MIB) + noise(64 * MIB))
 put(address + 96 * MIB, bytes(data[96 * MIB:]))
-away()                                   # three blocks of zeros; the last two blocks were written
+away()                                   # evicts two of the three blocks of zeros: without a copy
 data[64 * MIB] = data[32 * MIB] = 1
 put(address + 64 * MIB, bytes([1]))
 put(address + 32 * MIB, bytes([1]))
-away()                                   # the two evicted blocks are no longer zero
+away()                                   # evicts the two blocks that are no longer zero
 assert get(address, size) == data
 away()                                   # the first is zero; another block must be copied
 assert get(address, size) == data

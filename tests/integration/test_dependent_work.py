@@ -204,7 +204,7 @@ def test_allocation_fails_in_bounded_time_while_a_deferred_free_waits_for_the_ca
     answering.hears_all()
 
 
-def test_launch_passes_the_closed_gate_when_work_of_the_drain_waits_for_the_launching_thread(
+def test_launch_passes_the_closed_gate_when_work_in_flight_waits_for_the_launching_thread(
     site: Site
 ) -> None:
     daemon, answering, program = dependent(site, "spins()\naway()\nlaunches_until_told()\n")

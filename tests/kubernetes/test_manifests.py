@@ -228,7 +228,7 @@ def event(component: str, host: str, kind: str, name: str) -> dict[str, Any]:
     }
 
 
-def test_daemon_set_without_the_kubelet_unit_serves_claims(
+def test_daemon_set_serves_claims_while_the_nodes_nvshare_kubelet_unit_is_disabled(
     cluster: Cluster, manifests: str, imported: None, cdi: None
 ) -> None:
     """nvshare-kubelet uses the DaemonSet's account, not the node's. Its rights suffice."""

@@ -255,7 +255,7 @@ def test_slurm_page_commands_submit_and_show_jobs(cluster: Container) -> None:
         assert "LD_PRELOAD=libnvshare.so" in cluster.output("cat", f"/home/bob/slurm-{number}.out")
 
 
-def test_job_without_shards_and_nvshare_option_has_no_nvshare_environment(
+def test_job_with_neither_shards_nor_nvshare_option_has_no_nvshare_environment(
     cluster: Container
 ) -> None:
     said = cluster.output("srun", "env", user="alice")

@@ -197,7 +197,7 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
     return answer.beyond >= int(size * GIB)
 
 
-def test_host_memory_is_promised_once_to_either_a_commit_or_an_allocation_beyond_the_card() -> None:
+def test_host_memory_promised_to_an_allocation_beyond_the_card_is_not_promised_to_commits() -> None:
     talk = Talk(capacity=100, host=64)          # 4 of the 64 GiB are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)

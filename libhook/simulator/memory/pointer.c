@@ -61,7 +61,7 @@ static bool from_mapping(CUdeviceptr address, struct known *known)
     return space_reservation(address, &known->base, &known->size);
 }
 
-/* The name, the type and the value of each attribute with a value for every address. */
+/* Attributes that every known address has: name, type, value. */
 #define ATTRIBUTES(X)                                                                    \
     X(CONTEXT, CUcontext, (CUcontext)known->context)                                     \
     X(MEMORY_TYPE, unsigned, known->type)                                                \
