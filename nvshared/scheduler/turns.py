@@ -350,7 +350,8 @@ def _may_overtake(
 ) -> bool:
     """Whether clients may overtake `blocked` until a holder's turn ends; `tq`: quantum, us."""
     if card.settings.anti_thrash is AntiThrash.OFF:
-        return True
+        # A granted gang member cancels loads: a client that overtook it would load again at once.
+        return blocked.standing is not Standing.GRANTED
     ended = _ended(card, blocked, holders, tq)
     stoppable = [h for h in holders if not h.unresponsive and not h.is_permanent]
     counted = [h.its_turn.counted for h in stoppable if h.its_turn.started is not None]

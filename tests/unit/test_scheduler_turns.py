@@ -403,3 +403,17 @@ def test_evict_may_choose_a_client_that_waits_for_other_members_of_its_gang(
     assert 2 in runs(talk.obey(talk.want(2)))
     talk.obey(talk.want(3))
     assert talk.memory[1].resident < 60 * GIB
+
+
+@pytest.mark.parametrize("mode", [AntiThrash.OFF, AntiThrash.AUTO])
+def test_granted_gang_member_is_not_overtaken_by_a_client_whose_load_it_cancels(
+        mode: AntiThrash) -> None:
+    talk = Talk(mode=mode)
+    talk.run(1, 60)
+    talk.join(3, 30)
+    talk.want(3)
+    assert talk.view(3).state is ClientState.LOADING
+    talk.join(2, 80)
+    talk.want(2)
+    assert stops(talk.tell(Ganged((2,), 1, Standing.GRANTED))) == [1]
+    assert talk.view(3).state is ClientState.WAITING
