@@ -17,6 +17,7 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
+GONE_KNOWN = 1000                       # most tenants without clients kept per node: they owe time
 LEVELS = range(3)                       # levels of a path at which nodes have children
 
 
@@ -152,8 +153,8 @@ def forget(card: Card, path: Path, names: Iterable[str]) -> None:
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]
         present = _present(card, node, level) if gone else 0
-        for name in gone:
-            if node.children[name].virtual <= present:
+        for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
+            if number < 0 or node.children[name].virtual <= present:
                 child = node.children.pop(name)
                 for one in (child, *child.children.values()):
                     tenants.requesting.pop(one, None)

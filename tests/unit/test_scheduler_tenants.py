@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.quantity import HEAVIEST
+from nvshared.scheduler import queue
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
@@ -289,6 +290,21 @@ def test_scheduler_forgets_a_tenant_once_it_has_no_programs() -> None:
     tenants = world.scheduler._card.tenants
     assert not any(root.children for root in tenants.roots.values())
     assert not tenants.accounts
+
+
+def test_scheduler_forgets_the_oldest_of_very_many_ended_tenants_that_overused_time(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "GONE_KNOWN", 3)
+    world = Tenancy(TURNS)
+    world.program("user:alice", "job:0")
+    for number in range(1, 8):
+        job = world.program("user:alice", f"job:{number}")
+        world.advance(2 * SECOND)
+        world.kill(job)
+        world.advance(SECOND // 10)
+    (alice,) = world.scheduler._card.tenants.roots[Priority.NORMAL].children.values()
+    assert "job:0" in alice.children
+    assert len(alice.children) <= 4
 
 
 def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
