@@ -27,10 +27,13 @@ def monotonic() -> int:
 async def repeat(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
     """Awaits act() after each pause of `seconds`; never returns.
 
-    Logs an exception of act(): a fault in one call must not end the later calls."""
+    An exception of act() must not end the later calls. Logs the first of several in a row."""
+    level = logging.ERROR
     while True:
         await asyncio.sleep(seconds)
         try:
             await act()
+            level = logging.ERROR
         except Exception:
-            logger.exception("unexpected exception; the next attempt is in %g s", seconds)
+            logger.log(level, "unexpected exception; repeated each %g s", seconds, exc_info=True)
+            level = logging.DEBUG

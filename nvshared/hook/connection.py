@@ -128,7 +128,9 @@ class ConnectionQuota:
 
     def release(self, account: Hashable) -> None:
         """Removes a user's connection from the count."""
-        self._by_account -= Counter([account])  # Counter's -= removes counts of zero
+        self._by_account[account] -= 1
+        if not self._by_account[account]:
+            del self._by_account[account]
 
 
 class HookConnection:

@@ -6,20 +6,23 @@ import pytest
 from nvshared.clock import repeat
 
 
-async def test_repeat_logs_an_exception_and_makes_the_next_call(
+async def test_repeat_logs_the_first_of_repeated_exceptions_and_makes_the_next_call(
         caplog: pytest.LogCaptureFixture) -> None:
-    second_call = asyncio.Event()
+    fourth_call = asyncio.Event()
     calls = 0
 
     async def act() -> None:
         nonlocal calls
         calls += 1
-        if calls == 1:
+        if calls == 4:
+            fourth_call.set()
+        else:
             raise ZeroDivisionError
-        second_call.set()
 
     running = asyncio.create_task(repeat(0, act))
     async with asyncio.timeout(60):
-        await second_call.wait()
+        await fourth_call.wait()
     running.cancel()
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
     assert "ZeroDivisionError" in caplog.text
