@@ -161,6 +161,7 @@ assert get(address, 96 << 20) == data
     wait_until((site.folder / "hangs").exists)
     finish([program(site, seed) for seed in (1, 2, 3)])
     assert idle.popen.poll() is None
-    assert f"[{idle.popen.pid}] does not answer, loading for" in site.log.read_text()
+    reported = f"[{idle.popen.pid}] does not answer, loading for"
+    wait_until(lambda: reported in site.log.read_text())
     switch.unlink()
     idle.ends_well()
