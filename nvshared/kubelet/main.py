@@ -108,12 +108,15 @@ async def _serve(options: Options) -> None:
         options.kubeconfig, options.node,
         partial(call, offer.update_other_drivers) if options.dra else None)
 
-    async def keep_current() -> None:
-        """At each change and every PERIOD: publishes the offer, registers again, reads the GPUs."""
+    async def keep_published() -> None:
         async for _ in offer.changes(PERIOD):
             published.publish(offer)
             if runtime.supports_cdi and (offered := offer.offered()):
                 containers.write_cdi_file(card.uuid for card in offered)
+
+    async def keep_registered_and_refreshed() -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
             if not plugin.path.is_socket():     # `kubeadm reset` empties kubelet's folder
                 logger.warning("%s was removed, and is created again", plugin.path)
                 await plugin.start()
@@ -126,7 +129,8 @@ async def _serve(options: Options) -> None:
         notifier.ready()
         if options.cdi != OFF and (why := await runtime.cdi_problem()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
-        tasks = [asyncio.create_task(keep_current())]
+        tasks = [asyncio.create_task(one())
+                 for one in (keep_published, keep_registered_and_refreshed)]
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:
