@@ -142,7 +142,7 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
-def test_capture_whose_main_thread_ended_delays_no_hand_over(site: Site) -> None:
+def test_capture_begun_by_a_main_thread_that_ended_delays_no_hand_over(site: Site) -> None:
     site.start("--tq", "100ms")
     program = Program(site, MAIN_ABANDONED)
     assert program.hears() == "away"

@@ -302,7 +302,7 @@ def test_lost_card_ends_all_turns_opens_all_gates_and_keeps_clients_until_they_d
     assert not talk.scheduler.snapshot().clients
 
 
-def test_lost_card_opens_gates_and_grants_every_commit_and_oversubscription_request(
+def test_lost_card_opens_gates_and_grants_every_request_for_memory(
         talk: Talk) -> None:
     talk.tell(GPULost())
     memory = Memory(allocated=GIB)

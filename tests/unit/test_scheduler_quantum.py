@@ -229,7 +229,7 @@ def test_idle_time_that_ends_a_turn_follows_the_measured_speed_of_moves() -> Non
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
 
 
-def test_idle_time_that_ends_a_turn_is_the_default_for_a_compute_limited_client_alone() -> None:
+def test_turn_of_a_compute_limited_client_ends_after_50_ms_of_idleness_if_no_other_waits() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))

@@ -334,7 +334,7 @@ def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
     made.says(HELLO)
     (joined,) = [one for one in Scripted.latest.events if isinstance(one, events.Joined)]
     assert joined.memory.disk == FACTS.memory_total
-    made.is_told(STORE)                 # the hook has a file already
+    made.is_told(STORE)                 # without a descriptor: the hook has a file
     assert not made.wire.descriptors
 
 

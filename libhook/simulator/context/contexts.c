@@ -329,7 +329,7 @@ GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
 
 #define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
 
-/* Limits that GPUs of this generation do not support. */
+/* Limits that a GPU of compute capability 9.0 does not support. */
 static bool is_unsupported(CUlimit limit)
 {
     return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH

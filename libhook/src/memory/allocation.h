@@ -64,7 +64,7 @@ struct large {
     struct block *blocks[];          /* owner.block_count entries */
 };
 
-/* *result: the value to return; *address: the new address if *result is CUDA_SUCCESS. */
+/* False: call the driver. *result: of the wrapper; *address: new, if *result is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
 bool memory_free(CUdeviceptr address, CUresult *result);
 bool memory_describe(CUdeviceptr address, struct memory_description *description);

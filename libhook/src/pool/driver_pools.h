@@ -13,6 +13,6 @@ CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
 /* Called after a drain: pools_settle(), then counts what the driver's pools have released. */
 void pools_recount(void);
 
-/* Releases graph memory that no graph uses: the driver keeps it, it cannot be evicted and counts
- * for no client. Nothing may be in flight. */
+/* Frees graph memory that no graph uses, while nothing is in flight. The driver keeps it otherwise:
+ * such memory cannot be evicted and counts for no client. */
 void graph_memory_trim(CUdevice device);

@@ -206,7 +206,7 @@ def test_pace_of_a_background_client_ignores_kernel_lengths_measured_during_urge
     paced.others_work(True)
     paced.run([3 * MS], MS)
     paced.others_work(False)
-    paced.run([60], 3 * MS)                # until that work has ended
+    paced.run([60], 3 * MS)                # until the delayed 3 ms have ended
     paced.figure("idle")
     paced.run([60], 10 * MS)
     assert paced.figure("idle") <= MS
