@@ -78,8 +78,10 @@ stream = new_stream()
 c_library = ctypes.PyDLL(None)          # keeps Python's lock during calls
 def wait():
     "For the test; no other thread of Python's runs meanwhile."
+    sys.setswitchinterval(3600)         # between the two calls no other thread gets the lock
     c_library.write(1, b"0\\n", 2)
     c_library.read(0, ctypes.create_string_buffer(1), 1)
+    sys.setswitchinterval(.005)
 def begin():
     call("cuStreamBeginCapture_v2", stream, 0)
 def end():
