@@ -19,6 +19,7 @@ address = allocate(size)
 data = bytearray(noise(96 * MIB) + bytes(32 * MIB))
 put(address, bytes(data))
 away()                                   # evicts three blocks of noise and one of zeros
+assert get(address, size) == data        # loads all blocks
 away()                                   # evicts unchanged blocks
 data[40 * MIB + 12345] ^= 1
 put(address + 40 * MIB + 12345, bytes(data[40 * MIB + 12345:40 * MIB + 12346]))
