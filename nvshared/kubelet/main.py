@@ -108,19 +108,23 @@ async def _serve(options: Options) -> None:
         options.kubeconfig, options.node,
         partial(call, offer.update_other_drivers) if options.dra else None)
 
+    async def keep_refreshing() -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
+            await refresh(fresh=True)
+
     async def keep_published() -> None:
         async for _ in offer.changes(PERIOD):
             published.publish(offer)
             if runtime.supports_cdi and (offered := offer.offered()):
                 containers.write_cdi_file(card.uuid for card in offered)
 
-    async def keep_registered_and_refreshed() -> None:
+    async def keep_registered() -> None:
         while True:
             await asyncio.sleep(PERIOD)
             if not plugin.path.is_socket():     # `kubeadm reset` empties kubelet's folder
                 logger.warning("%s was removed, and is created again", plugin.path)
                 await plugin.start()
-            await refresh(fresh=True)
 
     tasks = []
     try:
@@ -130,7 +134,7 @@ async def _serve(options: Options) -> None:
         if options.cdi != OFF and (why := await runtime.cdi_problem()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         tasks = [asyncio.create_task(one())
-                 for one in (keep_published, keep_registered_and_refreshed)]
+                 for one in (keep_refreshing, keep_published, keep_registered)]
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:
