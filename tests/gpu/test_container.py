@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, tmp_path / path.relative_to("/"))
     (tmp_path / "etc/ld.so.preload").write_text(f"{INSIDE}/{LIBRARY.name}\n")
-    for path in (tmp_path, *tmp_path.parents[:2]):      # user nobody must be able to enter
+    for path in (tmp_path, *tmp_path.parents[:2]):      # for the unprivileged user
         path.chmod(path.stat().st_mode | 0o055)
     return tmp_path
 

@@ -44,7 +44,7 @@ class Hook:
     wants: bool = False
     welcomed: bool = False
     introduction: int = 0               # number of the HELLO before which reports are ignored
-    answered: int = 0                   # number of the last COMMIT whose reply the hook has
+    answered: int = 0                   # number of the last COMMIT request with a received reply
     borrowed: int = 0                   # bytes of memory.host on the lending card
     dirty: int = 0                      # bytes of `borrowed` without a copy on the host
     had_borrowed: bool = False          # whether memory was borrowed after the last order

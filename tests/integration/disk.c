@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A disk that hangs, fails or shortens requests: preloaded before libnvshare.so, whose requests it
- * intercepts. Files in the folder NVSHARE_TEST_DISK select the fault: while "pread" or "pwrite"
+ * A disk that hangs, fails or shortens requests: preloaded before libnvshare.so to intercept the
+ * library's requests. Files in the folder NVSHARE_TEST_DISK select the fault: while "pread" or "pwrite"
  * exists, calls of that name do not return; "short" halves each request; "fails" makes each write
  * fail with EIO. A directory "hangs" appears when a request does not return.
  */

@@ -113,7 +113,8 @@ call("cuMemsetD8_v2", address, 1, rest)''',
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_freed_memory_kept_mapped_can_be_allocated_in_one_piece(site: Site, way: str) -> None:
+def test_allocation_of_all_free_memory_succeeds_while_freed_memory_is_kept_mapped(
+        site: Site, way: str) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
     # NVML may count mapped memory before it is reported: no samples while the card is filled.
     site.start("--swap-budget", "0", "--sample-interval", "3600")
@@ -300,7 +301,7 @@ assert allocate(left())
     one.finish()
 
 
-def test_freed_memory_kept_mapped_neither_counts_against_nor_evades_a_memory_limit(
+def test_memory_limit_bounds_allocations_alike_while_freed_memory_is_kept_mapped(
     site: Site, start: Start
 ) -> None:
     control = start()

@@ -255,7 +255,7 @@ def test_slurm_page_commands_submit_and_show_jobs(cluster: Container) -> None:
         assert "LD_PRELOAD=libnvshare.so" in cluster.output("cat", f"/home/bob/slurm-{number}.out")
 
 
-def test_job_with_neither_shards_nor_nvshare_option_has_no_nvshare_environment(
+def test_slurm_job_gets_the_nvshare_environment_only_with_shards_or_an_nvshare_option(
     cluster: Container
 ) -> None:
     said = cluster.output("srun", "env", user="alice")

@@ -16,7 +16,7 @@ def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() ->
     assert card.offered == 16 * GIB
 
 
-def test_memory_of_other_processes_rises_only_after_two_samples_and_falls_after_one() -> None:
+def test_capacity_counts_memory_of_other_processes_after_a_second_sample_confirms_a_rise() -> None:
     card = Capacity(64 * GIB)
     for used, held, outside in ((1, 0, 1), (9, 3, 1), (9, 3, 6), (2, 0, 2)):
         card.sampled(used * GIB, held * GIB)

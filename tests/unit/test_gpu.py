@@ -52,7 +52,7 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 
 
-def test_gpu_keeps_one_timer_set_to_the_latest_deadline_of_the_scheduler(
+def test_gpu_replaces_its_timer_when_the_scheduler_returns_another_deadline(
         gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     scheduler = Scripted.latest

@@ -126,7 +126,7 @@ def test_default_host_budget_counts_memory_allocated_during_its_computation_once
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028", "\udcff\udcfe"])
-def test_process_cgroup_path_with_line_breaks_or_invalid_utf_8_stays_one_path(
+def test_memberships_of_a_cgroup_path_with_line_breaks_or_invalid_utf_8_are_one_path(
         machine: Host, end: str) -> None:
     path = f"/a/x{end}0::/b"
     machine.process(1, 20)

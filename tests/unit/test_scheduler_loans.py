@@ -159,8 +159,7 @@ def test_writeback_copies_borrowed_memory_of_a_waiting_client_until_the_turn_end
 
 
 @pytest.mark.parametrize("dirty", [30 * GIB, 0])
-def test_recall_loads_borrowed_memory_only_if_it_is_dirty_and_the_clients_card_has_room(
-        dirty: int) -> None:
+def test_recall_of_a_loan_loads_dirty_memory_and_evicts_clean_memory(dirty: int) -> None:
     near, far = pair()
     idle_borrower(near)
     near.memory[1] = replace(near.memory[1], dirty=dirty)

@@ -592,7 +592,7 @@ def test_compute_limited_client_that_takes_turns_gets_its_share() -> None:
     assert beside >= 0.7
 
 
-def test_compute_limited_client_that_idled_saves_up_at_most_the_share_of_one_window() -> None:
+def test_compute_limit_after_long_idleness_grants_at_most_the_share_of_one_window() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)
