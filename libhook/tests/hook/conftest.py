@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the interposition tests: the library, and a driver for it."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from libhook.tests.hook import recorded_driver, wrappers
+from libhook.tests.hook import recorded_driver
 
 LIBRARY = Path(__file__).parents[2] / "build" / "libnvshare.so"
 
@@ -21,9 +20,3 @@ def library() -> Path:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded_driver.build(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="session", name="wrappers")
-def call_wrappers(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> wrappers.Wrappers:
-    """Runs Python code that calls wrappers; see wrappers.py."""
-    return partial(wrappers.run, driver, wrappers.build(tmp_path_factory.mktemp("wrappers")))

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A libcuda.so.1 with every entry point of a real one and nothing behind them.
+"""Generates a libcuda.so.1 whose entry points only note calls and arguments.
 
-It is generated from `entry_points.txt`, which was recorded on a card, and from what later versions
-of CUDA add (`entry_points_newer.txt`). Each entry point notes the
-arguments it was called with and returns a number of its own as its CUresult, so that a test can
-tell which of the driver's 700 functions a call ended up in. cuGetProcAddress answers as recorded.
-
-A test may say what an entry point returns and stores, by these variables of the library:
-    calls_of_NAME, arguments_of_NAME[12]     what happened
-    result_of_NAME                           what it returns
-    outputs_of_NAME[12]                      stored where argument i points, if bit i is set in
-    stores_of_NAME, narrow_stores_of_NAME    (64 bits, 32 bits)
+It exports all entry points of `entry_points.txt`, which was recorded on a card, and of later
+versions of CUDA (`entry_points_newer.txt`). Each entry point returns a different number as its
+CUresult, so that a test can tell which of the driver's 700 functions a call reached.
+cuGetProcAddress answers as recorded. For each entry point NAME the library has the variables
+calls_of_NAME, arguments_of_NAME[12] (of the last call) and result_of_NAME, which a test may change.
 """
 
 import os
@@ -58,13 +53,9 @@ def recorded(*files: Path) -> tuple[Answer, ...]:
 
 @cache
 def entries() -> tuple[str, ...]:
-    """Every name the recorded driver exports, but those for debuggers and graphics."""
+    """All exported names of the recorded driver except interfaces of debuggers and graphics."""
     names = {line.split()[0] for line in lines()}
     return tuple(sorted(names | {answer.entry for answer in recorded()}))
-
-
-def result_of(entry: str) -> int:
-    return results()[entry]
 
 
 @cache
@@ -72,42 +63,38 @@ def results() -> dict[str, int]:
     return {entry: number for number, entry in enumerate(entries(), 10_000)}
 
 
-NONE: frozenset[str] = frozenset()
+def result_of(entry: str) -> int:
+    return results()[entry]
 
+
+NONE: frozenset[str] = frozenset()
 
 ENTRY = """
 #include <stdint.h>
 #include <string.h>
-static void note(const uint64_t *passed, uint64_t *arguments, const uint64_t *outputs,
-                 unsigned stores, unsigned narrow_stores)
+static void note(const uint64_t *passed, uint64_t *arguments)
 {
-    for (int n = 0; n < 12; n++) {
+    for (int n = 0; n < 12; n++)
         arguments[n] = passed[n];    /* no memcpy(), of which ThreadSanitizer reports races */
-        if (stores >> n & 1)
-            *(uint64_t *)passed[n] = outputs[n];
-        if (narrow_stores >> n & 1)
-            *(uint32_t *)passed[n] = (uint32_t)outputs[n];
-    }
 }
 #define ENTRY(name, result)                                                                  \\
-    unsigned calls_of_##name, stores_of_##name, narrow_stores_of_##name;                     \\
+    unsigned calls_of_##name;                                                                \\
     int result_of_##name = result;                                                           \\
-    uint64_t arguments_of_##name[12], outputs_of_##name[12];                                 \\
+    uint64_t arguments_of_##name[12];                                                        \\
     int name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f,         \\
              uint64_t g, uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l)         \\
     {                                                                                        \\
         calls_of_##name++;                                                                   \\
-        note((uint64_t[]){ a, b, c, d, e, f, g, h, i, j, k, l }, arguments_of_##name,        \\
-             outputs_of_##name, stores_of_##name, narrow_stores_of_##name);                  \\
+        note((uint64_t[]){ a, b, c, d, e, f, g, h, i, j, k, l }, arguments_of_##name);       \\
         return result_of_##name;                                                             \\
     }
 """
 
 
 def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str]) -> str:
-    """The driver's source in C. `left_out`: entry points that it lacks, as an older driver would.
-    `newer`: symbols for which cuGetProcAddress returns, from the latest version on, an entry
-    point that the driver does not export. `added`: additional entry points, which return ADDED."""
+    """The driver's source in C. `left_out`: entry points that an older driver lacks. `newer`:
+    symbols for which cuGetProcAddress returns, from the latest version on, an entry point that
+    the driver does not export. `added`: additional entry points, which return ADDED."""
     lines = [ENTRY]
     lines += [f"ENTRY({name}, {ADDED})" for name in sorted(added)]
     here = dict.fromkeys(entry for entry in entries() if entry not in left_out)
@@ -183,8 +170,8 @@ BY_VALUE = {"CUipcMemHandle"}
 
 @cache
 def hooks(part: str = "") -> dict[str, list[int]]:
-    """All hooks of hooks.def, or of `part` of its text, with their variants, and the widths in bits
-    of their parameters."""
+    """The hooks of hooks.def, or of `part` of its text: each name and variant, with the width of
+    each parameter in bits."""
     text = re.sub(r"/\*.*?\*/", "", part or HOOKS.read_text(), flags=re.DOTALL)
     found: dict[str, list[int]] = {}
     for variant, name, types in re.findall(
