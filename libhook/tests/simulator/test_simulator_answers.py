@@ -19,30 +19,6 @@ PROGRAM = LIBHOOK / "build" / "random"
 SHOWN = 60                              # lines of the difference to print
 
 
-def test_results_recorded_from_real_drivers_exist() -> None:
-    assert RECORDED
-
-
-def test_driver_transcript_is_reduced_to_comparable_results() -> None:
-    lines = [
-        "cuInit(0) = 0",
-        "cuDevicePrimaryCtxRetain(sequence 7) = 0",
-        "cuMemAlloc_v2(9) = 0 b1 aligned",
-        "cuMemAlloc_v2(8) = 0 b2 crooked",
-        "cuStreamQuery(s1) = (nobody knows)",
-        "cuMemGetInfo_v2() = 0 fits (depends)",
-        "cuMemFree_v2(b1+1) = 1",
-        "cuDevicePrimaryCtxRetain(sequence 8) = 2",
-    ]
-    assert list(reduced(lines)) == [
-        "sequence 7, 6 lines",
-        "  cuMemAlloc_v2(8) = 0 b2 crooked",
-        "  cuMemFree_v2(b1+1) = 1",
-        "sequence 8, 1 lines",
-        "  cuDevicePrimaryCtxRetain(sequence 8) = 2",
-    ]
-
-
 @pytest.mark.parametrize("recording", RECORDED, ids=lambda path: path.stem)
 def test_random_calls_return_the_results_recorded_from_a_card(
     environment: dict[str, str], recording: Path

@@ -30,8 +30,6 @@ call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(64 << 20))
 call("cuMemsetD8_v2", memory, ctypes.c_ubyte(7), ctypes.c_size_t(64 << 20))
 def export():
     call("cuIpcGetMemHandle", ctypes.create_string_buffer(64), memory)
-def manage():
-    call("cuMemAllocManaged", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(4096), 1)
 def read():
     there = ctypes.create_string_buffer(64 << 20)
     call("cuMemcpyDtoH_v2", there, memory, ctypes.c_size_t(64 << 20))
@@ -138,28 +136,6 @@ def test_driver_call_waits_in_a_locked_process_and_aborts_a_checkpointed_process
         assert process.wait() != 0
         assert process.stderr is not None
         assert "is checkpointed calls the driver" in process.stderr.read()
-
-
-def test_checkpoint_refused_for_managed_memory_is_refused_at_each_repetition(
-    environment: dict[str, str]
-) -> None:
-    with program(environment) as (process, ask):
-        ask("manage()")
-        for code in ("801", "999", "999"):
-            said = helper(environment, "park", process.pid)
-            assert ["checkpoint", code] in said
-            assert said[-1] == ["state", "running"]
-        assert ask("read()") == "{7}"
-
-
-@pytest.mark.parametrize("branch", ["550", "565"])
-def test_checkpoint_helper_with_an_older_driver_reports_state_none(
-    environment: dict[str, str], branch: str,
-) -> None:
-    old = environment | {"NVSHARE_SIM_DRIVER": branch}
-    said = subprocess.run(
-        [HELPER, "state", "1"], env=old, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "state none"
 
 
 def test_checkpoint_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator as an older driver: it lacks the functions that the driver lacks."""
+"""Entry points of the simulated driver, also of older versions, and its visible cards."""
 
 import os
 import re
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.simulator.conftest import LIBHOOK, Python
+from libhook.tests.hook.recorded_driver import RECORDED, recorded
+from libhook.tests.simulator.conftest import Python
 
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 DRIVERS = {"535": 12020, "550": 12040, "570": 12080, "580": 13000}
@@ -21,29 +22,14 @@ def version(text: str) -> int:
 
 
 def since() -> dict[str, int]:
-    """The oldest of DRIVERS that has each function; functions that are not listed are in all of
-    them."""
+    """The oldest CUDA version of DRIVERS that has each function; functions that are not listed are
+    in all versions."""
     lines = (Path(__file__).parent / "since.txt").read_text().splitlines()
     return {line.split()[1]: version(line.split()[0]) for line in lines if line[0] != "#"}
 
 
-def entries() -> dict[str, int]:
-    """The version of CUDA in which each symbol of the simulator appeared."""
-    table = (LIBHOOK / "simulator" / "table" / "entries.def").read_text()
-    return {
-        symbol: int(came)
-        for symbol, came in re.findall(r"^(?:ENTRY|UNSUPPORTED)\((\w+), \w+, (\d+),", table, re.M)
-    }
-
-
-@pytest.mark.parametrize("driver", DRIVERS.values())
-def test_simulator_table_lists_the_functions_that_each_driver_lacks(driver: int) -> None:
-    lacking = {symbol for symbol, came in entries().items() if came > driver}
-    assert lacking == {symbol for symbol, came in since().items() if came > driver}
-
-
 @pytest.mark.skipif(not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME")
-def test_simulator_functions_equal_the_declarations_of_cuda_h() -> None:
+def test_functions_of_since_txt_are_declared_by_cuda_h_from_the_listed_version_on() -> None:
     declared: set[str] = set()
     for options in ("", "-D__CUDA_API_VERSION_INTERNAL", "-D__CUDA_API_PER_THREAD_DEFAULT_STREAM"):
         read = subprocess.run(
@@ -83,3 +69,39 @@ def test_simulated_driver_lacks_exactly_the_functions_newer_than_its_version(
         f"{DRIVERS[driver]} {driver}",
         *(symbol for symbol, came in since().items() if came > DRIVERS[driver]),
     ]
+
+
+def test_simulator_returns_the_recorded_entry_points_of_get_proc_address(python: Python) -> None:
+    answers = [(one.symbol, one.flags, one.version, one.entry) for one in recorded(RECORDED)]
+    assert len(answers) > 1000
+    found = python(f"""
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+for name, flag, version, symbol in {answers!r}:
+    got, status = ctypes.c_void_p(), ctypes.c_int(9)
+    code = cuda.cuGetProcAddress_v2(
+        name.encode(), ctypes.byref(got), version, ctypes.c_uint64(flag), ctypes.byref(status))
+    wanted = ctypes.cast(getattr(cuda, symbol), ctypes.c_void_p).value
+    if (code, status.value, got.value) != (0, 0, wanted):
+        print(name, flag, version, symbol)
+""")
+    assert found == ""
+
+
+VISIBLE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+code, count, bus = cuda.cuInit(0), ctypes.c_int(), ctypes.create_string_buffer(20)
+cuda.cuDeviceGetCount(ctypes.byref(count))
+cuda.cuDeviceGetPCIBusId(bus, 20, 0)
+print(code, count.value, bus.value.decode())
+"""
+
+
+@pytest.mark.parametrize(("visible", "expected"), [
+    ("1,0", "0 2 0000:18:00.0"), ("1", "0 1 0000:18:00.0"), ("0,7,1", "0 1 0000:17:00.0"),
+    ("GPU-76", "0 1 0000:18:00.0"), ("", "100 0 "), ("0,0", "100 0 "),
+])
+def test_simulator_obeys_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
+    assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
