@@ -173,4 +173,4 @@ def _gpu() -> str:
 
 
 def program(name: str, *options: str) -> list[str]:
-    return [sys.executable, str(ROOT / "tests" / "gpu" / "programs" / f"{name}.py"), *options]
+    return [sys.executable, "-m", f"tests.gpu.programs.{name}", *options]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests on a real card. Each compares results bit by bit with a run without the library."""
+"""Tests on a real card. Most compare results bit by bit with a run without the library."""
 
 import json
 import os
@@ -20,8 +20,18 @@ def library() -> None:
 
 
 @pytest.fixture(scope="session")
+def two_cards() -> list[str]:
+    """The first two usable cards, each as CUDA_VISIBLE_DEVICES may name it."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    every = named.split(",") if named else range(len(machine()["gpu"].splitlines()))
+    if len(every) < 2:
+        pytest.skip("there is one card only")
+    return [str(card) for card in every[:2]]
+
+
+@pytest.fixture(scope="session")
 def record() -> Callable[[str, dict[str, Any]], None]:
-    """Prints measured figures, and appends them to the file named by NVSHARE_RESULTS."""
+    """A function that prints measured figures, and appends them to the file NVSHARE_RESULTS."""
     where = os.environ.get("NVSHARE_RESULTS")
 
     def keep(name: str, figures: dict[str, Any]) -> None:

@@ -1,33 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose context has failed for good, with the real driver.
+"""Programs whose context has failed permanently, with the real driver.
 
 The programs are those of tests/integration/test_broken.py.
 """
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from bench.harness import ROOT, sharing
+from bench.harness import sharing
+from tests.gpu.running import started
 from tests.integration.test_broken import AWAY, BROKEN, FAILED, ILLEGAL_ADDRESS
-
-
-@contextmanager
-def started(body: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A program that has printed that it has submitted its work and may be evicted."""
-    with subprocess.Popen(
-        [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as program:
-        try:
-            assert program.stdout is not None
-            assert program.stdout.readline().strip() == '"away"'
-            yield program
-        finally:
-            program.kill()
 
 
 def test_context_failure_while_swapped_is_returned_to_the_program() -> None:

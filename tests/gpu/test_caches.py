@@ -10,15 +10,15 @@ from bench.trace import Line, summary
 from nvshared import library
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 
-# The program holds 20 GiB and uses 10. Even 10 GiB do not fit beside the rival's 48 GiB.
+# The framework caches 20 GiB, of which the program uses 10: 10 GiB do not fit beside 48 GiB.
 RIVAL_GIB, CAPACITY = 48, "56GiB"
-STEPS = {"torch": "160", "cupy": "640"}         # numbers of steps that take about equally long
+STEPS = {"torch": "160", "cupy": "640"}         # numbers of steps of about equal duration
 
 
 def after_its_peak(trace: Sequence[Line]) -> Sequence[Line]:
-    """From when the program holds most: before that it needs what it has, now it has a cache.
+    """The trace from the program's largest allocation on: afterwards the framework has a cache.
 
-    Of the two it is the one that never holds as much as the rival.
+    The rival is the process that allocates the most.
     """
     held = [(line["pid"], line["memory"]["allocated"]) if "memory" in line else (0, 0)
             for line in trace]
@@ -36,7 +36,7 @@ def test_trimmed_framework_caches_halve_the_bytes_loaded_per_turn(
     figures, outputs, late = {}, {}, {}
     wanted = {"NVSHARE_TRIM_CACHES": "1", "PYTHONPATH": str(library.program())}
     for name, settings in (("moved", {}), ("trimmed", wanted)):
-        # On a neighbour GPU an eviction needs no bus.
+        # Without loans of a neighbour GPU's memory, each eviction crosses the bus.
         with sharing("--tq", "200ms", "--capacity", CAPACITY, "--neighbour", "off",
                      *BUDGET) as daemon:
             with rival(competitor(RIVAL_GIB, "--until-told"), daemon.environment) as other:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in roots of their own, each as a restricted pod has it: the library's folder, the
-socket's folder and a line in /etc/ld.so.preload; the card's devices and NVIDIA's driver; nothing
-else of the machine, no user of the machine's and no capability. They share the card.
+"""Programs share the card in root file systems like those of restricted pods.
+
+Such a root has the library's folder, the socket's folder and a line in /etc/ld.so.preload, the
+card's devices and NVIDIA's driver, and no other file of the machine. The program has no user of
+the machine and no capability.
 """
 
 import re
@@ -21,7 +23,7 @@ INSIDE = "/usr/lib/nvshare"
 # The libraries beside libcuda.so.1 that NVIDIA's container toolkit mounts for compute programs.
 DRIVER = ("libcuda.so*", "libnvidia-ptxjitcompiler.so*", "libnvidia-nvvm*", "libnvidia-gpucomp.so*")
 
-# $1: the root, $2: the socket's folder; then a command. The mounts end with the mount namespace.
+# Arguments: the root, the socket's folder, a command. The mounts end with the mount namespace.
 ENTER = f"""
 set -e
 root=$1 socket=$2; shift 2
@@ -77,8 +79,8 @@ def test_programs_in_separate_root_file_systems_share_the_card(
     root: Path, record: Callable[[str, dict[str, Any]], None]
 ) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
-        pytest.skip("this machine lets us have no mounts of our own")
-    # The swap-budget covers this user's promise and one card's size (2 GiB) for other users.
+        pytest.skip("this machine allows no mount namespaces")
+    # The budget covers the commit of the programs' user, and the card's 2 GiB for other users.
     with sharing("--tq", "200ms", "--capacity", "2GiB", "--swap-budget", "16GiB") as daemon:
         daemon.socket.parent.chmod(0o755)
         daemon.socket.chmod(0o666)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that do not change, and memory of zeros, are evicted without a copy."""
+"""Constant weights and zeroed memory are evicted without a copy."""
 
 from collections import defaultdict
 

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose contexts end while others are at work say the same with the library as without.
+"""Programs whose contexts end while other contexts have work get the driver's results.
 
-They are those of tests/integration; here the driver is the real one.
+The programs are those of tests/integration; here the driver is the real one. A program fails by
+itself if a call has a wrong result.
 """
-
-import os
-import subprocess
-import sys
 
 import pytest
 
-from bench.harness import ROOT, sharing
-from tests.gpu.test_broken import started
+from bench.harness import sharing
+from tests.gpu.running import python, said, started
 from tests.integration import test_contexts as contexts
 from tests.integration import test_every_context as every
 from tests.integration import test_green_contexts as green
@@ -32,21 +29,11 @@ HANDED_OVER = {
 UNTIL_OTHERS_WANT = 10                  # seconds within which other programs create contexts
 
 
-def said(body: str, **environment: str) -> str:
-    """Returns what the program prints. The program itself fails if a call has a wrong result."""
-    done = subprocess.run(
-        [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
-        capture_output=True, timeout=120, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_context_destruction_has_the_same_results_as_without_the_library(name: str) -> None:
-    body = PROGRAMS[name]
+    program = python(PROGRAMS[name])
     with sharing() as daemon:
-        assert said(body, **daemon.environment) == said(body)
+        assert said(program, daemon.environment) == said(program)
 
 
 @pytest.mark.parametrize("how", HANDED_OVER)

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a thread for which work in flight waits, with the real driver: each answers as the
-driver does, alone, beside a rival that wants the card, and while the thread captures. How long each
-took is recorded.
+"""Calls of a thread for which work in flight waits have the results of the real driver: alone,
+beside a rival that wants the card, and while the thread captures.
 
-The calls and the work are those of tests/integration/test_dependent_work.py.
+The calls and the work are those of tests/integration/test_dependent_work.py. The duration of each
+call is recorded.
 """
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from bench.harness import ROOT, rival, sharing
+from bench.harness import rival, sharing
+from tests.gpu.running import python, said
 from tests.gpu.test_sharing import Record
 from tests.integration.programs import PRELUDE
 from tests.integration.test_dependent_work import CALLS, DEPENDENT, EXPORTS, WORK
 
-# Some calls wait for the work even without the library, so the work ends after this time, in s.
-DRIVER_PATIENCE_S = 4
+DRIVER_PATIENCE_S = 4                   # the work ends then: some calls of the driver wait for it
 LATER_THAN_A_STOP_S = 1.0
 ROUNDS = f'''
 faulthandler.cancel_dump_traceback_later()
@@ -92,16 +89,13 @@ assert get(address, len(data)) == data
 Answers = dict[str, list[tuple[int, float]]]
 
 
-def answers(capturing: bool, pause: float, works: list[str], **environment: str) -> Answers:
+def answers(
+    capturing: bool, pause: float, works: list[str], environment: dict[str, str] | None = None
+) -> Answers:
     """The result and the duration of each driver call, for each kind of work."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + LOADED_ONCE + ROUNDS,
-         json.dumps([capturing, pause, works, [*CALLS, *EXPORTS, *WAIT_THEMSELVES]])],
-        cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, timeout=260,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[Any]] = json.loads(done.stdout)
+    given = json.dumps([capturing, pause, works, [*CALLS, *EXPORTS, *WAIT_THEMSELVES]])
+    text = said([*python(PRELUDE + LOADED_ONCE + ROUNDS), given], environment, limit_s=260)
+    found: dict[str, list[Any]] = json.loads(text)
     return {called: [(result, took) for result, took in each] for called, each in found.items()}
 
 
@@ -118,7 +112,7 @@ def test_call_returns_the_drivers_result_while_gpu_work_waits_for_the_calling_th
 ) -> None:
     driver = answers(capturing, 0, WORK)
     with sharing() as daemon:
-        library = answers(capturing, 0, WORK, **daemon.environment)
+        library = answers(capturing, 0, WORK, daemon.environment)
     compare(record, f"alone, capturing: {capturing}", driver, library)
 
 
@@ -128,7 +122,7 @@ def test_call_returns_the_drivers_result_while_another_client_waits_for_the_card
 ) -> None:
     driver = answers(capturing, 0, WORK[:1])
     with sharing("--tq", "500ms", "--capacity", "1GiB") as daemon, \
-            rival([sys.executable, "-c", RIVAL], daemon.environment) as other:
-        library = answers(capturing, LATER_THAN_A_STOP_S, WORK[:1], **daemon.environment)
+            rival(python(RIVAL), daemon.environment) as other:
+        library = answers(capturing, LATER_THAN_A_STOP_S, WORK[:1], daemon.environment)
     assert other[0].code == 0, other[0].errors
     compare(record, f"beside a rival, capturing: {capturing}", driver, library)

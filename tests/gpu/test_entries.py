@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Less usual ways to call the driver and to export memory."""
 
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bench.harness import ROOT, rival, run, sharing
+from bench.harness import rival, run, sharing
 from bench.trace import summary
+from tests.gpu.running import python, said
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor
-from tests.gpu.test_two_cards import cards
 from tests.integration.programs import PRELUDE
 from tests.integration.test_peers import COPIES, TWO
 from tests.integration.test_plugins import OPEN, SOURCE
@@ -53,7 +50,7 @@ def test_plugin_opened_with_deepbind_takes_turns_with_another_client(
     body = opening + PRELUDE + WORK if early else PRELUDE + opening + WORK
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:
         with rival(competitor(16, "--until-told"), daemon.environment) as other:
-            (done,) = run([[sys.executable, "-c", body]], daemon.environment)
+            (done,) = run([python(body)], daemon.environment)
         figures = summary(daemon.trace())
     assert done.code == 0, done.errors
     record("a plugin opened with RTLD_DEEPBIND", {**figures, **done.output})
@@ -61,22 +58,12 @@ def test_plugin_opened_with_deepbind_takes_turns_with_another_client(
     assert figures["turns"] > 10, "they did not take turns"
 
 
-def said(body: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True, capture_output=True,
-        env={**os.environ, **environment}, timeout=120, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.usefixtures("two_cards")
 def test_copies_between_cards_without_peer_access_copy_the_right_bytes() -> None:
-    if len(cards()) < 2:
-        pytest.skip("there is one card only")
-    body = TWO + COPIES.replace("away()\n", "")
-    said(body)
+    program = python(PRELUDE + TWO + COPIES.replace("away()\n", ""))
+    said(program)
     with sharing() as daemon:
-        said(body, **daemon.environment)
+        said(program, daemon.environment)
 
 
 HANDLE = '''
@@ -91,6 +78,6 @@ print(json.dumps([got, file.value >= 0]))
 
 
 def test_dma_buf_export_returns_the_drivers_result() -> None:
-    alone = json.loads(said(HANDLE))
+    program = python(PRELUDE + HANDLE)
     with sharing() as daemon:
-        assert json.loads(said(HANDLE, **daemon.environment)) == alone
+        assert said(program, daemon.environment) == said(program)

@@ -3,9 +3,8 @@
 
 import pytest
 
-from bench.harness import program, run, sharing
-from bench.trace import summary
-from tests.gpu.test_sharing import BUDGET, Record, compare, digests
+from bench.harness import program
+from tests.gpu.test_sharing import Record, compare, take_turns
 
 
 @pytest.mark.parametrize("kind", ["amp", "triton", "numba", "libraries"])
@@ -21,12 +20,5 @@ def test_two_models_of_transformers_answer_with_the_tokens_of_their_solo_runs(
     pytest.importorskip("transformers")
     commands = [program("transformers_generate", "--gib", "12", "--seed", str(seed))
                 for seed in (1, 2)]
-    alone = [run([command])[0] for command in commands]
-    with sharing("--tq", "1", "--capacity", "20GiB", *BUDGET) as daemon:
-        together = run(commands, daemon.environment)
-        figures = summary(daemon.trace())
-    record("two models of transformers on 20 GiB", figures | {
-        name: [one.output.get("median_answer_s") for one in found]
-        for name, found in (("alone_s", alone), ("together_s", together))})
-    assert digests(together) == digests(alone)
-    assert figures["turns"] > 6, "they did not take turns"
+    options = ["--tq", "1", "--capacity", "20GiB"]
+    take_turns(record, "two models of transformers on 20 GiB", commands, options, 6)

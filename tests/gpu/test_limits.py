@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute limit bounds the GPU time of a program, also one of short kernels."""
+"""A compute limit bounds the GPU time of a program, also of a program with short kernels."""
 
 import json
 import sys
@@ -16,10 +16,10 @@ Record = Callable[[str, dict[str, Any]], None]
 
 POINTS = 2
 SECONDS = 10
-# An event after each 20 kernels of 10 us. Between two events lies the time of these kernels, and
-# sometimes the far longer time in which the gate was closed. The share of the kernels is the median
-# over seconds: a busy machine may stop the program once for 0.3 s. The first two seconds do not
-# count, since a limit's account begins with a full window.
+# The program records an event after each 20 kernels of 10 us. The time between two events is that
+# of these kernels, and sometimes the far longer time of a closed gate. The result is the median
+# share of the kernels in a second, since a busy machine may stop the program once for 0.3 s. The
+# first two seconds do not count, because a limit's account begins with a full window.
 SHORT_KERNELS = PRELUDE + f'''
 import time
 from statistics import median
@@ -72,8 +72,8 @@ def test_program_of_short_kernels_gets_at_most_its_compute_limit(
     assert alone.code == limited.code == 0, alone.errors + limited.errors
     record(f"short kernels limited to {percent} %", {
         "alone": alone.output, "limited": limited.output, "turns": len(turns)})
-    # Without a limit, nearly all of the time is that of the kernels.
+    # Without a limit, kernels take nearly all of the time.
     share = 100 * limited.output["percent"] / alone.output["percent"]
     assert share <= percent + POINTS, json.dumps(limited.output)
-    # A busy machine may give the program less, but not as little as the next lower limit.
+    # On a busy machine the program may get less, but more than under the next lower limit.
     assert share > percent - 12, json.dumps(limited.output)

@@ -17,17 +17,19 @@ KINDS = {
     # JAX maps its memory itself: at its start, three quarters of the card.
     "JAX preallocating": (JAX, 12, {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".75"}),
-    # This allocator keeps no unused memory, so the rival has to be larger.
+    # cuda_async keeps no unused memory, so the rival has to be larger.
     "JAX cuda_async": (JAX, 17, {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
     "torch.multiprocessing": (
         program("torch_share", "--gib", "3", "--private-gib", "6", "--steps", "60"), 10, {}),
-    # Far less than the card's memory: evicted by prefetches, not by page faults.
+    # Far less than the card's memory: prefetches evict it, not page faults.
     "managed memory": (program("managed", "--gib", "12", "--steps", "400"), 12, {}),
     "larger than the card, and a competitor": (
         program("cupy_steps", "--gib", "24", "--steps", "120"), 12,
         {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}),
-    "a graph between hand-overs": (program("torch_graph", "--gib", "12"), 12, {}),
+    "a graph between hand-overs": (
+        program("torch_engine", "--gib", "12", "--phases", "400", "--replays", "1",
+                "--pause-ms", "10"), 12, {}),
     "torch.compile between hand-overs": (
         program("torch_train", "--gib", "12", "--steps", "400", "--compile"), 12, {}),
 }
@@ -42,7 +44,7 @@ def test_program_with_each_kind_of_memory_computes_the_same_results_beside_anoth
 
 
 def test_program_larger_than_the_card_runs_only_with_single_oversub(record: Record) -> None:
-    """24 GiB on a card of 20, of which four are managed memory on the host."""
+    """The program allocates 24 GiB on a card of 20 GiB: 4 GiB are managed memory on the host."""
     large = program("cupy_steps", "--gib", "24", "--steps", "40")
     alone = run([large])
     with sharing("--capacity", "20GiB", *BUDGET) as daemon:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compute-sanitizer and ncu see an undisturbed program although the library is preloaded.
+"""compute-sanitizer and ncu profile an undisturbed program although the library is preloaded.
 
-Such a program uses the GPU unshared, after one line of ours that says why (libnvshare(7),
-libhook/src/daemon/attach.c): alone under the daemon, and beside a program that is handed
-the card all the time. The program is libhook's workload, which checks every word that it computes.
-Where a tool is not there, or does not work without the library either (ncu may need rights to
-the card's counters), its test is skipped and says so.
+A profiled program uses the GPU unshared, alone under the daemon and beside a program with frequent
+turns. The library logs the reason in one line (libnvshare(7), libhook/src/daemon/attach.c). The
+program is nvshare-workload, which checks every word of its results. The test of an absent tool is
+skipped, and the test of a tool that fails without the library (ncu may need rights to the card's
+counters).
 """
 
 import os
@@ -50,7 +50,7 @@ def watched(
 
 @pytest.fixture(params=list(OPTIONS))
 def name(request: pytest.FixtureRequest) -> str:
-    """Each profiler that works on this machine without the library."""
+    """The name of each profiler that works on this machine without the library."""
     chosen: str = request.param
     if found(chosen) is None:
         pytest.skip(f"there is no {chosen} here")

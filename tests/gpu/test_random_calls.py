@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random sequences of driver calls answer the same under the library as the driver alone does.
+"""Random sequences of driver calls return the same with the library as without.
 
-The program, what may differ, and who orders the library about are those of
+The program, the allowed differences and the daemon's random orders are those of
 tests/integration/test_random_calls.py; here the driver is the real one.
 """
 
@@ -17,7 +17,7 @@ SEQUENCES = 40
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
-    """The program, made if need be; the driver is the machine's."""
+    """Runs the program, which is compiled first if necessary, on the machine's driver."""
     subprocess.run(["make", "-C", str(LIBHOOK), "-s", "hook", "random"], check=True)
     return Runner(tmp_path, LIBHOOK / "build", {})
 
@@ -29,4 +29,4 @@ def test_random_calls_return_the_same_as_the_driver(runner: Runner, seed: int) -
     under, commander = runner.ordered(seed, SEQUENCES)
     found = difference(alone, under)
     assert not found, found
-    assert commander.turns > 10, "it was hardly ever sent away"
+    assert commander.turns > 10, "the library was hardly ever told to stop"

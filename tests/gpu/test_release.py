@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that pause by torch_memory_saver hand the card over and compute the same as alone."""
+"""Engines that free memory by torch_memory_saver end turns, and compute the same as alone."""
 
 from bench.harness import ROOT, program, run, sharing
 from bench.trace import summary

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that do with their stderr, descriptors, environment and threads what they like, on a
-card that a rival wants, too. The program is tests/integration/resources.c."""
+"""Programs that close or reuse stderr and descriptors, change the environment or limit threads, on
+a card that a rival wants, too. The program is tests/integration/resources.c."""
 
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench.harness import ROOT, rival, sharing
+from tests.gpu.running import python
 from tests.gpu.test_dependent_work import RIVAL
 from tests.integration.test_life import LINKED, SOURCE, compiled
 from tests.integration.test_resources import is_urgent_allowed
@@ -47,7 +47,7 @@ def test_program_with_unusual_resources_computes_right_results_beside_another_cl
     # The case "threads" exports memory, which is therefore pinned.
     capacity = "1GiB" if what == "threads" else "930MiB"
     with sharing("--tq", "500ms", "--capacity", capacity) as daemon, \
-            rival([sys.executable, "-c", RIVAL], daemon.environment) as other:
+            rival(python(RIVAL), daemon.environment) as other:
         code, said = ended(program, what, tmp_path, **daemon.environment)
     assert other[0].code == 0, other[0].errors
     assert code == 0, said

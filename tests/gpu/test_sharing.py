@@ -12,7 +12,7 @@ from bench.harness import Result, program, rival, run, sharing
 from bench.trace import summary
 
 Record = Callable[[str, dict[str, Any]], None]
-# JAX would take three quarters of the card at its start.
+# Without this setting JAX allocates three quarters of the card at its start.
 JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 # Host memory that the test machine can spare: a virtual machine's MemTotal may grow with use.
 BUDGET = ("--swap-budget", "108GiB")
@@ -26,7 +26,7 @@ def card_gib() -> float:
 
 
 def competitor(gib: int, *options: str) -> list[str]:
-    """The command of a program that wants a turn all the time, until it is told to end."""
+    """The command of a program that wants a turn all the time."""
     return program("cupy_steps", "--gib", str(gib), "--seed", "9", *options)
 
 
@@ -45,12 +45,12 @@ def digests(results: Sequence[Result]) -> list[str]:
 
 def compare(
     record: Record, name: str, command: list[str], rival_gib: int,
-    environment: dict[str, str] | None = None, options: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
 ) -> None:
     """Fails unless a program computes the same alone and beside a competitor on 20 GiB."""
     alone = run([command], environment)
-    with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET, *options,
-                 environment=environment) as daemon:
+    options = ("--tq", "200ms", "--capacity", "20GiB", *BUDGET)
+    with sharing(*options, environment=environment) as daemon:
         with rival(competitor(rival_gib, "--until-told"), daemon.environment) as other:
             together = run([command], daemon.environment)
         figures = summary(daemon.trace())
@@ -58,6 +58,23 @@ def compare(
     assert digests(together) == digests(alone)
     check(other[0], rival_gib)
     assert figures["turns"] > 10, "they did not take turns"
+
+
+def take_turns(
+    record: Record, name: str, commands: Sequence[list[str]], options: Sequence[str], least: int,
+    environment: dict[str, str] | None = None,
+) -> None:
+    """Fails unless programs compute the same alone and together, in more than `least` turns."""
+    alone = [run([command], environment)[0] for command in commands]
+    with sharing(*options, *BUDGET, environment=environment) as daemon:
+        together = run(commands, daemon.environment)
+        figures = summary(daemon.trace())
+    record(name, {
+        **figures, "alone_s": [one.seconds for one in alone],
+        "together_s": [one.seconds for one in together],
+    })
+    assert digests(together) == digests(alone)
+    assert figures["turns"] > least, "they did not take turns"
 
 
 @pytest.mark.parametrize("gib", [80, 90])
@@ -68,17 +85,7 @@ def test_two_trainings_end_with_the_bits_of_their_solo_runs(gib: int, record: Re
         program("torch_train", "--gib", str(gib), "--steps", "60", "--seed", str(seed))
         for seed in (1, 2)
     ]
-    alone = [run([command])[0] for command in commands]
-    with sharing("--tq", "2", *BUDGET) as daemon:
-        together = run(commands, daemon.environment)
-        figures = summary(daemon.trace())
-    record(f"two trainings of {gib} GiB", {
-        **figures,
-        "alone_s": [result.seconds for result in alone],
-        "together_s": [result.seconds for result in together],
-    })
-    assert digests(together) == digests(alone)
-    assert figures["turns"] > 4, "they did not take turns"
+    take_turns(record, f"two trainings of {gib} GiB", commands, ["--tq", "2"], 4)
 
 
 def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
@@ -87,15 +94,8 @@ def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
         program("jax_train", "--gib", "18", "--steps", "200"),
         program("cupy_steps", "--gib", "18", "--steps", "1500"),
     ]
-    alone = run(commands, JAX)
-    with sharing("--tq", "1", "--capacity", "40GiB", *BUDGET, environment=JAX) as daemon:
-        together = run(commands, daemon.environment)
-        figures = summary(daemon.trace())
-    record("torch, jax and cupy on 40 GiB", {
-        **figures, "together_s": [result.seconds for result in together],
-    })
-    assert digests(together) == digests(alone)
-    assert figures["turns"] > 6, "they did not take turns"
+    options = ["--tq", "1", "--capacity", "40GiB"]
+    take_turns(record, "torch, jax and cupy on 40 GiB", commands, options, 6, JAX)
 
 
 def test_allocation_beyond_the_card_is_refused_with_the_drivers_error() -> None:
@@ -120,6 +120,6 @@ def test_waiting_program_with_nvshare_verbose_logs_the_reason() -> None:
     with sharing("--tq", "4", "--capacity", "20GiB", *BUDGET, environment=verbose) as daemon:
         results = run(commands, daemon.environment)
     digests(results)
-    said = "".join(str(result.errors) for result in results)
-    assert "waits for its turn on GPU 0: its place in the queue is 1" in said
-    assert "goes on, after" in said
+    errors = "".join(result.errors for result in results)
+    assert "waits for its turn on GPU 0: its place in the queue is 1" in errors
+    assert "goes on, after" in errors

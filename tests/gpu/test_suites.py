@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frameworks ship of their own tests comes to the same with the library as without.
+"""The frameworks' own test suites have the same outcomes with the library as without.
 
-Each suite (see suites/suite.py for what there is) runs twice without the library, and once
-with it beside a rival, handed over every 200 ms; suites/outcome.py says how the three are
-compared. A test that comes to something else under the library is named, and fails this one.
+Each suite of suites/suite.py runs twice without the library, and once with the library beside a
+rival, with hand-overs every 200 ms; suites/outcome.py compares the three runs. The error of this
+test names each test with another outcome under the library.
 
-Such a suite takes many minutes. So only so many of its tests run, evenly spread and the same
-in all runs: NVSHARE_SUITE_TESTS (or as many as it says in COUNTS, which take about 100 s for
-the three runs). NVSHARE_RESULTS names a file for the figures; the lines of all runs lie beside.
+A whole suite takes many minutes. Therefore each run has the same NVSHARE_SUITE_TESTS tests, evenly
+spread over the suite; by default the number in COUNTS, for which three runs take about 100 s.
+NVSHARE_RESULTS names a file for the figures; the folder of that file gets the outcomes of all runs.
 """
 
 import importlib.util
@@ -28,8 +28,8 @@ NEEDS = {
     "primitives": "absl",               # JAX's test harnesses need absl, JAX does not
     "numba": "numba_cuda",
 }
-BALLAST, RIVAL = 6, 14                  # GiB; with any further memory they do not fit into 20 GiB
-# Makes results equal in all runs: fixed workspaces, and no choice of kernels by autotuning.
+BALLAST, RIVAL = 6, 14                  # GiB; with any memory of the tests they exceed 20 GiB
+# Results are equal in all runs with fixed workspaces, and with kernels that no autotuning chose.
 SETTLED = {**JAX, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 LIMIT = 500.0                           # seconds for a run
 

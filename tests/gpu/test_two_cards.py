@@ -3,41 +3,33 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from bench.harness import ROOT, machine, program, rival, run, sharing
+from bench.harness import program, rival, run, sharing
 from bench.trace import Line, summary
+from tests.gpu.running import python, said
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 from tests.integration import test_pools_two_cards as pools
 from tests.integration.programs import PRELUDE
 from tests.integration.test_peers import compiled_apart
 
+pytestmark = pytest.mark.usefixtures("two_cards")
 EACH = 5                                # GiB of each rival
-
-
-def cards() -> list[str]:
-    """The names of all usable cards, each as CUDA_VISIBLE_DEVICES may name it."""
-    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return named.split(",")
-    return [str(index) for index, _ in enumerate(machine()["gpu"].splitlines())]
 
 
 @pytest.mark.parametrize("name", ["cupy_peers", "nccl_reduce"])
 def test_program_on_two_shared_gpus_computes_the_same_results_as_alone(
-    name: str, record: Record
+    name: str, two_cards: list[str], record: Record
 ) -> None:
-    if len(cards()) < 2:
-        pytest.skip("there is one card only")
     alone = run([program(name)])
     with sharing("--tq", "200ms", "--capacity", "8GiB", *BUDGET) as daemon:
         one, two = (
             rival(competitor(EACH, "--until-told"),
                   {**daemon.environment, "CUDA_VISIBLE_DEVICES": card})
-            for card in cards()[:2]
+            for card in two_cards
         )
         with one as first, two as second:
             together = run([program(name)], daemon.environment, limit=200)
@@ -52,8 +44,6 @@ def test_program_on_two_shared_gpus_computes_the_same_results_as_alone(
 
 
 def test_two_trainings_take_turns_on_both_cards(record: Record) -> None:
-    if len(cards()) < 2:
-        pytest.skip("there is one card only")
     gangs = [
         ["env", f"NVSHARE_GANG={name}:2",
          *program("nccl_reduce", "--gib", "1.25", "--steps", "1000", "--port", port)]
@@ -75,9 +65,9 @@ def test_two_trainings_take_turns_on_both_cards(record: Record) -> None:
 
 
 def together_starts(trace: Sequence[Line]) -> list[int]:
-    """How far the beginnings of each turn lie from each other on two cards; microseconds."""
+    """Microseconds between the begin of each turn on the one card and on the other."""
     turns = [line for line in trace if line.get("report") == "turn-started"]
-    # The daemon numbers all cards of the machine, also those which the programs do not see.
+    # The daemon numbers all cards of the machine, also cards that the programs do not see.
     starts = [[int(line["at"]) for line in turns if line["gpu"] == card]
               for card in sorted({line["gpu"] for line in turns})]
     assert len(starts) == 2
@@ -87,41 +77,25 @@ def together_starts(trace: Sequence[Line]) -> list[int]:
 @pytest.mark.parametrize("body", [pools.COUNTED, pools.NOT_USED_YET, pools.ITS_OWN],
                          ids=["exportable", "of a card not used yet", "the card's own"])
 def test_pool_memory_counts_on_the_card_of_its_pool(body: str) -> None:
-    if len(cards()) < 2:
-        pytest.skip("there is one card only")
     # Without a size, the capacity changes with the memory of programs outside this daemon.
     with sharing("--capacity", "8GiB") as daemon:
-        done = subprocess.run(
-            [sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True, capture_output=True,
-            env={**os.environ, **daemon.environment}, timeout=120, check=False,
-        )
-    assert done.returncode == 0, done.stderr
+        said(python(PRELUDE + body), daemon.environment)
 
 
 def test_copies_of_all_shapes_between_real_cards_without_peer_access_copy_the_right_bytes(
     tmp_path: Path
 ) -> None:
-    if len(cards()) < 2:
-        pytest.skip("there is one card only")
     program = compiled_apart(tmp_path)
-
-    def copied(**environment: str) -> list[str]:
-        done = subprocess.run([program], text=True, capture_output=True, timeout=60, check=True,
-                              env={**os.environ, **environment})
-        return done.stdout.splitlines()
-
     with sharing() as daemon:
-        lines = copied(**daemon.environment)
-    assert lines == copied()
-    assert [line for line in lines if not line.endswith(" 0 right")] == [
+        text = said([program], daemon.environment)
+    assert text == said([program])
+    assert [line for line in text.splitlines() if not line.endswith(" 0 right")] == [
         "wrong size 1", "wrong index 1", "wrong number 1"]
 
 
 @pytest.mark.parametrize("card", ["0", "1"], ids=["another card's", "its own"])
 def test_process_copies_memory_of_another_process_across_cards(tmp_path: Path, card: str) -> None:
-    """`card`: the other on which it has a context; the memory is the second's."""
-    if len(cards()) < 2:
-        pytest.skip("there is one card only")
+    """The memory is on card 1; the importing process has a context on `card`."""
     program = compiled_apart(tmp_path)
     with sharing() as daemon:
         owner, importer = (

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose work never ends stays on the card, and a capture that nobody can end does not.
+"""A program with endless work stays on the card; a program with an abandoned capture is evicted.
 
 The programs are those of tests/integration; here the driver is the real one.
 """
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from bench.harness import ROOT, sharing
-from tests.gpu.test_broken import started
+from tests.gpu.running import python, started
 from tests.integration.programs import PRELUDE
 from tests.integration.test_broken import AWAY
 from tests.integration.test_undrainable import ABANDONED, ENDLESS, ENDS
@@ -22,7 +21,7 @@ LONG = 120                              # seconds; four drains that give up take
 def begun(body: str, **environment: str) -> subprocess.Popen[str]:
     """Starts a program that prints a line at each of its steps."""
     return subprocess.Popen(
-        [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
+        python(body), cwd=ROOT, env={**os.environ, **environment}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
 

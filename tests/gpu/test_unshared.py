@@ -3,24 +3,24 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.harness import program, rival, run, sharing
+from bench.harness import ROOT, rival, run, sharing
 from bench.trace import summary
+from tests.gpu.running import python
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 
-NOBODY = 65534                          # the rule applies to programs of this user only
+NOBODY = 65534                          # RULE applies to programs of this user only
 RULE = "[gpu]\ntq = 1s\ncapacity = 20GiB\n[tenant user:nobody]\nunshared = checkpoint\n"
-RIVAL = 14                              # GiB, which do not fit beside the training's 8
+RIVAL = 14                              # GiB: with the training's 8 GiB they exceed the capacity
 
 
 @pytest.fixture(autouse=True)
 def cgroup_file_system(tmp_path: Path) -> Iterator[None]:
-    """Control groups of version 2. Their freezer stops the threads."""
+    """Mounts cgroup2, whose freezer stops the threads of a program."""
     if os.geteuid():
         pytest.skip("only root may checkpoint programs of other users")
     if " - cgroup2 " in Path("/proc/self/mountinfo").read_text():
@@ -34,8 +34,8 @@ def cgroup_file_system(tmp_path: Path) -> Iterator[None]:
 def test_training_without_the_library_computes_the_same_results_beside_a_client(
     tmp_path: Path, record: Record
 ) -> None:
-    _, script, *options = program("torch_train", "--gib", "8", "--steps", "250")
-    training = [[sys.executable, "-c", Path(script).read_text(), *options]]
+    text = (ROOT / "tests/gpu/programs/torch_train.py").read_text()
+    training = [[*python(text), "--gib", "8", "--steps", "250"]]
     alone = run(training, user=NOBODY)
     (tmp_path / "nvshared.conf").write_text(RULE)
     with sharing("--config", str(tmp_path / "nvshared.conf"), *BUDGET) as daemon:

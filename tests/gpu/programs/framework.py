@@ -1,44 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One framework or library at work, with a few GiB that must survive; a digest of all of it.
+"""A framework or library computes while CuPy changes further memory; a digest of all results.
 
-    framework.py {amp,triton,numba,libraries} [--steps N] [--gib G]
+    framework.py {amp,triton,numba,libraries}
 
-Sums whose order is not fixed are of small integers, so that they are exact in any order.
+Sums of floating point numbers in no fixed order are sums of small integers: exact in any order.
 """
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import cupy
 import torch
 
-STEP = """
-extern "C" __global__ void step(unsigned long long *x, unsigned long long n, unsigned long long s) {
-    unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
-    for (; i < n; i += (unsigned long long)gridDim.x * blockDim.x)
-        x[i] = (x[i] ^ (x[i] >> 29)) * 0xBF58476D1CE4E5B9ull + s + i;
-}
-"""
+from tests.gpu.programs.arrays import WORDS, change, fold
+
+STEPS, GIB = 600, 6
 
 
-def fold(values: Any) -> int:
-    """64 bits over all bits of an array."""
-    words = cupy.ascontiguousarray(cupy.asarray(values)).view(cupy.uint32).ravel()
-    words = words.astype(cupy.uint64)
-    place = cupy.arange(1, words.size + 1, dtype=cupy.uint64) * cupy.uint64(0x9E3779B97F4A7C15)
-    return int((words * (place | cupy.uint64(1))).sum())
-
-
-def amp(steps: int) -> Callable[[int], int]:
-    """Mixed precision, a scaler, and a loader with workers and pinned memory."""
+def amp() -> Callable[[int], int]:
+    """Mixed precision, gradient scaling, and a loader with workers and pinned memory."""
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(True)
     model = torch.nn.Sequential(
@@ -47,7 +32,7 @@ def amp(steps: int) -> Callable[[int], int]:
     ).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler()
-    rows = torch.randn(64 * steps, 2048, generator=torch.Generator().manual_seed(2))
+    rows = torch.randn(64 * STEPS, 2048, generator=torch.Generator().manual_seed(2))
     loader = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(rows), batch_size=64, num_workers=2, pin_memory=True,
     )
@@ -62,14 +47,14 @@ def amp(steps: int) -> Callable[[int], int]:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        if number < steps - 1:
+        if number < STEPS - 1:
             return 0
         return sum(fold(parameter.detach()) for parameter in model.parameters())
 
     return step
 
 
-def triton(_: int) -> Callable[[int], int]:
+def triton() -> Callable[[int], int]:
     from tests.gpu.programs.mixing import mix
 
     data = torch.arange(1 << 26, dtype=torch.int64, device="cuda")
@@ -81,7 +66,7 @@ def triton(_: int) -> Callable[[int], int]:
     return step
 
 
-def numba(_: int) -> Callable[[int], int]:
+def numba() -> Callable[[int], int]:
     import numpy
 
     # Numba asks for this name, which NumPy 2.5 no longer has.
@@ -105,7 +90,7 @@ def numba(_: int) -> Callable[[int], int]:
     return step
 
 
-def libraries(_: int) -> Callable[[int], int]:
+def libraries() -> Callable[[int], int]:
     """cuBLAS, cuFFT, cuSOLVER, cuSPARSE and cuRAND."""
     from cupyx.scipy import sparse
 
@@ -129,29 +114,19 @@ def libraries(_: int) -> Callable[[int], int]:
     return step
 
 
-def main() -> int:
-    kinds = {"amp": amp, "triton": triton, "numba": numba, "libraries": libraries}
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=kinds)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--gib", type=float, default=6.0)
-    options = parser.parse_args()
-
-    keep = cupy.RawKernel(STEP, "step")
-    words = 1 << 26
-    kept = [cupy.arange(words, dtype=cupy.uint64) + number
-            for number in range(int(options.gib * 2))]
-    step = kinds[options.kind](options.steps)
+def main() -> None:
+    kind = sys.argv[1]
+    kept = [cupy.arange(WORDS, dtype=cupy.uint64) + number for number in range(GIB * 2)]
+    step = {"amp": amp, "triton": triton, "numba": numba, "libraries": libraries}[kind]()
     total = 0
-    for number in range(options.steps):
+    for number in range(STEPS):
         total = (total * 31 + step(number)) % 2**64
         for array in kept:
-            keep((1024,), (256,), (array, cupy.uint64(words), cupy.uint64(number)))
+            change(array, number)
     for array in kept:
         total = (total * 31 + fold(array)) % 2**64
-    print(json.dumps({"program": f"framework {options.kind}", "digest": f"{total:016x}"}))
-    return 0
+    print(json.dumps({"digest": f"{total:016x}"}))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

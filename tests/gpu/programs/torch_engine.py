@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine with phases: weights, a cache and a CUDA graph, all paused by tag after each phase.
+"""An inference engine: phases of replays of a CUDA graph, which changes weights and a cache.
 
---saver: by torch_memory_saver's interface, which PYTHONPATH must lead to; else nothing is paused.
+--saver: after each phase torch_memory_saver, which PYTHONPATH must contain, frees and restores the
+weights and the cache.
 """
 
 import argparse
 import contextlib
 import importlib
 import json
-import sys
 import time
 from typing import Any
 
 import torch
 
+from tests.gpu.programs.tensors import fold
 
-def main() -> int:
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=8.0)
+    parser.add_argument("--gib", type=float, required=True)
     parser.add_argument("--phases", type=int, default=8)
     parser.add_argument("--replays", type=int, default=40)
+    parser.add_argument("--pause-ms", type=float, default=300.0, help="after each phase")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--saver", action="store_true")
     options = parser.parse_args()
@@ -59,20 +62,13 @@ def main() -> int:
         if saver:
             saver.pause("cache")
             saver.pause("weights")
-        time.sleep(0.3)                 # meanwhile the other engine's phase begins
+        time.sleep(options.pause_ms / 1000)     # meanwhile the other program gets the card
         if saver:
             saver.resume("weights")
             saver.resume("cache")
     assert addresses == (weights.data_ptr(), cache.data_ptr())
-    total = 0
-    for tensor in (weights, cache):
-        for part in tensor.split(4096):
-            bits = part.flatten().view(torch.int32).to(torch.int64)
-            place = torch.arange(1, bits.numel() + 1, device="cuda", dtype=torch.int64)
-            total = (total * 31 + int((bits * place).sum())) % 2**64
-    print(json.dumps({"program": "torch_engine", "digest": f"{total:016x}"}))
-    return 0
+    print(json.dumps({"digest": f"{fold(weights, cache):016x}"}))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes change one tensor in turns (torch.multiprocessing); a digest of every bit."""
+"""Two processes alternately change one tensor (torch.multiprocessing); a digest of all bits."""
 
 import argparse
 import json
@@ -9,9 +9,11 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
+from tests.gpu.programs.tensors import fold
+
 
 def work(tasks: Any, done: Any) -> None:
-    """The other process: changes what it is given, where it lies."""
+    """The other process: changes each tensor of `tasks` in place."""
     while (task := tasks.get()) is not None:
         tensor, step = task
         tensor.mul_(3).add_(step)
@@ -20,19 +22,11 @@ def work(tasks: Any, done: Any) -> None:
         done.put(step)
 
 
-def digest(tensor: torch.Tensor) -> str:
-    total = 0
-    for part in tensor.split(1 << 26):
-        place = torch.arange(1, part.numel() + 1, device=part.device, dtype=torch.int64)
-        total = (total * 31 + int((part * place).sum())) % 2**64
-    return f"{total:016x}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=4.0, help="that is shared")
-    parser.add_argument("--private-gib", type=float, default=4.0)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--gib", type=float, required=True, help="that is shared")
+    parser.add_argument("--private-gib", type=float, required=True)
+    parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
 
     shared = torch.arange(int(options.gib * 2**27), dtype=torch.int64, device="cuda")
@@ -48,9 +42,7 @@ def main() -> int:
         shared ^= shared >> 7
     tasks.put(None)
     other.join()
-    print(json.dumps({
-        "program": "torch_share", "digest": digest(shared) + digest(private),
-    }))
+    print(json.dumps({"digest": f"{fold(shared, private):016x}"}))
     return other.exitcode or 0
 
 

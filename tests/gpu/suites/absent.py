@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that a framework's tests import, and that are not there."""
+"""Replacements for packages that a framework's tests import and that are not installed."""
 
 import importlib.util
 import sys
@@ -8,9 +8,9 @@ import unittest
 
 
 class _Absent(types.ModuleType):
-    """Stands for a package that a suite's own support imports, and few tests use.
+    """Replaces a package that the suite's support modules import and that few tests use.
 
-    Those fail, in each run; without it no test could be imported.
+    The few tests fail in each run; without a replacement no test could be imported.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,7 +24,7 @@ class _Absent(types.ModuleType):
 
 
 def stand_in(package: str, *modules: str) -> None:
-    """For a package that is not installed."""
+    """Replaces the package and these modules of the package, if it is not installed."""
     if importlib.util.find_spec(package) is None:
         for name in (package, *(f"{package}.{module}" for module in modules)):
             sys.modules[name] = _Absent(name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a suite holds besides its own, so that it never fits beside its rival.
+"""Further memory of a suite's process, so that the process never fits beside a rival.
 
-Taken from the driver itself, in the primary context that frameworks use as well. Tests of a
-suite may reset that context: then it is gone, which is nobody's fault.
+The driver allocates the memory in the primary context that frameworks use, too. A test of a suite
+may reset that context and so free the memory, which is no error.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ CHUNK = 64 << 20                        # bytes that are compared at a time
 
 @dataclass(frozen=True, slots=True)
 class Ballast:
-    """So many bytes on the card, all of them written."""
+    """Memory on the card, `size` bytes that are all written."""
 
     context: ctypes.c_void_p
     address: int
@@ -23,7 +23,7 @@ class Ballast:
 
     @staticmethod
     def take(size: int) -> "Ballast":
-        """On the first card. RuntimeError if it cannot be had."""
+        """Allocates on the first card. Raises RuntimeError if the driver refuses."""
         context, address = ctypes.c_void_p(), ctypes.c_uint64()
         _call("cuInit", 0)
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -34,7 +34,7 @@ class Ballast:
         return Ballast(context, address.value, size)
 
     def digest(self) -> str | None:
-        """Of all its bytes. None: its context was reset or has failed."""
+        """A digest of all bytes; None if the context was reset or has failed."""
         driver = ctypes.CDLL("libcuda.so.1")
         if driver.cuCtxPushCurrent_v2(self.context) != 0:
             return None

@@ -21,7 +21,7 @@ STAINED = (512, 64 << 10, 1 << 20, 8 << 20, 32 << 20)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All of them, wherever in there."""
+    """All tensors in a value, at any depth of its containers."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -33,7 +33,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def add(digest: Any, value: Any) -> None:
-    """Adds types, shapes and every bit of what is in there."""
+    """Adds to the digest types, shapes and all bits of the tensors in a value."""
     for tensor in tensors(value):
         plain = tensor.detach()
         if plain.layout is not torch.strided:
@@ -48,7 +48,7 @@ def add(digest: Any, value: Any) -> None:
 
 
 def gradients(result: Any, inputs: Any) -> Sequence[torch.Tensor | None]:
-    """Of the sum of all outputs that have any."""
+    """The gradients of the sum of all outputs that have a gradient."""
     outputs = [tensor for tensor in tensors(result) if tensor.requires_grad]
     leaves = [tensor for tensor in tensors(inputs) if tensor.requires_grad and tensor.is_leaf]
     if not outputs or not leaves:
@@ -59,18 +59,18 @@ def gradients(result: Any, inputs: Any) -> Sequence[torch.Tensor | None]:
     return found
 
 
-def stain(device: str, byte: int) -> None:
-    """What is allocated next without being written is seen to be so."""
+def stain(byte: int) -> None:
+    """Writes `byte` to freed memory, so that results show a later read of unwritten memory."""
     for size in STAINED:
-        pieces = [torch.full((size,), byte, dtype=torch.uint8, device=device) for _ in range(4)]
+        pieces = [torch.full((size,), byte, dtype=torch.uint8, device="cuda") for _ in range(4)]
         del pieces
 
 
-def digest_of(operator: Any, dtype: torch.dtype, device: str) -> str:
+def digest_of(operator: Any, dtype: torch.dtype) -> str:
     """Digest of the operator's results for all its samples. Raises the operator's exceptions."""
     digest = hashlib.sha256()
-    backward = operator.supports_autograd and dtype in operator.supported_backward_dtypes(device)
-    for sample in operator.sample_inputs(device, dtype, requires_grad=backward):
+    backward = operator.supports_autograd and dtype in operator.supported_backward_dtypes("cuda")
+    for sample in operator.sample_inputs("cuda", dtype, requires_grad=backward):
         result = operator(sample.input, *sample.args, **sample.kwargs)
         for value in result if isinstance(result, tuple) else (result,):
             add(digest, value)
@@ -84,21 +84,21 @@ def digest_of(operator: Any, dtype: torch.dtype, device: str) -> str:
     return digest.hexdigest()
 
 
-def run(count: int, device: str, byte: int) -> Iterator[Outcome]:
-    """So many pairs of an operator and a type."""
+def run(count: int, byte: int) -> Iterator[Outcome]:
+    """The outcomes of `count` pairs of an operator and a type."""
     tests = {}
     for operator in op_db:
-        types = operator.supported_dtypes(device)
+        types = operator.supported_dtypes("cuda")
         second = next((dtype for dtype in SECOND if dtype in types), None)
         for dtype in (torch.float32, second):
             if dtype in types:
                 tests[f"{operator.formatted_name} {dtype}"] = (operator, dtype)
     for name in chosen(tests, count):
         operator, dtype = tests[name]
-        stain(device, byte)
+        stain(byte)
         torch.manual_seed(zlib.crc32(name.encode()))
         try:
-            yield Outcome(name, "passed", digest=digest_of(operator, dtype, device))
+            yield Outcome(name, "passed", digest=digest_of(operator, dtype))
         # Any exception is an outcome: it must be the same with the library.
         except Exception as error:
             yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))

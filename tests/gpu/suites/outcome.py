@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of a framework's suite came to, and how three runs of a suite are compared.
+"""The outcome of a test of a framework's suite, and the comparison of three runs of a suite.
 
-A suite is run twice without the library and once with it. Some tests do not come to the same
-twice: those that read memory which nobody has written, that add floating point numbers in any
-order, that ask for the time. Which these are is found out by the two runs, not by a list; and
-since memory that nobody has written often holds the same by chance, each run stains it in a
-way of its own (see `suite.py`). What both runs agree on must be so under the library as well.
+A suite runs twice without the library and once with the library. Some tests have another outcome
+in each run: tests that read unwritten memory, add floating point numbers in any order, or ask for
+the time. The two runs without the library find these tests. Because unwritten memory often holds
+the same bytes by chance, each run writes a byte of its own to memory and frees it (`suite.py`).
+An outcome that is equal in both runs must be the same under the library.
 """
 
 import json
@@ -26,21 +26,21 @@ class Outcome:
     digest: str = ""                    # digest of all computed results; empty if unknown
 
     def line(self) -> str:
-        """As a line of JSON."""
+        """The outcome as a line of JSON."""
         return json.dumps(asdict(self))
 
     def told(self) -> str:
-        """For people."""
+        """The outcome as text for an error message."""
         return " ".join(filter(None, (self.outcome, self.digest[:16], self.reason)))
 
 
 def first_line(text: str) -> str:
-    """What stands in the first line that is not empty; addresses and times are not in there."""
+    """The first line that is not empty, at most 200 characters: later lines have addresses."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:200]
 
 
 def parsed(lines: Iterable[str]) -> dict[str, Outcome]:
-    """What a run has written, by the tests' names. A last line that was cut off does not count."""
+    """Outcomes of a run by the tests' names. A last line without its end does not count."""
     outcomes = {}
     for line in lines:
         if line.endswith("}\n"):
@@ -50,9 +50,9 @@ def parsed(lines: Iterable[str]) -> dict[str, Outcome]:
 
 
 def chosen(names: Iterable[str], count: int) -> list[str]:
-    """So many of them, evenly spread over their order; all if there are no more.
+    """`count` names, evenly spread over the sorted names; all names if `count` is larger.
 
-    The same names give the same choice, in whatever order they come.
+    The same names in another order give the same result.
     """
     every = sorted(set(names))
     if count >= len(every):

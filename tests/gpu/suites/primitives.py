@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's calls of its primitives (`test_harnesses`), each computed and put into a digest."""
+"""JAX's test calls of its primitives (`test_harnesses`), each with a digest of the results."""
 
 import hashlib
 import zlib
@@ -14,7 +14,7 @@ from tests.gpu.suites.outcome import Outcome, chosen, first_line
 
 
 def bits(value: Any) -> bytes:
-    """Type, shape and every bit of an array; random keys as the numbers they are made of."""
+    """Type, shape and all bits of an array; of a random key, the bits of the key's numbers."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = numpy.asarray(value)
@@ -22,7 +22,7 @@ def bits(value: Any) -> bytes:
 
 
 def digest_of(harness: Any) -> str:
-    """Of all that it returns, compiled. Raises what JAX does."""
+    """A digest of all results of the compiled call. Raises JAX's exceptions."""
     random = numpy.random.RandomState(zlib.crc32(harness.fullname.encode()))
     arguments = harness.dyn_args_maker(random)
     results = jax.jit(harness.dyn_fun)(*arguments)
@@ -33,7 +33,7 @@ def digest_of(harness: Any) -> str:
 
 
 def run(count: int) -> Iterator[Outcome]:
-    """So many calls."""
+    """The outcomes of `count` calls."""
     tests = {harness.fullname: harness for harness in test_harnesses.all_harnesses}
     for name in chosen(tests, count):
         try:

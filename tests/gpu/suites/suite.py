@@ -2,24 +2,24 @@
 """Runs tests of one framework in one process, and writes a line of JSON for each.
 
     suite.py {operators,primitives,numba} --output FILE [--count N] [--stain BYTE]
-             [--ballast GIB] [--device cuda]
+             [--ballast GIB]
 
-What the frameworks ship for users' machines, and what of it is run:
+The suites that frameworks install on users' machines:
 
-operators   PyTorch: the operators' database, `op_db` of common_methods_invocations, which its
-            own tests are made from: some 700 operators with their sample inputs. Each with
-            float32 and with an integer or a half type: forward, and backward where there is
-            one, of all samples. The rest of PyTorch's tests is not in its wheel.
-primitives  JAX: `test_harnesses` of jax._src.internal_test_util, some 2800 calls of its
-            primitives with arguments. The rest of JAX's tests is not in its wheel.
-numba       numba-cuda: its whole suite, `numba.cuda.tests`, as far as unittest finds it.
+operators   PyTorch: `op_db` of common_methods_invocations, some 700 operators with sample inputs,
+            from which PyTorch's own tests are made. Each operator runs with float32 and with an
+            integer or a half type: forward, and backward if it has a gradient, of all samples.
+            PyTorch's wheel has no further tests.
+primitives  JAX: `test_harnesses` of jax._src.internal_test_util, some 2800 calls of primitives
+            with arguments. JAX's wheel has no further tests.
+numba       numba-cuda: the whole suite `numba.cuda.tests`, as far as unittest finds it.
 
-CuPy ships what tests are written with (cupy.testing) but no tests, and so does Triton
-(triton.testing); tests/gpu/programs has programs for these two.
+CuPy and Triton install tools for tests (cupy.testing, triton.testing) but no tests;
+tests/gpu/programs has programs for CuPy and Triton.
 
---count takes so many tests, evenly spread, the same in each run. --stain is written to memory
-that is then freed, before each test that can get it: see outcome.py. What tests themselves
-print goes to stderr; the last line of stdout says how many passed.
+--count N runs N tests, evenly spread, the same in each run. Before each test of `operators`, the
+byte --stain is written to memory that is then freed: see outcome.py. The output of the tests goes
+to stderr; the last line of stdout has the number of tests by outcome.
 """
 
 import argparse
@@ -38,11 +38,11 @@ from tests.gpu.suites.outcome import Outcome
 
 
 def outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
-    """Of the tests that were asked for, one after the other."""
+    """The outcomes of the chosen tests, one after the other."""
     if options.suite == "operators":
         from tests.gpu.suites import operators
 
-        yield from operators.run(options.count, options.device, options.stain)
+        yield from operators.run(options.count, options.stain)
     elif options.suite == "primitives":
         from tests.gpu.suites import primitives
 
@@ -55,21 +55,20 @@ def outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
 
 
 def held(ballast: Ballast) -> Outcome:
-    """What has become of the ballast."""
+    """The ballast's digest as an outcome, to compare with the other runs."""
     digest = ballast.digest()
     if digest is None:
         return Outcome("ballast", "skipped", "a test has reset its context")
     return Outcome("ballast", "passed", digest=digest)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suite", choices=["operators", "primitives", "numba"])
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--count", type=int, default=sys.maxsize)
     parser.add_argument("--stain", type=int, default=1)
     parser.add_argument("--ballast", type=float, default=0.0, metavar="GIB")
-    parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
 
     said = os.fdopen(os.dup(1), "w")
@@ -86,8 +85,7 @@ def main() -> int:
         if ballast is not None:
             file.write(held(ballast).line() + "\n")
     print(json.dumps({**kinds, "digest": everything.hexdigest()}), file=said, flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A suite of unittest's that an installed package ships, test by test."""
+"""Runs a unittest suite of an installed package, test by test."""
 
 import importlib
 import unittest
@@ -14,7 +14,7 @@ from tests.gpu.suites.outcome import Outcome, chosen, first_line
 
 
 def prepare_numba() -> None:
-    """What its tests take for granted."""
+    """Makes the names available that numba-cuda's tests import."""
     import numpy
 
     stand_in("filecheck", "matcher", "options", "parser", "finput")
@@ -24,7 +24,7 @@ def prepare_numba() -> None:
 
 
 def cases(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    """All tests in there, however deep."""
+    """All tests of a suite and of the suites in it."""
     for item in suite:
         if isinstance(item, unittest.TestSuite):
             yield from cases(item)
@@ -33,7 +33,7 @@ def cases(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 
 def found(package: str) -> dict[str, unittest.TestCase]:
-    """The tests of a package by their names; a module that cannot be imported is one that fails."""
+    """The tests of a package by name; a module without a successful import is a failing test."""
     loader = unittest.TestLoader()
     tests: dict[str, unittest.TestCase] = {}
     for folder in importlib.import_module(package).__path__:
@@ -49,7 +49,7 @@ def found(package: str) -> dict[str, unittest.TestCase]:
 
 
 class Skipped(unittest.TestCase):
-    """A module that is skipped as a whole is a test that is."""
+    """A skipped test in the place of a module that is skipped as a whole."""
 
     def __init__(self, why: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Skipped(unittest.TestCase):
 
 
 class _Result(unittest.TestResult):
-    """Of one test; the first thing that went wrong counts."""
+    """The outcome of one test: its first failure, error or skip."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Result(unittest.TestResult):
 
 
 def run(package: str, count: int) -> Iterator[Outcome]:
-    """So many tests of it."""
+    """The outcomes of `count` tests of a package."""
     tests = found(package)
     for name in chosen(tests, count):
         result = _Result(name)
