@@ -27,8 +27,7 @@ from nvshared.lanes import Lanes
 from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
-from nvshared.settings import arguments
-from nvshared.settings.config import DEFAULT_FILE, Config, load, waiting
+from nvshared.settings.config import DEFAULT_FILE, Config, load, parse, waiting
 from nvshared.settings.defaults import Defaults, check_disk, derive
 from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> None:
-    file, given, only_check = arguments.parse(argv)
+    file, given, only_check = parse(argv)
     watch = Watch(file or DEFAULT_FILE)
 
     def read() -> Config:

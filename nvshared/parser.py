@@ -6,6 +6,8 @@ from typing import NoReturn
 
 from nvshared.errors import InvalidArgs
 
+PATHS = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises InvalidArgs instead of exiting."""

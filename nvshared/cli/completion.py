@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from nvshared.cli.verb import Options, argument, verb
+from nvshared.parser import PATHS
 
-FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
 KNOWN = {"BUS": ("system", "session")}  # suggested values; BUS may also be a D-Bus address
 SHELLS = ("bash", "zsh", "fish")
 
@@ -29,7 +29,7 @@ def _values(prefix: str, action: argparse.Action, parsed_args: Options, **_: Any
     from argcomplete.completers import FilesCompleter
 
     meant, runs = str(action.metavar), action.nargs == argparse.REMAINDER
-    if meant not in FILES and not runs:
+    if meant not in PATHS and not runs:
         return KNOWN.get(meant) or [one for one in meant.split("|")[1:] if one.islower()]
     found: list[str] = FilesCompleter()(prefix)
     if runs and parsed_args.command in ([], ["--"]):

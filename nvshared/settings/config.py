@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings: one table of them, and the reader of the sources that set them.
+"""The settings: one table, the command line made from the table, and the reader of all sources.
 
 Each source overrides earlier sources: defaults, nvshared.conf, its drop-ins by name, environment
 variables, the command line. --help and the manual page are made from the fields of `Config`, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nvshared import quantity
+from nvshared import __version__, quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.parser import PATHS, Parser
 from nvshared.quantity import Amount, Endpoint, or_word
 from nvshared.settings import rules
 from nvshared.settings.rules import TERMS, Rule, Term
@@ -342,3 +344,63 @@ def _hint(text: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(text, known, 1)
     return f"did you mean {close[0]}?" if close else "there are " + ", ".join(known)
+
+
+DESCRIPTION = """\
+Lets several programs share the machine's NVIDIA GPUs, each as if it were alone.
+Programs that do not fit together take turns. Memory that does not fit waits on
+the host.
+"""
+
+EPILOG = f"""\
+Usually systemd runs it:       systemctl enable --now nvshared
+To try it without root:        nvshared --bus session --socket /tmp/nvshare.sock
+and then, in another terminal:
+  NVSHARE_SOCKET=/tmp/nvshare.sock nvsharectl run -- python train.py
+and to see what happens:       nvsharectl --bus session status
+
+Each setting can also stand in {DEFAULT_FILE} or in
+{DEFAULT_FILE}.d/*.conf; the last one wins. When a file has changed,
+and at SIGHUP, all are read again; settings of [gpu] and debug hold at once.
+Rules for users, units, pods, jobs and containers stand there too, in sections
+[tenant PATTERN].
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = Parser(prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--version", action="version", version=f"nvshared {__version__}")
+    made.add_argument(
+        "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})")
+    made.add_argument("--check", action="store_true",
+                      help="read all settings, say what is wrong with them, and end; start nothing")
+    groups = {
+        "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
+        "gpu": made.add_argument_group("the cards ([gpu] in the file)")}
+    for option in options():
+        words = f"{option.help} (default: {option.default}"
+        if option.variable:
+            takes = f", {option.variable_words}" if option.variable_words else ""
+            words += f"; environment: {option.variable}{takes}"
+        kind: dict[str, Any] = {"action": "store_const", "const": "on"}
+        if option.metavar:
+            kind = {"metavar": option.metavar, "type": _file if option.metavar in PATHS else str}
+        groups[option.section].add_argument(
+            f"--{option.name}", help=words.replace("%", "%%") + ")", **kind)
+    return made
+
+
+def _file(text: str) -> str:
+    """Makes a path absolute: on the command line it may be relative to the working directory."""
+    return text if text == "none" else str(Path(text).absolute())
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str], bool]:
+    """Returns --config, the given options by name, and whether --check was given.
+
+    Raises InvalidArgs."""
+    given = vars(parser().parse_args(arguments))
+    found = {option.name: text for option in options()
+             if (text := given[option.attribute]) is not None}
+    return given["config"], found, given["check"]

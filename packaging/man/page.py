@@ -20,7 +20,7 @@ import roff
 from nvshared.cli.main import VERBS, build
 from nvshared.kubelet import options as kubelet_options
 from nvshared.report.families import families
-from nvshared.settings import arguments, config
+from nvshared.settings import config
 
 INTERFACES = Path(__file__).parents[2] / "dbus"
 CLIENT = Path(__file__).with_name("client.py")
@@ -48,7 +48,7 @@ def settings() -> list[str]:
 
 def options() -> list[str]:
     """What may stand on the daemon's command line."""
-    return _options(arguments.parser())
+    return _options(config.parser())
 
 
 def kubelet() -> list[str]:

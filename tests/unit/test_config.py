@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nvshared import daemon
 from nvshared.errors import ConfigError, ExitCode, InvalidArgs
 from nvshared.quantity import Amount
-from nvshared.settings import arguments, config
+from nvshared.settings import config
 from nvshared.settings.config import Config, load
 from nvshared.units import GIB
 
@@ -129,7 +129,7 @@ def test_option_of_any_text_is_parsed_or_refused_with_advice(text: str) -> None:
 
 
 def test_every_setting_is_a_command_line_option_with_an_explanation() -> None:
-    words = arguments.parser().format_help()
+    words = config.parser().format_help()
     for option in config.options():
         assert f"--{option.name}" in words
         assert option.help
@@ -139,7 +139,7 @@ def test_every_setting_is_a_command_line_option_with_an_explanation() -> None:
 
 
 def test_help_and_readme_show_the_same_first_steps() -> None:
-    words = arguments.parser().format_help()
+    words = config.parser().format_help()
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     for line in (
         "nvshared --bus session --socket /tmp/nvshare.sock",
@@ -152,13 +152,13 @@ def test_help_and_readme_show_the_same_first_steps() -> None:
 
 
 def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
-    file, given, only_check = arguments.parse(
+    file, given, only_check = config.parse(
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"])
     assert (file, only_check) == (Path("x"), False)
     assert given == {"socket": str(Path("a/b").absolute()), "trace": "none", "debug": "on"}
     for line in (["--nonsense"], ["--tq"], ["stray"]):
         with pytest.raises(InvalidArgs, match="see: nvshared --help"):
-            arguments.parse(line)
+            config.parse(line)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from nvshared.cli.main import VERBS, build
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.domains import least_host, margin
-from nvshared.settings import arguments, config
+from nvshared.settings import config
 from nvshared.settings.rules import TERMS
 from nvshared.units import GIB, MIB
 
@@ -132,7 +132,7 @@ def test_documents_use_valid_nvsharectl_commands(document: Path) -> None:
 
 def test_documents_use_valid_options_of_nvshared(document: Path) -> None:
     for words in commands(document, "nvshared"):
-        arguments.parse(words)
+        config.parse(words)
 
 
 def test_documents_name_only_existing_settings(document: Path) -> None:
