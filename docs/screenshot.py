@@ -135,7 +135,7 @@ async def _states(bus: str, seconds: float) -> dict[str, State]:
         state = reselected(replace(state, selected=program_key(waiting)))
         tenant = await asyncio.to_thread(client.tenant, waiting.tenant)
         turns = await asyncio.to_thread(client.turns, waiting.id)
-    opened = Opened(program_key(waiting), waiting, (tenant,), tuple(turns))
+    opened = Opened(waiting, (tenant,), tuple(turns))
     return {
         "main": state,
         "details": replace(state, opened=opened),

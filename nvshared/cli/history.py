@@ -19,8 +19,7 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import History, Used
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
-from nvshared.tui.figures import duration, shortened, size
-from nvshared.tui.tables import NARROWEST, Column, figure
+from nvshared.tui.tables import NARROWEST, Column, duration, figure, shortened, size
 from nvshared.units import SECOND
 
 RIGHT = "give how long ago, as in 7d or 90min, or a date, as in 2026-11-01 or 2026-11-01T08:30"

@@ -16,8 +16,8 @@ from nvshared.control.snapshot import Tenant
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import counted, or_word
-from nvshared.tui import figures
-from nvshared.tui.figures import TERM_FORMATS, program_sentence, term_sentence, user
+from nvshared.tui import tables
+from nvshared.tui.tables import TERM_FORMATS, program_sentence, term_sentence, user
 from nvshared.units import MILLISECOND, SECOND
 
 MODES = ("auto", "on", "off")
@@ -376,7 +376,7 @@ def act_predecessors(options: Options) -> bool:
     Raises InvalidArgs if a verb follows: a user may take -T and -S for options of the verb."""
     usec, mode = options.set_tq, options.anti_thrash
     commands = [] if usec is None else [
-        f"nvsharectl set-tq {figures.quantum(usec) if usec else AUTO}"]
+        f"nvsharectl set-tq {tables.quantum(usec) if usec else AUTO}"]
     commands += [] if mode is None else [f"nvsharectl anti-thrash {mode}"]
     if commands and options.verb is not None:
         raise InvalidArgs(f"-T and -S stand alone, and not before {options.verb.name}",

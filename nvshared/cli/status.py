@@ -12,8 +12,7 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import Tenant
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
-from nvshared.tui.figures import duration, size
-from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, gpu_columns, plain
+from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, duration, gpu_columns, plain, size
 
 
 @verb("status")
@@ -171,7 +170,7 @@ def top(options: Options) -> None:
 
         watch(options.bus, options.interval)
         return
-    from nvshared.tui.panels import Dashboard
+    from nvshared.tui.screen import Dashboard
     from nvshared.tui.state import Past
 
     past = Past()

@@ -11,7 +11,7 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
-from nvshared.tui.figures import command, process, size
+from nvshared.tui.tables import command, process, size
 
 
 @verb(

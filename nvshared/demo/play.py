@@ -31,9 +31,8 @@ from nvshared.demo import processes
 from nvshared.demo.processes import LEAST, DemoGPU, Event, Outcome, Task, errors_of, running
 from nvshared.errors import NvshareError
 from nvshared.quantity import rounded
-from nvshared.tui.figures import size
-from nvshared.tui.panels import Dashboard
-from nvshared.tui.tables import NARROWEST, Column
+from nvshared.tui.screen import Dashboard
+from nvshared.tui.tables import NARROWEST, Column, size
 from nvshared.units import GIB, MIB
 
 Memory = dict[int, tuple[int, int]]     # by pid: resident and swapped bytes

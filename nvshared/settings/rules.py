@@ -6,7 +6,7 @@ text after a slash. For each term a rule that names the tenant is in force, else
 its user, else the rule with most characters besides wildcards; of equals, the last in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, the field of TenantTerms in
-nvshared/scheduler/events.py, its words in nvshared/tui/figures.py and an option in cli/settings.py.
+nvshared/scheduler/events.py, its words in nvshared/tui/tables.py and an option in cli/settings.py.
 """
 
 import re

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from nvshared.tui.figures import shortened
-from nvshared.tui.tables import Bar, Column, chosen, fitted
+from nvshared.tui.tables import Bar, Column, chosen, fitted, shortened
 
 WIDE = 100                              # characters from which on a line is wide
 NARROWEST_BAR = 8                       # least characters of a bar

@@ -14,7 +14,8 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot, Tenant, Turn
 from nvshared.errors import NvshareError, PasswordNeeded
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Request, Screen, State, act, program_key, with_snapshot
+from nvshared.tui.state import Command, Request, Screen, State, act, in_snapshot, with_snapshot
+from nvshared.tui.tables import UNSHARED
 from nvshared.tui.terminal import Terminal
 
 REPLY_GRACE = 0.5                       # seconds past the interval until nvshared's reply is late
@@ -104,13 +105,13 @@ class Watch:
 
     def _details(self, daemon: Daemon, snapshot: Snapshot) -> tuple[list[Tenant], list[Turn]]:
         opened = self._state.opened
-        for client in snapshot.clients:
-            if opened is not None and program_key(client) == opened.key:
-                # Fails if the program has ended; then the next snapshot lacks the program.
-                with suppress(NvshareError):
-                    own = daemon.tenant(client.tenant)
-                    around = [daemon.tenant(name) for name in own.within]
-                    return [own, *around], daemon.turns(client.id)
+        client = None if opened is None else in_snapshot(snapshot, opened.client)
+        if client is not None and client.state != UNSHARED:
+            # Fails if the program has ended; then the next snapshot lacks the program.
+            with suppress(NvshareError):
+                own = daemon.tenant(client.tenant)
+                around = [daemon.tenant(name) for name in own.within]
+                return [own, *around], daemon.turns(client.id)
         return [], []
 
     def _carry_out(self, command: Command) -> None:

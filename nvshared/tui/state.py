@@ -14,9 +14,8 @@ from rich.text import Text
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Turn, Unshared
 from nvshared.names import USUAL_TERMS
-from nvshared.tui import figures
-from nvshared.tui.figures import TERM_FORMATS, process, user
-from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, tenant
+from nvshared.tui import tables
+from nvshared.tui.tables import CLIENT, SORTS, TERM_FORMATS, UNSHARED, age, process, tenant, user
 from nvshared.tui.terminal import Click, Event, Key, Wheel
 
 SPAN = 300.0                            # seconds for which samples are kept
@@ -134,9 +133,9 @@ class Command(NamedTuple):
             return f"The turns on GPU {gpu} end now if a program waits."
         if self.tenant:
             daemon.set_tenant_terms(self.tenant, {term: value})
-            return figures.term_sentence(daemon.tenant(self.tenant), term)
+            return tables.term_sentence(daemon.tenant(self.tenant), term)
         daemon.set_client_term(self.client.id, term, value)
-        return figures.program_sentence(target_name(self), term, value, gpu)
+        return tables.program_sentence(target_name(self), term, value, gpu)
 
 
 class Prompt(NamedTuple):
@@ -148,17 +147,15 @@ class Prompt(NamedTuple):
 
 def target_name(pending: Command | Prompt) -> str:
     if pending.tenant:
-        return figures.shortened(figures.short_tenant(pending.tenant), LONGEST_NAME)
+        return tables.shortened(tables.short_tenant(pending.tenant), LONGEST_NAME)
     return process(pending.client) if pending.client else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    key: ProgramKey
     client: ClientSnapshot
     tenants: tuple[Tenant, ...] = ()    # the innermost tenant first
     turns: tuple[Turn, ...] = ()        # the latest turn first
-    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +220,10 @@ def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
         *(_unshared_row(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared)]
 
 
-def _in_snapshot(snapshot: Snapshot | None, key: ProgramKey) -> ClientSnapshot | None:
+def in_snapshot(snapshot: Snapshot | None, client: ClientSnapshot) -> ClientSnapshot | None:
+    """The same program's figures in a snapshot; None: it has ended."""
     known = [] if snapshot is None else all_rows(snapshot)
-    return next((one for one in known if program_key(one) == key), None)
+    return next((one for one in known if program_key(one) == program_key(client)), None)
 
 
 def rows(state: State) -> list[ClientSnapshot]:
@@ -322,10 +320,10 @@ def with_snapshot(state: State, snapshot: Snapshot, moment: float, tenants: Sequ
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
-        now = _in_snapshot(snapshot, state.opened.key)
-        opened = replace(state.opened, ended=now is None, client=now or state.opened.client)
+        now = in_snapshot(snapshot, state.opened.client)
+        opened = replace(state.opened, client=now or state.opened.client)
         if now is not None and tenants:
-            opened = replace(opened, tenants=tuple(tenants), turns=tuple(turns))
+            opened = Opened(now, tuple(tenants), tuple(turns))
         state = replace(state, opened=opened)
     return reselected(state)
 
@@ -422,8 +420,7 @@ def _open_details(state: State) -> Answer:
     client = _chosen_program(state)
     if client is None:
         return state, None
-    opened = Opened(program_key(client), client)
-    return replace(state, opened=opened, scroll=0, message=""), Request.SNAPSHOT
+    return replace(state, opened=Opened(client), scroll=0, message=""), Request.SNAPSHOT
 
 
 def _chosen_program(state: State) -> ClientSnapshot | None:
@@ -455,7 +452,7 @@ def _begin_command(state: State, verb: str) -> State:
 def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     """Why the command cannot be applied to the program; "": it can."""
     name = process(client)
-    if _in_snapshot(state.snapshot, program_key(client)) is None:
+    if in_snapshot(state.snapshot, client) is None:
         return f"{name} has ended."
     if client.state == UNSHARED and verb != "preempt":
         return f"{name} does not share the GPU, so nvshared cannot control it."
@@ -485,7 +482,8 @@ def next_target(state: State, pending: Prompt | Command) -> str:
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
     opened = state.opened
-    return opened.tenants if opened is not None and opened.key == program_key(client) else ()
+    shown = opened is not None and program_key(opened.client) == program_key(client)
+    return opened.tenants if opened is not None and shown else ()
 
 
 def _answer_question(state: State, command: Command, key: str) -> Answer:
@@ -494,7 +492,7 @@ def _answer_question(state: State, command: Command, key: str) -> Answer:
             state = replace(state, unconfirmed=None)
             if state.daemon_error:
                 return replace(state, message=f"Nothing was changed: {state.daemon_error}."), None
-            client = _in_snapshot(state.snapshot, program_key(command.client))
+            client = in_snapshot(state.snapshot, command.client)
             if client is None and not command.tenant:
                 return replace(state, message=f"{target_name(command)} has ended."), None
             return replace(state, message="…"), command._replace(client=client or command.client)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
+from nvshared.tui import tables
 from nvshared.tui.canvas import table
-from nvshared.tui.figures import TERM_FORMATS, duration, quantum, shortened, size
-from nvshared.tui.panels import waiting_for
-from nvshared.tui.tables import CLIENTS, Bar, Part, chosen, fitted, gpu_columns, plain
+from nvshared.tui.screen import waiting_for
+from nvshared.tui.tables import CLIENTS, Bar, Part, chosen, fitted, gpu_columns, plain, size
 from nvshared.units import GIB
 
 CARD = GPUSnapshot(index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
@@ -139,10 +139,10 @@ def test_memory_bar_is_never_longer_than_its_width(whole: int, amounts: list[int
         (None, "-"), (0, "0"), (1023, "1023"), (1024, "1.0K"), (99.9 * 1024, "99.9K"),
         (99.97 * 1024, "100K"), (999.7 * 1024, "1.0M"), (GIB, "1.0G"), (139.8 * GIB, "140G"),
         (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"))),
-    *((duration, int(seconds * 1e6), text) for seconds, text in (
+    *((tables.duration, int(seconds * 1e6), text) for seconds, text in (
         (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (60, "1m00s"),
         (3599.9, "59m59s"), (86399, "23h59m"), (273600, "3d04h"))),
-    *((quantum, microseconds, text) for microseconds, text in (
+    *((tables.quantum, microseconds, text) for microseconds, text in (
         (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"))),
 ])
 def test_size_duration_and_quantum_are_shown_in_a_short_form(
@@ -157,7 +157,7 @@ def test_size_duration_and_quantum_are_shown_in_a_short_form(
 ])
 def test_program_name_cut_to_a_width_keeps_the_process_id_if_it_fits(
         text: str, width: int, short: str) -> None:
-    assert shortened(text, width) == short
+    assert tables.shortened(text, width) == short
     assert len(short) <= width
 
 
@@ -194,6 +194,6 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
 
 
 def test_term_suspended_is_shown_as_a_word_in_tables_and_sentences() -> None:
-    suspended = TERM_FORMATS["suspended"]
+    suspended = tables.TERM_FORMATS["suspended"]
     assert [suspended.value(value) for value in (1, 0)] == ["yes", "no"]
     assert [suspended.words(value) for value in (1, 0)] == ["suspended", "no longer suspended"]
