@@ -107,6 +107,8 @@ def _target(text: str) -> int | str:
                           "see the programs' process ids with: nvsharectl clients") from None
 
 
+PID = argument("pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",
+               type=whole(1, LONGEST_PID, "{!r} is no process id"))
 # `target` is parsed to an int (process id) or a str (tenant). --gpu is valid only with a pid.
 TARGET = (
     argument("target", "PID|TENANT", "process id of a program, as nvsharectl clients shows it, or "

@@ -106,7 +106,7 @@ async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Ru
 
 async def test_drain_command_names_programs_with_swapped_memory_and_waits_until_none_is_left(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nvshared.cli.turns.POLL", 0.01)
+    monkeypatch.setattr("nvshared.cli.settings.DRAIN_POLL", 0.01)
     assert "can be stopped" in (await ctl("drain")).out
     client = a_client(manager, manager.gpus[0])
     ended = await ctl("drain", "--check")
@@ -132,7 +132,7 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.bus.services.DRAINER_INTERVAL", 0.01)
     monkeypatch.setattr("nvshared.bus.services.DRAINER_LINGER", 0.01)
-    monkeypatch.setattr("nvshared.cli.turns.POLL", 0.01)
+    monkeypatch.setattr("nvshared.cli.settings.DRAIN_POLL", 0.01)
     gpu = manager.gpus[0]
     a_client(manager, gpu)
     over = asyncio.Event()
