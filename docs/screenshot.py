@@ -31,7 +31,7 @@ from rich.text import Text
 from nvshared import library
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot
-from nvshared.demo.processes import DemoGPU, find, running, service
+from nvshared.demo import DemoGPU, find, running, service
 from nvshared.tui.screen import draw
 from nvshared.tui.state import (
     Command,

@@ -163,7 +163,7 @@ def demo(options: Options) -> ExitCode:
         nvsharectl demo             # on the GPU, if there is one
         nvsharectl demo --simulate  # on a simulated one
     """
-    from nvshared.demo.play import COLUMNS, run
+    from nvshared.demo import COLUMNS, run
 
     # With --json, standard output gets the report alone, and stderr the progress.
     report = run(simulate=options.simulate, file=sys.stderr if options.json else sys.stdout)

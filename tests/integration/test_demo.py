@@ -17,8 +17,8 @@ from tests.integration.fakehook import PATIENCE
 
 COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 # With short steps, so that the demonstration ends soon.
-QUICK = ("from nvshared.demo import play, processes; play.STEPS = 3; "
-         "play.STEP_CPU_MS, play.STEP_GPU_US, processes.TQ = 20, 300_000, 1; ") + COMMAND
+QUICK = ("from nvshared import demo; demo.STEPS = 3; "
+         "demo.STEP_CPU_MS, demo.STEP_GPU_US, demo.TQ = 20, 300_000, 1; ") + COMMAND
 MARK = "NVSHARE_TEST_MARK"
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.demo import processes
-from nvshared.demo.play import Act, Handovers, Report, play, tasks
-from nvshared.demo.processes import DemoGPU, Outcome
+from nvshared import demo
+from nvshared.demo import Act, DemoGPU, Handovers, Outcome, Report, play, tasks
 from nvshared.errors import NvshareError
 from nvshared.units import MIB
 
@@ -70,7 +69,7 @@ async def test_demo_on_a_small_gpu_fails_at_once_and_names_the_memory_needed(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On such a GPU, nvshared's reserve would leave too little for the two programs."""
-    monkeypatch.setattr(processes, "SIMULATED_MEMORY", 64 * MIB)
+    monkeypatch.setattr(demo, "SIMULATED_MEMORY", 64 * MIB)
     with pytest.raises(NvshareError, match="64 MiB of memory can be used, and 256 MiB are needed"):
         await play(simulate=True)
 
