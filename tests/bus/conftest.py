@@ -59,7 +59,7 @@ def other_user(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def caller(manager: Manager, private: PrivateBus, other_user: None,
                  monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peeper]:
-    """A D-Bus client of that user on the private bus, which replaces the system bus."""
+    """A D-Bus client of user OTHER_UID; a private bus replaces the system bus."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
     async with published(manager, "system"), peeper(private.address) as someone:
         yield someone

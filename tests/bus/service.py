@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the bus have in common: a private dbus-daemon and a manager to publish."""
+"""A private dbus-daemon, a manager to publish on it, and a D-Bus client, for bus tests."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ SAMPLE = Sample(memory_used=40 * GIB, utilisation=0.97, temperature=61, power=41
 
 class PrivateBus:
     def __init__(self, folder: Path, own: str = '<allow own="*"/>') -> None:
-        self.folder = folder            # of the bus's socket and files, and of service files
+        self.folder = folder            # of socket, configuration and service files of the bus
         self._socket = folder / "bus"
         self._configuration = folder / "bus.conf"
         self._configuration.write_text(CONFIGURATION.format(
@@ -78,7 +78,7 @@ class PrivateBus:
 
 @contextlib.contextmanager
 def private_bus(own: str = '<allow own="*"/>') -> Iterator[PrivateBus]:
-    """A private bus while the block lasts; `own`: its policy for owners of bus names."""
+    """A private bus that ends with the block; `own`: bus policy for owners of names."""
     with tempfile.TemporaryDirectory() as folder:
         bus = PrivateBus(Path(folder), own)
         try:
@@ -105,7 +105,7 @@ def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) ->
 
 def a_client(manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
              tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),)) -> Client:
-    """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
+    """A client that has sent HELLO: 20 GiB on the card, 10 GiB in host memory."""
     peer = Peer(pid, 0, 0, "python", tenants)
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
     client = Client(manager.next_id(), gpu, peer, Noted())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals and changed properties."""
+"""D-Bus signals, and the announcement of changed properties."""
 
 import asyncio
 from dataclasses import replace
@@ -27,13 +27,13 @@ from tests.unit.scripted import Scripted
 
 
 def named(other: Peeper, member: str) -> list[tuple[str, list[Any]]]:
-    """Path and body of the signals of that name."""
+    """Path and body of each received signal `member`."""
     return [(one.path, one.body) for one in other.signals if one.member == member]
 
 
 async def announced(publication: Publication,
                     other: Peeper) -> list[tuple[str, str, dict[str, Any]]]:
-    """Path, interface and new values of what has changed until now."""
+    """Path, interface and new values in each PropertiesChanged signal until now."""
     publication._bus.announce(float("inf"))
     await other.settled()
     return [
@@ -132,7 +132,7 @@ async def test_dbus_signals_report_a_gpu_that_is_found_after_the_start_of_the_da
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
-async def test_dbus_signal_reports_that_a_client_no_longer_waits_for_its_compute_limit(
+async def test_dbus_signal_reports_the_end_of_a_clients_wait_for_a_compute_limit(
         manager: Manager, publication: Publication, other: Peeper, limited: str) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler

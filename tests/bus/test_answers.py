@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies are sent one at a time, and count toward the caller's limit until they are sent."""
+"""The bus sends replies in sequence; an unsent reply counts toward the caller's limit."""
 
 import asyncio
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def a_call(sender: str) -> Received:
 
 def a_library(slow: SlowBus) -> Bus:
     async def refresh() -> None:
-        """Refresh nothing."""
+        """No-op: the library has no GPU to sample."""
 
     bus = Bus(refresh, polkit=False)
     bus.export(MANAGER_PATH, Library())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Permissions of callers, with polkit and without."""
+"""Permissions of D-Bus callers, with polkit and without."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Polkit(Peeper):
         super().__init__(bus)
         self.granted, self.challenge = False, False
         self.silent = self.hangs = False
-        self.agent: Path | None = None  # an agent asks for passwords while this file exists
+        self.agent: Path | None = None  # a password agent runs while this file exists
         self.was_asked, self.was_cancelled = asyncio.Event(), asyncio.Event()
         self.pending: dict[str, Message] = {}       # unanswered checks, by cancellation id
         self.asked: list[tuple[str | None, str, int]] = []  # caller, action and flags of each check
@@ -121,7 +121,7 @@ async def test_dbus_call_that_changes_a_setting_is_refused_to_users_while_polkit
     assert manager.tq == 30 * SECOND
 
 
-async def test_dbus_call_that_is_not_permitted_is_refused_before_its_arguments_are_read(
+async def test_dbus_call_that_is_not_permitted_is_refused_before_the_arguments_are_read(
         caller: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user may send variants, which take long to read."""
     read: list[str] = []
@@ -147,7 +147,7 @@ async def test_dbus_call_that_is_not_permitted_is_refused_before_its_arguments_a
     assert read == ["ListGPUs"]
 
 
-async def test_dbus_call_that_waits_for_polkit_delays_no_other_and_is_refused_at_the_end(
+async def test_dbus_call_that_waits_for_polkit_delays_no_other_call_and_is_refused_at_stop(
         manager: Manager, private: PrivateBus, other_user: None,
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
@@ -169,7 +169,7 @@ PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
 
 async def all_asked(polkit: Polkit) -> None:
-    """Wait until polkit has as many pending checks as one user may have; it never has more."""
+    """Wait until polkit has as many pending checks as the limit of a user; never more."""
     while len(polkit.asked) < dispatch.CHECKS_EACH_USER:
         polkit.was_asked.clear()        # calls may be refused before polkit is asked
         await polkit.was_asked.wait()

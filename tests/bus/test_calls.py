@@ -65,7 +65,7 @@ async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, False]
 
 
-async def test_dbus_list_methods_return_each_gpu_and_client_with_its_object_path(
+async def test_dbus_list_methods_return_each_gpu_and_client_with_the_object_path(
         manager: Manager, other: Peeper) -> None:
     first, second = (a_client(manager, gpu, pid=os.getpid()) for gpu in manager.gpus)
     gpus = await other.result("ListGPUs")
@@ -110,7 +110,7 @@ async def test_getall_shows_settings_and_state_of_each_object(
     ("GetGPU", "s", ["GPU-0"], "com.nvshare.Error.NoSuchGPU", "'GPU-0'"),
     ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
 ])
-async def test_dbus_call_with_a_wrong_value_is_refused_with_that_value(
+async def test_dbus_call_with_a_wrong_value_is_refused_and_the_error_names_the_value(
         other: Peeper, caplog: pytest.LogCaptureFixture, member: str, signature: str,
         body: list[Any], error: str, words: str) -> None:
     name, sentence = refusal(await other.call(member, signature, body))
@@ -129,7 +129,7 @@ async def test_dbus_call_with_a_wrong_value_is_refused_with_that_value(
     (MANAGER_PATH, PROPERTIES, "Set", [MANAGER_INTERFACE, "TQ", Variant("u", 5)],
      "PropertyReadOnly"),
 ])
-async def test_dbus_call_of_an_unknown_object_or_member_or_readonly_property_gets_an_error(
+async def test_dbus_call_of_an_unknown_object_or_member_or_a_readonly_property_is_refused(
         manager: Manager, other: Peeper, path: str, interface: str, member: str,
         body: list[Any], error: str) -> None:
     signature = {"SetTQ": "u", "Set": "ssv"}.get(member, "ss")

@@ -23,7 +23,7 @@ SETTINGS = [
     ("SetWeight", "u", [50], Terms(weight=50)),
     ("Suspend", "", [], Terms(suspended=True)),
 ]
-TWINS = {"Suspend": "SuspendClient"}    # the manager's methods with another name
+TWINS = {"Suspend": "SuspendClient"}    # methods of the manager named unlike the client's method
 
 
 def scheduler(client: Client) -> Scripted:
@@ -60,7 +60,7 @@ async def test_client_terms_set_over_the_bus_reach_scheduler_and_properties(
         assert scheduler(client).events[-1] == TermsChanged(client.id, Terms())
 
 
-async def test_preempt_calls_reach_the_scheduler_of_their_gpu_unless_the_gpu_is_lost(
+async def test_preempt_call_for_a_gpu_reaches_the_scheduler_unless_the_gpu_is_lost(
         manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[1])
     await other.call("Preempt", path=gpu_path(1), interface=GPU_INTERFACE)
@@ -96,7 +96,7 @@ async def test_term_setter_called_by_another_user_succeeds_only_with_polkits_per
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-async def test_owner_of_a_client_may_tighten_its_terms_without_authentication(
+async def test_owner_of_a_client_may_tighten_terms_of_the_client_without_authentication(
         manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
         body: list[object], terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)

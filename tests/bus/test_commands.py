@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl as a process, against a daemon on a private bus."""
+"""nvsharectl, as a process or in a thread, with a daemon on a private bus."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ Run = Callable[..., Awaitable[Ended]]
 
 
 async def run(*command: str, **environment: str) -> Ended:
-    """Runs a command with standard input and output that are no terminal."""
+    """Runs a command; its standard input and output are no terminal."""
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
@@ -48,7 +48,7 @@ async def run(*command: str, **environment: str) -> Ended:
 
 
 def in_process(capsys: pytest.CaptureFixture[str]) -> Run:
-    """nvsharectl in a thread of this process, which spares a start of Python for each command."""
+    """nvsharectl in a thread of this process, to avoid a start of Python for each command."""
 
     def call(arguments: Sequence[str]) -> int:
         try:
@@ -71,7 +71,7 @@ def ctl(publication: Publication, private: PrivateBus, monkeypatch: pytest.Monke
 
 
 def sentence(ended: Ended) -> str:
-    """What a command that failed said: one line, on stderr alone."""
+    """The error of a failed command, which must be a single line on stderr."""
     assert ended.out == ""
     assert ended.err.startswith("nvsharectl: ")
     assert ended.err.count("\n") == 1, ended.err
@@ -146,7 +146,7 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
 
-async def test_clients_command_lists_clients_of_a_gpu_and_its_help_example_prints_process_ids(
+async def test_clients_command_lists_clients_of_a_gpu_and_the_help_example_prints_process_ids(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     (command,) = [line for line, text in clients.examples if text == "their process ids"]
@@ -177,7 +177,7 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
     assert json.loads((await ctl("reset", "--json")).out) == {
         "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto"}
-    assert client.terms.in_force == Terms(1)        # terms stay
+    assert client.terms.in_force == Terms(1)        # reset changes no terms of programs
     help_text = " ".join((await ctl("help", "reset")).out.split())
     assert "set for programs and tenants, with limit, weight and suspend, stay" in help_text
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
@@ -192,7 +192,7 @@ async def test_preempt_command_without_a_gpu_index_applies_to_the_only_gpu(
     assert (await ctl("preempt")).out == "The turns on GPU 0 end now if a program waits.\n"
 
 
-async def test_quantum_set_to_auto_is_shown_as_auto_with_its_present_length(
+async def test_quantum_set_to_auto_is_shown_as_auto_with_the_present_length(
         manager: Manager, ctl: Run) -> None:
     assert (await ctl("set-tq", "auto")).out == "The quantum of all GPUs is auto.\n"
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, True]
@@ -210,7 +210,7 @@ async def test_quantum_set_to_auto_is_shown_as_auto_with_its_present_length(
         "The configuration holds again: TQ 30 seconds, anti-thrash auto.\n")
 
 
-async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_the_named_gpu(
+async def test_limit_commands_apply_to_all_clients_of_a_pid_or_to_clients_on_the_named_gpu(
         manager: Manager, ctl: Run) -> None:
     one = a_client(manager, manager.gpus[0], pid=11)
     two = a_client(manager, manager.gpus[1], pid=11)
@@ -300,7 +300,7 @@ async def test_command_without_a_daemon_says_how_to_start_nvshared(private: Priv
 
 async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(
         capsys: pytest.CaptureFixture[str]) -> None:
-    """Otherwise each command would start a failed service again."""
+    """Bus activation would start a failed service again at each command."""
     with private_bus() as bus:
         bus.stop()
         (bus.folder / "com.nvshare.service").write_text(
@@ -312,7 +312,7 @@ async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(
             assert not (bus.folder / "started").exists()
 
 
-async def test_top_prints_no_error_when_its_output_pipe_is_closed(
+async def test_top_prints_no_error_when_the_output_pipe_is_closed(
         ctl: Run, private: PrivateBus) -> None:
     """`nvsharectl top --json | head -1` ends quietly."""
     ended = await run("bash", "-c", f"{QUOTED} top --json -i 0.1 | head -1",
@@ -338,7 +338,7 @@ async def test_command_with_unwritable_stdout_fails_with_the_reason(
 @pytest.mark.parametrize("command", [
     "set-tq 5 --gpu 9 2>&-", "set-tq 5 --gpu 9 2>/dev/full", "set-tq 5 --gpu 9 --json 2>/dev/full",
 ])
-async def test_command_with_unwritable_stderr_keeps_its_exit_code(
+async def test_command_with_unwritable_stderr_keeps_the_exit_code(
         ctl: Run, private: PrivateBus, command: str) -> None:
     ended = await run(
         "bash", "-c", f"{QUOTED} {command}", NVSHARE_BUS=private.address,

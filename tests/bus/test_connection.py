@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting to a bus, failures to connect, and reconnecting."""
+"""The daemon connects to a message bus, reports failures, and reconnects."""
 
 import asyncio
 import logging
@@ -93,7 +93,7 @@ async def test_publishing_the_daemon_on_dbus_fails_with_a_hint_when_the_bus_forb
 
 
 def logged(words: str) -> "asyncio.Future[None]":
-    """Done once a line of the log begins with these words."""
+    """A future that is done once a log line begins with `words`."""
     future = asyncio.get_running_loop().create_future()
     logger = logging.getLogger("nvshared.bus")
 
@@ -126,7 +126,7 @@ async def test_daemon_reconnects_to_dbus_until_the_bus_has_restarted(
         monkeypatch.setattr(BusConnection, "open", faulty)
         private.stop()
         await lost
-        client = a_client(manager, manager.gpus[0])     # a client joins meanwhile
+        client = a_client(manager, manager.gpus[0])     # joins while there is no bus
         if trouble == "the bus ends again":
             hasty = HastyBus(Path(private.address.removeprefix("unix:path=")))
             await asyncio.to_thread(hasty.gone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage over the bus and on the command line: a user's own, or all users' if polkit permits."""
+"""GetHistory and nvsharectl history show own usage, and usage of all users by permission."""
 
 import csv
 import io
@@ -60,7 +60,7 @@ async def history(folder: Path, manager: Manager) -> AsyncIterator[History]:
 @pytest.fixture
 async def asker(history: History, manager: Manager, private: PrivateBus,
                 monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peeper]:
-    """A caller on the system bus with the user name alice."""
+    """A caller of the user alice on the system bus."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
 
     async def uid(_caller: Caller) -> int:
@@ -84,7 +84,7 @@ def used(answer: Message) -> dict[str, int]:
     return {row[1]: row[3] // SECOND for row in answer.body[3]}
 
 
-async def test_history_call_shows_users_only_their_own_usage(asker: Peeper) -> None:
+async def test_history_call_of_a_user_shows_only_the_usage_of_that_user(asker: Peeper) -> None:
     answer = await ask(asker)
     since, until, step, rows, missing = answer.body
     assert (since, until, step, missing) == ((THEN - 600) * SECOND, NOW * SECOND, 0, "")

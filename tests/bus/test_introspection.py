@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running daemon says what dbus/*.xml says, and what changes something is guarded."""
+"""D-Bus introspection equals dbus/*.xml, and each method that changes state needs an action."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ OURS = {                                # interfaces, and the path of an object 
     "com.nvshare.GPU.Statistics": gpu_path(0), "com.nvshare.Client": client_path(1),
 }
 
-# The methods without authorisation. A method that is not listed and has no action fails below.
+# The methods that any user may call.
 OPEN = {
     "GetGPU", "ListGPUs", "ListClients", "ListTurns", "GetClientsByPID", "ListTenants",
     "GetTenant",

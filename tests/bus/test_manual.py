@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manual pages: what they show works, what they list is complete, and tools can read them."""
+"""Manual pages: examples run, lists are complete, and mandoc and groff accept the pages."""
 
 import argparse
 import asyncio
@@ -55,7 +55,7 @@ async def test_man_page_com_nvshare_has_an_example_client_that_runs(
     assert line.decode() == f"{client_path(first.id)} {first.peer.pid} idle\n"
     said = asyncio.ensure_future(process.stdout.readline())
     arrived: list[str] = []
-    while not said.done():              # the example prints a line before it listens for signals
+    while not said.done():              # the example may print before it listens for signals
         arrived.append(client_path(a_client(manager, manager.gpus[1]).id))
         await asyncio.wait([said], timeout=0.2)
     assert said.result().decode().removesuffix(" came\n") in arrived
@@ -95,7 +95,7 @@ def test_man_page_nvsharectl_describes_every_verb_example_and_environment_variab
             assert command in text
     for variable in (BUS_VARIABLE, SOCKET_VARIABLE, DEBUG_VARIABLE):
         assert f"\n.B {variable}\n" in text
-    # Hyphens of names and commands stay hyphens.
+    # In names and commands, roff must print ASCII hyphens.
     assert "\nlibnvshare.so as the system's programs find it" in text
     assert "\nThe same as: nvsharectl anti-thrash." in text
     assert "--set-tq TIME|auto" in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other people's tools see of the daemon on a private bus."""
+"""busctl works with the daemon on a private bus."""
 
 import shutil
 

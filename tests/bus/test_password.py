@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""polkit wants a password: at a terminal pkttyagent asks for it, as for systemctl."""
+"""nvsharectl at a terminal starts pkttyagent when polkit demands a password."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that change several things, where not all of them can be changed."""
+"""A command for several clients that succeeds for some clients only."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants and their terms: on the bus, and on the command line."""
+"""Tenants and terms of tenants, over D-Bus and with nvsharectl."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl at a terminal: what it draws there, and how it leaves it."""
+"""nvsharectl at a terminal: its output, and the state of the terminal after its end."""
 
 import asyncio
 import os
@@ -26,13 +26,10 @@ Act = bytes | signal.Signals | Callable[[int], None]
 
 async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expected: int = 0,
                         steps: Sequence[tuple[bytes, Act]] = (), **environment: str) -> str:
-    """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`.
+    """The output of a command on a terminal of 80 columns.
 
-    `steps` are more of these, in the order in which they come: each once what it waits for was
-    shown since the step before. A function is called with the number of the process.
-
-    A signal in their place is sent, and not ignored as it would be by what a shell has started
-    in the background.
+    Each of `steps`, of which (`until`, `keys`) is the last, acts once its text was shown since
+    the step before: bytes are typed, a signal is sent, a function is called with the process id.
     """
     ours, its = pty.openpty()
     process = await asyncio.create_subprocess_exec(
@@ -47,7 +44,7 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
     def more() -> bytes:
         try:
             return os.read(ours, 4096)
-        except OSError:                 # EIO on Linux: the other end is closed
+        except OSError:                 # Linux returns EIO once the other end is closed
             return b""
 
     waiting = [*steps, *([(until, keys)] if keys else [])]
@@ -112,5 +109,5 @@ async def test_clients_table_on_a_terminal_without_colours_fits_the_width(
     bare = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")
     assert all(len(line) <= 80 for line in bare.splitlines())
     assert "RESIDENT" in bare
-    assert "\x1b[2midle" in shown       # dim is no colour
+    assert "\x1b[2midle" in shown       # \x1b[2m is dim, which is no colour
     assert "…" in bare

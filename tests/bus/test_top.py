@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl top at a terminal: keys, changes, and what becomes of the terminal."""
+"""nvsharectl top at a terminal: keys, changes of terms, and the state of the terminal."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.unit.scripted import Scripted
 
 __all__ = ["ctl"]                       # a fixture
 TOP = (*NVSHARECTL, "top", "-i", "0.2")
-LOOK = 0.02                             # seconds
+LOOK = 0.02                             # seconds between two looks at the process state
 GIVEN_BACK = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of untrusted senders, and a bus that is slow or ends the connection."""
+"""The D-Bus transport: untrusted messages, a slow bus, and a bus that closes."""
 
 import asyncio
 import gc

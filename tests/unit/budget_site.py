@@ -33,7 +33,7 @@ class Program(SessionHook):
 
     @property
     def host(self) -> int:
-        """Bytes of host memory that the program has, or may take by its open orders."""
+        """Bytes of host memory of the program, its open EVICT orders included."""
         evicts = [order.host for order in self.wire.orders if order.type is Type.EVICT]
         return max([self.memory.host, *evicts])
 
@@ -64,7 +64,7 @@ class Site:
     """A daemon with cards of the same size, and the programs on them."""
 
     def __init__(self, cards: int, card: int, whole: int, *, gather: bool = False) -> None:
-        """`card`, `whole`: bytes of a card, and of the host for all of them."""
+        """`card`: bytes of each card; `whole`: bytes of host memory for all cards."""
         self.whole = whole
         self.time = Time()
         self.programs: list[Program] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock, a timer and a scheduler that a test controls, for tests of their users."""
+"""A clock, timers, a scheduler and connections that a test controls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook of tests/integration/fakehook.py at a session of this process, without a socket."""
+"""The scripted hook of tests/integration/fakehook.py, connected to a session without a socket."""
 
 import os
 from collections import deque
@@ -53,7 +53,7 @@ class SessionHook(Hook):
         return f"SessionHook({self.session.peer.pid})"
 
     def connect(self) -> None:
-        """There is no socket."""
+        """No-op: packets reach the session without a socket."""
 
     def send(self, packet: bytes) -> None:
         self.session.received(packet)

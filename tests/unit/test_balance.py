@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which waiting client moves to another card."""
+"""choose() picks the waiting client that the daemon moves to another card, and the card."""
 
 from math import inf
 from random import Random
@@ -21,17 +21,17 @@ def contender(client: int, **changed: Any) -> Contender:
 @pytest.mark.parametrize(("here", "there", "wait", "lost"), [
     (CardState(200, 80 * GIB), EMPTY, 3.0 * SECOND, 3.0 * SECOND),
     (CardState(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),  # a move takes longer than the wait
-    # too large for the other card
+    # the client has 50 GiB, the other card 40 GiB
     (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),
-    (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # does not fit its own card
+    (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # exceeds its own card
 ])
-def test_balance_moves_a_client_that_waits_longer_than_a_move_takes_if_it_fits_the_other_card(
+def test_choose_moves_a_client_that_fits_another_card_and_waits_longer_than_a_move_takes(
         here: CardState, there: CardState, wait: float, lost: float | None) -> None:
     _, choice = choose({"a": here, "b": there}, [contender(1, wait=wait)], {}, 0)
     assert choice == (None if lost is None else Choice(1, "b", lost, PRICE))
 
 
-def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_move() -> None:
+def test_choose_moves_a_client_once_short_waits_add_up_to_the_cost_of_a_move() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost: dict[int, float] = {}
     looks = 0
@@ -44,7 +44,7 @@ def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_mov
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
-def test_balance_resets_the_summed_waits_of_a_client_that_would_gain_on_no_other_card() -> None:
+def test_choose_resets_the_summed_waits_of_a_client_that_would_gain_on_no_other_card() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost, _ = choose(states, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
@@ -52,7 +52,7 @@ def test_balance_resets_the_summed_waits_of_a_client_that_would_gain_on_no_other
     assert lost == {}
 
 
-def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
+def test_choose_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
     states = {"a": CardState(400, 80 * GIB), "b": CardState(100, 80 * GIB), "c": EMPTY}
     _, choice = choose(states, [
         contender(1, wait=9.0 * SECOND, cards=("b", "c")),
@@ -62,9 +62,9 @@ def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_loa
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_balance_stops_moving_clients_after_few_moves_for_random_loads_and_weights(
+def test_choose_moves_no_more_clients_after_few_moves_with_random_loads_and_weights(
         seed: int) -> None:
-    """With the same clients moves end after some steps, and each shortens its client's wait."""
+    """Each move must lower the load on the moved client, so moves of the same clients end."""
     random = Random(seed)
     cards = ["a", "b", "c"]
     weights = {client: random.choice([50, 100, 200]) for client in range(12)}

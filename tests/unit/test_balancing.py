@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which clients the daemon may move on its own, and when it does."""
+"""Setting balance: which clients the daemon moves to another card without an order."""
 
 from dataclasses import replace
 from typing import Any
@@ -80,7 +80,7 @@ def test_balancing_skips_clients_of_gangs_pods_jobs_and_shared_processes(
 
 
 @pytest.mark.parametrize(("budget", "moves"), [(200 * GIB, True), (21 * GIB, False)])
-def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
+def test_balancing_moves_a_client_only_if_the_clients_memory_fits_the_host_budget(
         manager: Manager, time: Time, budget: int, moves: bool) -> None:
     manager.budget.resize(budget)
     run(manager, 0, 34 * GIB)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the daemon that may block its event loop, each with the reason why that is bounded.
+"""Calls that may block the daemon's event loop, each with the reason why the wait is bounded.
 
-docs/security.md says what bounds them. A call that is handed to nvshared/lanes.py is not made
-where that is written, and is not listed.
+docs/security.md names the bounds. A function passed to nvshared/lanes.py runs in a worker thread,
+so the line that passes the function is no call and is not listed.
 """
 
 import ast

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host memory shared by cards: each gets its needs, and no byte is promised twice."""
+"""Host memory shared by several cards: each card gets its needs; no byte is promised twice."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=8), BYTES)
 def test_host_budget_offers_a_card_no_bytes_held_by_clients_of_other_cards(
         gathering: bool, cards: list[tuple[int, int]], free: int) -> None:
-    """Needs include margins that host memory may not cover, so they may exceed the budget."""
+    """The needs of a card include margins, so all needs together may exceed the budget."""
     budget = SharedBudget(sum(held for held, _ in cards) + free, gathering=gathering)
     parts = [budget.join() for _ in cards]
     for part, (held, more) in zip(parts, cards, strict=True):
@@ -69,10 +69,10 @@ def test_host_budget_goes_to_the_only_card_in_use() -> None:
     assert not site.grows(site.program(), 10 * GIB)
 
 
-def test_host_budget_leaves_other_cards_enough_for_their_clients() -> None:
+def test_host_budget_leaves_other_cards_the_bytes_that_clients_there_need() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
-        site.program(1, 90 * GIB)       # 43 GiB of both do not fit on the card
+        site.program(1, 90 * GIB)       # both programs together exceed the card by 43 GiB
     needs = WHOLE - site.gpus[0].scheduler.host_promisable
     assert 45 * GIB < needs < 49 * GIB
     site.program(0, 130 * GIB)
@@ -122,7 +122,7 @@ def test_host_budget_offers_a_card_more_when_a_program_joins_or_the_capacity_shr
     assert site.parts[0] > 83 * GIB
 
 
-def test_reload_with_a_smaller_host_budget_leaves_each_card_enough_for_its_clients() -> None:
+def test_reload_with_a_smaller_host_budget_leaves_each_card_the_bytes_that_clients_need() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)
@@ -172,7 +172,7 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
 
 
 @pytest.mark.parametrize("beyond", [0, 10 * GIB])
-def test_host_budget_reserves_for_a_lost_card_only_bytes_held_by_its_clients(
+def test_host_budget_reserves_for_a_lost_card_only_bytes_that_clients_hold(
         beyond: int) -> None:
     site = Site(2, CARD, WHOLE)
     programs = [site.program(1, memory=Memory(beyond=beyond))]
@@ -215,7 +215,7 @@ STEPS = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 3), st.integers(8, 32), STEPS)
-def test_commit_that_fits_card_and_budget_is_never_refused(
+def test_commit_request_that_fits_card_and_host_budget_is_never_refused(
         cards: int, whole: int, steps: list[tuple[str, int, int]]) -> None:
     site = Site(cards, 8 * GIB, whole * GIB)
     for step, which, size in steps:

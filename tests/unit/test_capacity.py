@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The capacity of a card for clients."""
+"""Capacity: bytes of a card that its clients may fill."""
 
 
 from nvshared.machine.capacity import YOUNG_MOST, Allowances, Capacity
@@ -55,7 +55,7 @@ def test_capacity_grows_by_the_memory_of_a_process_that_becomes_a_client() -> No
     before = card.bytes
     card.take_in(15 * GIB)
     assert card.bytes == before + 15 * GIB
-    card.sampled(20 * GIB, 15 * GIB)    # nothing else has changed
+    card.sampled(20 * GIB, 15 * GIB)    # used bytes are unchanged; 15 GiB now belong to a client
     assert card.bytes == before + 15 * GIB
     card.take_in(-15 * GIB)
     assert card.bytes == before

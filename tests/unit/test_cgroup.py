@@ -35,7 +35,7 @@ def test_cgroup_memory_limits_are_the_tightest_of_each_group_up_to_the_root(tmp_
     write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
     write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
     write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)
-    # the top folder has limits, as in a container
+    # In a container, the top folder is a control group with limits.
     write(tmp_path, max=900 * MIB, current=300 * MIB)
     assert limits("0::/a/b/c\n", tmp_path) == [
         ("a/b/memory.high", 400, 300), ("a/memory.max", 700, 600), ("memory.max", 900, 600)]
@@ -45,7 +45,7 @@ def test_cgroup_memory_limits_are_the_tightest_of_each_group_up_to_the_root(tmp_
 def test_cgroup_memory_limits_count_cached_files_as_free_memory(tmp_path: Path) -> None:
     write(tmp_path / "a", max=500 * MIB, current=490 * MIB, stat=FILES.format(300 * MIB, 50 * MIB))
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 360)]
-    write(tmp_path / "a", current=10 * MIB)     # read at another time
+    write(tmp_path / "a", current=10 * MIB)     # the kernel updates `stat` later
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 500)]
     write(tmp_path / "a", current=900 * MIB)
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 0)]
@@ -61,7 +61,7 @@ def test_cgroup_v1_memory_and_swap_limits_both_apply(tmp_path: Path) -> None:
     assert limits(text, tmp_path) == [("memory/docker/memory.limit_in_bytes", 400, 300)]
     version_1: dict[str, str | int] = {
         "limit_in_bytes": 350 * MIB, "usage_in_bytes": 150 * MIB,
-        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # swap in use
+        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # memory and swap
         "stat": f"inactive_file 1\ntotal_inactive_file {40 * MIB}\ntotal_active_file {10 * MIB}\n"}
     write(folder, **version_1)
     assert limits(text, tmp_path) == [
@@ -85,7 +85,7 @@ def test_cgroup_memory_limits_without_readable_usage_are_ignored(tmp_path: Path,
 
 
 class Inside:
-    """A daemon in a control group namespace, with the host's groups mounted elsewhere, or not."""
+    """A daemon in a control group namespace; the host's groups may be mounted at another folder."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.host, self.mountinfo = folder / "ho st", folder / "mountinfo"
@@ -139,14 +139,14 @@ def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgrou
         inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "ROOT", inside.host)
     inside.mounts({"/../../../..": inside.host})
-    assert chain("0::/kubepods\n") == ()       # not the host's group of that name
+    assert chain("0::/kubepods\n") == ()       # /kubepods of the namespace is no group of the host
     assert cgroup.has_hidden_ancestors("0::/\n")
     inside.mounts({"/../../../..": inside.host, "/": inside.own})
     assert chain("0::/\n")[0].folder == inside.own
     assert not cgroup.has_hidden_ancestors("0::/\n")
 
 
-def test_cgroup_owner_outside_the_namespace_is_the_owner_of_its_folder(inside: Inside) -> None:
+def test_owner_of_a_cgroup_outside_the_namespace_is_the_owner_of_the_folder(inside: Inside) -> None:
     folder = inside.host / "lab" / "alice"
     folder.mkdir(parents=True)
     assert cgroup.owner("", "/../../../../lab/alice") == os.getuid()

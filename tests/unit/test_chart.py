@@ -15,7 +15,7 @@ from tests.unit.test_manifests import MANIFESTS, PLACES, built, documents, with_
 
 CHART = MANIFESTS / "chart"
 HELM = shutil.which("helm", path=PLACES)
-# The chart's values for each strategy of kustomize.
+# The values of the chart that correspond to each folder of kustomize.
 SAME = {
     "overlays/nvshared": "", "overlays/nvshared-daemonset": "daemon.enabled=true",
     "claims": "dra.enabled=true",
@@ -43,7 +43,7 @@ def sets(values: tuple[str, ...]) -> list[str]:
 
 
 def pod(objects: dict[tuple[str, str], Any]) -> dict[str, Any]:
-    """The DaemonSet's pod, with its containers and volumes by name, mounts in order."""
+    """The pod template of the DaemonSet: containers and volumes by name, mounts sorted by path."""
     spec: dict[str, Any] = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
     for one in spec["containers"]:
         one["volumeMounts"].sort(key=lambda mount: mount["mountPath"])

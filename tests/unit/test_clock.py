@@ -6,7 +6,7 @@ import pytest
 from nvshared.clock import repeat
 
 
-async def test_repeat_logs_the_first_of_repeated_exceptions_and_makes_the_next_call(
+async def test_repeat_logs_only_the_first_of_three_exceptions_and_continues(
         caplog: pytest.LogCaptureFixture) -> None:
     fourth_call = asyncio.Event()
     calls = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commit of programs in control groups with changing limits and usage."""
+"""Limits and usage of control groups bound the commit of the programs in these groups."""
 
 import asyncio
 import logging
@@ -86,7 +86,7 @@ def less_margin(size: int) -> int:
     return size - max(size // 16, 128 * MIB)
 
 
-def test_control_group_memory_limit_bounds_the_commit_of_its_program(
+def test_control_group_memory_limit_bounds_the_commit_of_a_program_in_the_group(
         machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     machine.group("pod", 8 * GIB, 2 * GIB)
     machine.group("pod/box", "max", GIB)
@@ -122,7 +122,7 @@ def test_control_group_memory_limit_is_read_again_at_each_commit_request(machine
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]
 
 
-def test_control_group_memory_limit_bounds_its_programs_on_all_cards_together(
+def test_control_group_memory_limit_bounds_programs_on_all_cards_together(
         machine: Machine) -> None:
     machine.group("box", 8 * GIB)
     for pid in (4001, 4002):
@@ -135,7 +135,7 @@ def test_control_group_memory_limit_bounds_its_programs_on_all_cards_together(
     assert machine.ask(second, 3 * GIB).commit >= 3 * GIB
 
 
-def test_control_group_memory_limit_counts_swapped_memory_of_its_client_as_available(
+def test_control_group_memory_limit_counts_swapped_memory_of_a_client_as_available(
         machine: Machine) -> None:
     machine.group("box", 8 * GIB, 5 * GIB)
     machine.process(4001, "box", 4 * GIB)
@@ -144,12 +144,12 @@ def test_control_group_memory_limit_counts_swapped_memory_of_its_client_as_avail
     can = less_margin(7 * GIB - RESERVE)
     assert machine.ask(client, can).commit >= can
     assert machine.ask(client, can + 1).reason
-    # Not more: a client cannot claim more host memory than the kernel counts for its process.
+    # Host memory beyond the kernel's figure for the process does not raise the commit.
     client.gpu.tell(MemoryChanged(client.id, Memory(allocated=4 * GIB, host=60 * GIB)))
     assert machine.ask(client, can + 1).reason
 
 
-def test_swapped_memory_is_loaded_when_other_memory_of_its_control_group_grows(
+def test_swapped_memory_is_loaded_when_other_memory_in_the_control_group_grows(
         machine: Machine) -> None:
     machine.group("box", 8 * GIB, 4 * GIB)
     machine.process(4001, "box", 4 * GIB)
@@ -157,7 +157,7 @@ def test_swapped_memory_is_loaded_when_other_memory_of_its_control_group_grows(
     assert client.view.state == "idle"
     machine.group("box", 8 * GIB, 8 * GIB)
     machine.time.pass_by(2 * SECOND)
-    assert client.view.state == "loading"               # the LOAD needs no report of a client
+    assert client.view.state == "loading"               # no client has sent a report
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 
@@ -167,7 +167,7 @@ def test_cgroup_memory_limit_that_includes_the_daemon_bounds_the_host_budget_but
     machine.process(4001, "all/box")
     client = machine.comes(1)
     assert machine.most(client) == CARD
-    machine.process(4002, "../../elsewhere")        # unreadable, as that of a missing process
+    machine.process(4002, "../../elsewhere")        # the daemon cannot read this group
     assert [machine.most(machine.comes(number)) for number in (2, 3)] == [CARD] * 2
     box, = machine.manager.domains
     assert (box.whole, box.limit) == (True, 8 * GIB - RESERVE)

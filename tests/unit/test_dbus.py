@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as bytes: equal to messages of dbus-next; WireError for invalid bytes."""
+"""D-Bus messages have the bytes that dbus-next makes; invalid bytes raise WireError."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories for swapped memory, and the budget when a directory is unusable."""
+"""The directory for swapped memory: its check, and the disk budget while it is unusable."""
 
 import os
 from collections.abc import Callable
@@ -114,7 +114,7 @@ def test_disk_budget_is_zero_when_the_directory_check_times_out_or_the_setting_i
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
     made.use((tmp_path, GIB))
-    assert made.shared.size == GIB      # the first reports of clients count
+    assert made.shared.size == GIB      # clients' stored bytes count before the check has ended
     if is_changed:
         made.use(None)
     answers.pop()("it is gone" if is_changed else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, targets of make, commands, settings and variables in documents exist."""
+"""Documents name only existing files, make targets, commands, settings and variables."""
 
 import re
 import shlex
@@ -48,7 +48,7 @@ def parts(path: Path) -> Iterator[str]:
 
 
 def commands(path: Path, name: str) -> Iterator[list[str]]:
-    """The arguments of every command of that name in a document."""
+    """The arguments of each command `name` in a document."""
     for part in parts(path):
         words = shlex.split(part.replace("|", " ")) if part.count("'") % 2 == 0 else part.split()
         while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
@@ -75,7 +75,7 @@ def test_documents_link_only_to_existing_files(document: Path) -> None:
     assert not broken
 
 
-def test_contributing_names_tests_that_exist() -> None:
+def test_contributing_page_names_only_existing_tests() -> None:
     rows = re.findall(r"^\| `.*\|(.*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     missing = []
     for row in rows:
@@ -126,7 +126,7 @@ def test_documents_use_valid_nvsharectl_commands(document: Path) -> None:
     parser = build(VERBS)
     verbs = {verb.name for verb in VERBS}
     for words in commands(document, "nvsharectl"):
-        if len(words) != 1 or words[0] not in verbs:        # a verb alone is only named
+        if len(words) != 1 or words[0] not in verbs:        # a verb alone is no command to parse
             parser.parse_args(words)
 
 

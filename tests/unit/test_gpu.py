@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU sends the orders and signals of its scheduler."""
+"""Class GPU passes events to its scheduler, sends the scheduler's orders and emits signals."""
 
 import os
 
@@ -52,7 +52,7 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 
 
-def test_gpu_replaces_its_timer_when_the_scheduler_returns_another_deadline(
+def test_gpu_replaces_the_timer_when_the_scheduler_returns_another_deadline(
         gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     scheduler = Scripted.latest
@@ -86,7 +86,7 @@ def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_ord
     assert list(gpu.clients) == [2]
 
 
-def test_gpu_sends_the_orders_of_an_event_before_it_emits_signals(
+def test_gpu_sends_the_orders_of_an_event_before_the_signals(
         gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
     link = Noted()
     joined(gpu, 1, link)
@@ -151,7 +151,7 @@ def test_inflight_page_that_cannot_be_sized_leaves_no_descriptor_open(
     ([Process(8, 5 * GIB, 3 * GIB)],
      [Evidence(5 * GIB, 3 * GIB), Evidence(GIB, GIB), Evidence(0, 0)]),
 ])
-def test_measured_memory_of_a_process_is_divided_among_its_clients(
+def test_measured_memory_of_a_process_is_divided_among_the_clients_of_the_process(
         gpu: GPU, listed: list[Process], expected: list[Evidence]) -> None:
     for id, pid in ((1, 8), (2, 8), (3, 9)):
         memory = Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB)

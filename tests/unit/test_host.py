@@ -72,7 +72,7 @@ def test_default_host_budget_includes_claimed_host_memory_only_up_to_the_kernels
         machine: Host) -> None:
     machine.process(1, 20)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
-    # A process that has ended, and a process with a hidden pid.
+    # Process 2 has ended; pid 0 stands for a process of another pid namespace.
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
@@ -95,16 +95,16 @@ def test_default_host_budget_does_not_depend_on_process_names(machine: Host, nam
     ("0::/a", True), ("0::/a/x", True), ("0::/", False), ("0::/ab", False), ("0::/a/../b", False),
     ("3:memory:/a", False),
 ])
-def test_default_host_budget_in_a_container_includes_memory_of_its_own_processes_only(
+def test_default_host_budget_in_a_container_includes_only_memory_of_processes_there(
         machine: Host, group: str, counts: bool) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     machine.process(1, 400, group)
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
-    machine.process(2, 400, group)      # more is not in the limit of the container
+    machine.process(2, 400, group)      # the result stays within the limit of the container
     assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500 if counts else 50)
 
 
-def test_default_host_budget_counts_memory_allocated_during_its_computation_once(
+def test_default_host_budget_counts_memory_allocated_during_the_computation_once(
         machine: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.process(1, 200)
     private = host.private
@@ -126,7 +126,7 @@ def test_default_host_budget_counts_memory_allocated_during_its_computation_once
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028", "\udcff\udcfe"])
-def test_memberships_of_a_cgroup_path_with_line_breaks_or_invalid_utf_8_are_one_path(
+def test_memberships_reads_a_cgroup_path_with_line_breaks_or_invalid_utf_8_as_a_single_path(
         machine: Host, end: str) -> None:
     path = f"/a/x{end}0::/b"
     machine.process(1, 20)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The archive that packaging/kubernetes/image.py makes is an OCI image, for each architecture.
 
-containerd imports one in tests/kubernetes.
+In tests/kubernetes, containerd imports such an archive.
 """
 
 import gzip

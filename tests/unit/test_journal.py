@@ -60,7 +60,7 @@ class Systemd(Notifier):
         self.watchdog = watchdog
         self.words: list[str] = []
         self.pings = 0
-        self.tries = 0                  # number of attempts to store sockets
+        self.tries = 0                  # number of calls of catch_up()
         self.heard = asyncio.Event()    # set when a status is sent
         self.stopped = asyncio.Event()  # set at the third ping
 
@@ -87,7 +87,7 @@ async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
     stopped, systemd = asyncio.Event(), Systemd()
     report = asyncio.create_task(journal.report(systemd, manager, stopped))
     await systemd.heard.wait()
-    await asyncio.sleep(0.05)           # fifty intervals
+    await asyncio.sleep(0.05)           # 50 status intervals without an event
     gpu = manager.gpus[0]             # the GPU with the latest scripted scheduler
     for happen in (
         lambda: joined(gpu, 1, Noted()),
@@ -113,7 +113,7 @@ async def test_systemd_watchdog_gets_no_ping_while_a_scheduler_hangs(
     assert isinstance(scheduler, Scripted)
     systemd = Systemd(watchdog=3000)
     if fault == "stuck":
-        gpu._handling = True            # the scheduler seems to hang in an event
+        gpu._handling = True            # as while the scheduler handles an event
     else:
         scheduler.due = gpu._clock() - OVERDUE - 1
     report = asyncio.create_task(journal.report(systemd, manager, systemd.stopped))

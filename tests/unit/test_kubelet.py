@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshare-kubelet: encoded messages, preferred shares, device conflicts, options, pods' terms."""
+"""nvshare-kubelet: messages, shares, conflicts with other plugins, options, terms of pods."""
 
 import asyncio
 import base64
@@ -128,7 +128,7 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
     assert set(must) <= set(chosen) <= set(available)
     here, free = Counter(map(card_of, chosen)), Counter(map(card_of, available))
     had = Counter(map(card_of, must))
-    for card in here:                   # at most one share more than a card with free shares
+    for card in here:                   # a card with free shares has at most one chosen share less
         for other in free:
             if here[card] > had[card] and here[other] < free[other]:
                 assert here[card] <= here[other] + 1
@@ -195,7 +195,7 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("resource", "device", "said"), [
-    # This card: by its UUID (also with a prefix or suffix), PCI address or minor number.
+    # The name has the UUID, PCI address or minor number of the card.
     ("nvidia.com/gpu", f"GPU-{LONG}", "is"),
     ("nvidia.com/gpu", f"GPU-{LONG}-7", "is"),                      # HAMi
     ("volcano.sh/vgpu-number", f"gpu-{LONG}-_-12", "is"),
@@ -205,15 +205,15 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
     ("nvidia.com/gpu", "nvidia3", "is"),                            # GKE
     ("nvidia.com/gpu", "/dev/nvidia3", "is"),
     ("nvidia.com/GA100_A100", "0000:17:00.0", "is"),                # KubeVirt
-    # Another card.
+    # The name belongs to another card.
     ("nvidia.com/gpu", f"GPU-{ANOTHER}", ""),
     ("nvidia.com/mig-1g.10gb", f"MIG-{ANOTHER}", ""),
     ("nvidia.com/gpu", "nvidia30", ""),
     ("nvidia.com/gpu", "nvidia0/vgpu3", ""),
-    # Devices that are no GPU, or no GPU of NVIDIA.
+    # The resource is no GPU of NVIDIA.
     ("rdma/hca", "0", ""),
     ("devices.kubevirt.io/kvm", "kvm12", ""),
-    # Devices of a GPU, without a sign which GPU.
+    # The resource is a GPU; the name does not tell which card.
     ("nvidia.com/gpu", "0", "may be"),
     ("tencent.com/vcuda-core", "tencent.com/vcuda-core-0", "may be"),
     ("nvidia.com/gpu", ANOTHER, "may be"),
@@ -321,7 +321,7 @@ def test_static_pod_has_the_tenant_of_the_uid_in_the_cgroup_name() -> None:
     {}, {STATIC: "0a" * 16},
     dict.fromkeys((STATIC, MIRROR), "00000000-0000-4000-8000-000000000000"),
 ])
-def test_pod_with_a_foreign_uid_in_its_annotations_keeps_its_own_tenant(
+def test_pod_with_a_foreign_uid_in_annotations_keeps_the_tenant_of_the_pods_uid(
         notes: dict[str, str]) -> None:
     assert pod({"metadata": META | {"annotations": notes}}).tenant == "pod:u"
 
@@ -344,7 +344,7 @@ def test_shares_requested_by_any_kind_of_container_count_for_the_pod(kind: str) 
 
 @pytest.mark.parametrize(("content", "is_reported"), [
     ("", True), ({"ResourceName": RESOURCE}, False), ({"ResourceName": "other"}, True),
-    ("broken", False),                  # an unreadable checkpoint: another error reports it
+    ("broken", False),                  # the checkpoint reader reports an unreadable file
 ])
 def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
         tmp_path: Path, content: Any, is_reported: bool) -> None:
@@ -424,7 +424,7 @@ def annotated(name: str, priority_class: str = "", **values: str) -> Pod:
 
 def test_claim_prepared_before_the_start_of_nvshare_kubelet_overrides_no_stricter_annotation(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """nvshared has kept that term; kubelet prepares another claim before the pods are listed."""
+    """kubelet prepares another claim before nvshare-kubelet has listed the pods."""
     def claim(name: str) -> Claim:
         return read({
             "metadata": {"namespace": "lab", "name": name, "uid": name, "ownerReferences": [
@@ -467,7 +467,7 @@ def test_refused_reset_of_a_pods_term_is_reported_and_repeated_when_the_pod_is_d
     assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 0}, "class")
 
 
-def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
+def test_refused_priority_class_is_reported_for_the_pod_and_fails_no_claim(
         monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = RecordedDaemon(monkeypatch)
     daemon.refused = [{"priority": 3}]
@@ -476,7 +476,7 @@ def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
         "", lambda *_: None, lambda _, why: conditions.put(why),
         classes=priority_classes(["urgent=high"]))
     daemon.replies.clear()
-    terms.handle("LISTED", [])      # the thread waits here, and then sends the rest at once
+    terms.handle("LISTED", [])      # the thread waits in set_pods(), then sends both terms together
     terms.handle("ADDED", annotated("a", "urgent"))
     known = terms.claim({annotated("b"): {"weight": 7}})
     daemon.replies.set()

@@ -72,7 +72,7 @@ def test_capacity_consumed_by_a_resource_claim_becomes_memory_and_compute_limits
     assert terms([read(claim(result(memory="0", compute="0")))]) == {}
 
 
-def test_resource_claim_parameters_for_a_request_override_those_for_all_requests() -> None:
+def test_resource_claim_parameters_for_a_request_override_parameters_for_all_requests() -> None:
     found = read(claim(result(request="gpu/large"), configs=(
         config(weight=50, priority="high"), config(("gpu",), weight="200"),
         config(("other",), weight=1), config(driver="gpu.nvidia.com", weight="?"))))
@@ -92,7 +92,7 @@ def test_invalid_claim_parameters_are_refused_with_the_valid_values(said: object
         parameters(said)
 
 
-def test_claim_parameters_of_the_policy_tests_are_those_nvshare_kubelet_accepts() -> None:
+def test_nvshare_kubelet_accepts_only_the_valid_claim_parameters_of_the_policy_tests() -> None:
     good, bad = PARAMETERS
     assert all(len(parameters(said)) == len(said) for said in good)
     for said in bad:
@@ -100,7 +100,7 @@ def test_claim_parameters_of_the_policy_tests_are_those_nvshare_kubelet_accepts(
             parameters(said)
 
 
-def test_invalid_claim_is_refused_with_its_name_and_the_reason() -> None:
+def test_invalid_claim_is_refused_with_the_name_of_the_claim_and_the_reason() -> None:
     with pytest.raises(InvalidArgs, match="claim lab/c1: its weight cannot be 'x'"):
         read(claim(result(), configs=(config(weight="x"),)))
     with pytest.raises(InvalidArgs, match=f"claim lab/c1 has nothing of {DRIVER}"):
@@ -154,7 +154,7 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
     1, {"metadata": {}}, claim(), claim(result(), configs=(config(weight="x"),)),
     claim(result(), uid=[]),    # type: ignore[arg-type]
 ])
-def test_malformed_prepared_claim_is_logged_and_the_others_are_kept(
+def test_malformed_prepared_claim_is_logged_and_other_claims_are_kept(
         tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: object) -> None:
     (tmp_path / FILE).write_text(json.dumps([claim(result()), wrong, claim(result(), uid="c2")]))
     prepared = Prepared(tmp_path)
@@ -214,7 +214,7 @@ def test_container_runtime_without_cdi_support_is_refused_by_name_and_version(
 
 def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
         tmp_path: Path) -> None:
-    """A container runtime takes it in tests/kubernetes. Before 0.5.0 no digit begins a name."""
+    """cdiVersion 0.3.0: device names begin with a letter, as CDI before 0.5.0 demands."""
     file = tmp_path / "run" / CDI_FILE
     containers = Containers(Path("/run/x/sock"), Path("/state"), file.parent)
     containers.write_cdi_file(["GPU-0a", "GPU-1b"])
@@ -233,7 +233,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
                     ("/etc/ld.so.preload", "/state/ld.so.preload"))]}}
     inode = file.stat().st_ino
     containers.write_cdi_file(["GPU-0a", "GPU-1b"])
-    assert file.stat().st_ino == inode          # runtimes watch the folder
+    assert file.stat().st_ino == inode          # a change wakes runtimes
     containers.write_cdi_file(["GPU-1b"])
     assert "GPU-0a" not in file.read_text()
     assert [path.name for path in file.parent.iterdir()] == [CDI_FILE]
@@ -310,6 +310,6 @@ def test_container_runtime_endpoint_is_that_of_the_running_kubelet(
         file.write_text(config)
     process(tmp_path / "proc", 5, "/usr/bin/other", "--container-runtime-endpoint=/run/other")
     process(tmp_path / "proc", 6, "/usr/bin/kubelet", "--container-runtime-endpoint=/run/inside",
-            status="NSpid:\t6\t1\n")      # in a container: ignored
+            status="NSpid:\t6\t1\n")      # this kubelet runs in a container
     process(tmp_path / "proc", 7, "/usr/bin/kubelet", f"--config={file}", *options)
     assert endpoint() == (found and Path(found))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshare-kubelet trusts the API servers that kubelet and kubectl trust, and no others."""
+"""nvshare-kubelet trusts exactly the API servers that kubelet and kubectl trust."""
 
 import shutil
 import ssl
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there i
 
 IDENTIFIED = "subjectKeyIdentifier=hash\n"
 SIGNED = "authorityKeyIdentifier=keyid\n"
-# Extensions of the authority and of the server's certificate.
+# X.509 extensions of the authority's certificate and of the server's certificate.
 AUTHORITIES: Mapping[str, tuple[str, str]] = {
     "kubeadm": (
         "basicConstraints=critical,CA:TRUE\n"
@@ -34,7 +34,7 @@ AUTHORITIES: Mapping[str, tuple[str, str]] = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with the client's certificate."""
+    """Answers each GET with an empty JSON object."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -85,7 +85,7 @@ def serving(folder: Path, client_authority: str = "") -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own default from 3.13 on."""
+    """Verifies certificates strictly, as Python does by default from 3.13 on."""
     make_default = ssl.create_default_context
 
     def strict(**options: Any) -> ssl.SSLContext:
@@ -116,7 +116,7 @@ def test_server_of_another_name_needs_tls_server_name_or_no_verification(tmp_pat
         with pytest.raises(ssl.SSLCertVerificationError):
             Server(url, authority, name="another").send("GET", "/")
         assert Server(url, is_verified=False).send("GET", "/") == {}
-    with serving(tmp_path, str(tmp_path / "ca.crt")) as url:        # demands the client's own
+    with serving(tmp_path, str(tmp_path / "ca.crt")) as url:        # demands a client certificate
         pair = b"\n".join((tmp_path / name).read_bytes() for name in ("s.crt", "s.key"))
         made = Server(url, authority, pair, name="kubernetes.default")
         assert made.send("GET", "/") == {}

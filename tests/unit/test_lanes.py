@@ -55,7 +55,7 @@ def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call_and_log_
         loop.posted.get_nowait()
 
 
-def test_worker_threads_answer_a_call_beyond_its_timeout_with_none(loop: Loop, time: Time) -> None:
+def test_worker_threads_answer_none_for_a_call_beyond_the_timeout(loop: Loop, time: Time) -> None:
     made, gate, called = lanes(loop, time), threading.Event(), list[str]()
     try:
         made.run("a", gate.wait, loop.answers.append, PATIENCE)
@@ -66,7 +66,7 @@ def test_worker_threads_answer_a_call_beyond_its_timeout_with_none(loop: Loop, t
         gate.set()
     made.run("a", lambda: "next", loop.answers.append, PATIENCE)
     assert loop.until(3) == [None, None, "next"]
-    assert called == []                 # its timeout was over
+    assert called == []                 # its timeout ended before the thread was free
     time.pass_by(PATIENCE)
     assert len(loop.answers) == 3
 
@@ -84,7 +84,7 @@ def test_worker_threads_are_bounded_in_number(loop: Loop, time: Time) -> None:
     assert loop.until(20) == [True] * 20
 
 
-def test_worker_threads_make_a_call_once_a_thread_can_be_started_again(
+def test_worker_threads_make_a_pending_call_once_a_thread_can_be_started(
         loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "nvshared"
 
-# From the bottom up.
+# From the lowest package to the highest.
 ORDER = [
     "errors", "names", "units", "parser", "signal", "clock", "quantity", "library", "lanes",
     "scheduler", "machine", "settings", "sharing", "history", "report", "hook", "dbus", "control",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines for the journal."""
+"""Log lines: priorities for the journal, full pipes, and limited rates."""
 
 import logging
 import os
@@ -75,11 +75,11 @@ def limited(time: Time) -> Limited:
     return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
 
 
-def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_their_number(
+def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_how_many(
         caplog: pytest.LogCaptureFixture, time: Time, limited: Limited) -> None:
     for number in range(BURST + 5):
         limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
-    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")      # of another user
+    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")      # kind with a uid
     assert caplog.messages == [*(f"line {number}" for number in range(BURST)), "another kind"]
     caplog.clear()
     time.pass_by(INTERVAL)              # the summary needs no further line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All GPUs together: finding them, and changing their settings."""
+"""Class Manager finds GPUs by name, and changes settings of all GPUs or of one GPU."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_daemon_set_mounts_the_folders_that_nvshare_kubelet_uses() -> None:
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
     mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
     assert {one["mountPath"]: one["name"] for one in mounts.values()} == {
-        path: name for name, path in paths.items()}     # mounted at the host's paths
+        path: name for name, path in paths.items()}     # same path as on the host
     written = {path for path, mount in mounts.items() if not mount.get("readOnly")}
     assert written == {f"{options.KUBELET}/{REGISTRY}", KUBELET_STATE}
     assert set(mounts) - written == {
@@ -141,7 +141,7 @@ def takes(key: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("key", ANNOTATION_TERMS)
-def test_annotation_values_of_the_policy_tests_are_those_nvshare_kubelet_accepts(key: str) -> None:
+def test_nvshare_kubelet_accepts_only_the_valid_annotations_of_the_policy_tests(key: str) -> None:
     good, bad = VALUES[key]
     assert [text for text in good if not takes(key, text)] == []
     assert [text for text in bad if takes(key, text)] == []
@@ -175,7 +175,7 @@ with_kustomize = pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize
     ("overlays/nvshared-daemonset", {"nvshare-kubelet"}),
     ("claims", {"nvshare-kubelet", "nvshare-kubelet-claims"}),
 ])
-def test_daemon_set_has_the_account_of_the_roles_and_images_of_a_single_component(
+def test_daemon_set_has_the_account_of_the_roles_and_images_of_the_kustomize_component(
         folder: str, roles: set[str]) -> None:
     """The roles have no other rules; tests/integration/apiserver.py checks their use."""
     objects = built(MANIFESTS / folder)

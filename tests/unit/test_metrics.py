@@ -100,7 +100,7 @@ async def test_metrics_label_pods_by_namespace_and_name(time: Time) -> None:
     assert await labels() == ["pod:lab/train", "lab", "train", "main", "python"]
 
 
-async def test_scrape_samples_the_cards_before_it_is_answered(time: Time) -> None:
+async def test_scrape_samples_the_cards_before_the_reply(time: Time) -> None:
     made = manager(time)
     (gpu,) = made.gpus
 

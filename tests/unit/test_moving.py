@@ -122,7 +122,7 @@ async def test_park_fails_when_the_client_ends_during_the_park(
 
 @pytest.mark.parametrize(("fails", "state"), [
     ("_context_bytes", ""), ("_make_room", moving.PARKED)], ids=["park", "move"])
-async def test_program_runs_on_or_stays_parked_after_an_exception_in_the_daemon(
+async def test_program_continues_or_stays_parked_after_an_exception_in_the_daemon(
         monkeypatch: pytest.MonkeyPatch, fails: str, state: str) -> None:
     monkeypatch.setattr(moving, fails, mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
@@ -186,7 +186,7 @@ async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
     (3 * GIB, 200 * GIB, ""), (2 * GIB, 200 * GIB, "its control group or the host"),
     (3 * GIB, 2 * GIB, "the host budget"),
 ])
-async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
+async def test_client_is_parked_only_if_the_host_has_memory_for_the_clients_context(
         monkeypatch: pytest.MonkeyPatch, free: int, budget: int, reason: str) -> None:
     monkeypatch.setattr(moving, "free_host_memory", lambda _pid: free)
     answers = Answer("running"), Answer("checkpointed")
@@ -348,7 +348,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Manager:
     return manager
 
 
-async def test_drain_of_a_card_moves_only_clients_that_their_tenants_memory_limit_admits(
+async def test_drain_of_a_card_moves_only_clients_that_the_tenants_memory_limit_admits(
         limited: Manager) -> None:
     first, second = limited.gpus
     await limited.moving.drain(first)
@@ -356,7 +356,7 @@ async def test_drain_of_a_card_moves_only_clients_that_their_tenants_memory_limi
     assert len(second.clients) == 2
 
 
-async def test_programs_of_a_lost_card_that_wake_together_stay_within_their_tenants_memory_limit(
+async def test_programs_of_a_lost_card_that_wake_together_stay_within_the_tenants_memory_limit(
         limited: Manager) -> None:
     first, second = limited.gpus
     clients = tuple(first.clients.values())

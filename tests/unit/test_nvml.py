@@ -90,7 +90,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     return fake
 
 
-def test_nvml_finds_cards_with_their_properties(library: FakeLibrary,
+def test_nvml_find_returns_uuid_name_address_size_and_mig_mode_of_each_card(library: FakeLibrary,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     assert NVML().find() == (FACTS,)
     monkeypatch.setitem(ANSWERS, "nvmlDeviceGetMigMode", [1, 1])

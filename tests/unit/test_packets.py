@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop neither receives nor closes a descriptor if its last close may block."""
+"""The event loop neither receives nor closes a client's descriptors: the last close may block."""
 
 import asyncio
 import socket
@@ -47,7 +47,7 @@ def pair() -> Iterator[Pair]:
         yield Pair(stack)
 
 
-def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pair) -> None:
+def test_receive_refuses_a_packet_with_descriptors_and_leaves_the_packet_queued(pair: Pair) -> None:
     pair.send_lingering(b"packet")
     for _ in range(2):
         with pytest.raises(ProtocolError, match="descriptors"):

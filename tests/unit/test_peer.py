@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process at the other end of a socket."""
+"""Class Peer: the process at the other end of a socket, its tenants and its account."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def identify(monkeypatch: pytest.MonkeyPatch, **files: str) -> peer.Peer:
     return peer.identify(1, 0)
 
 
-def test_tenants_of_a_peer_process_are_read_from_its_cgroup_path(
+def test_tenants_of_a_peer_are_read_from_the_cgroup_path_of_the_process(
         monkeypatch: pytest.MonkeyPatch) -> None:
     identified = identify(
         monkeypatch, comm="python\n", environ="SLURM_JOB_ID=42\0",
@@ -63,7 +63,7 @@ def test_peer_tenants_begin_with_the_user_for_units_jobs_and_containers_of_the_u
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
 def test_process_in_a_container_is_recognised_for_any_process_name(
         monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    # The kernel replaces an end of a line in a name, and nothing else at which Python splits.
+    # The kernel replaces \n in process names, but no other line end that str.splitlines() knows.
     files = {
         "status": f"Name:\tx{end}NSpid:\t9\nPid:\t9\nNSpid:\t9\t1\n", "uid_map": "0 0 4294967295\n",
         "comm": "x\n", "cgroup": "0::/\n"}
@@ -162,7 +162,7 @@ def test_peer_with_uid_0_has_the_account_of_root_only_outside_containers() -> No
     assert accounts(0, "") == "user:0"
 
 
-def test_peer_belongs_to_the_user_of_its_uid_only_outside_containers() -> None:
+def test_peer_belongs_to_the_user_with_the_same_uid_only_outside_containers() -> None:
     def one(kind: Kind, name: str, owner: int = 1000) -> peer.Peer:
         return peer.Peer(1, owner, owner, "", (Tenant(Kind.USER, "alice"), Tenant(kind, name)))
 
@@ -181,5 +181,5 @@ def test_peer_in_a_container_has_the_account_of_the_container_unless_a_user_runs
     assert accounts(1000, "0::/\n") == "user:1000"
     assert accounts(1000, "0::/system.slice/train.service\n") == "user:1000"
     assert accounts(1000, f"0::/docker/{box}\n") == f"container:{box}"
-    # But the account of a container that user 1000 runs is user 1000.
+    # User 1000 runs this container, so it has that user's account.
     assert accounts(1000, f"0::{manager}/user.slice/libpod-{box}.scope\n") == "user:1000"

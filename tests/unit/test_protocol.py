@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""protocol.py agrees with protocol.h, and refuses other records."""
+"""nvshared/hook/protocol.py has the layout of protocol.h and refuses invalid records."""
 
 import re
 import shutil
@@ -77,7 +77,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return {name: int(value) for name, value in (line.split() for line in out.splitlines())}
 
 
-def test_protocol_constants_and_record_sizes_equal_those_of_the_header(
+def test_protocol_constants_and_record_sizes_equal_the_header(
         compiled: dict[str, int]) -> None:
     for kind, prefix, enum in (
         (Type, "", "type"), (Flag, "", "flag"), (Refusal, "REFUSED_", "refusal"),
@@ -92,7 +92,7 @@ def test_protocol_constants_and_record_sizes_equal_those_of_the_header(
 
 
 def compare(packet: bytes, compiled: dict[str, int], expected: list[tuple[str, int, int]]) -> None:
-    """Each field lies in the packet where the header has it, and nothing else is there."""
+    """Each field is at the offset that protocol.h gives; all other bytes of the packet are zero."""
     rest = bytearray(packet)
     for field, size, value in expected:
         struct, _, last = field.rpartition(".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many connections each user may have, beside users that open as many as they can."""
+"""ConnectionQuota bounds the connections of each user and leaves some for other users."""
 
 import random
 

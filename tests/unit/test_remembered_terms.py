@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of a program are restored when the daemon is replaced."""
+"""A restarted daemon restores the terms of the programs that it finds running."""
 
 import json
 import os

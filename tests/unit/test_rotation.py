@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users take turns at the event loop's time."""
+"""Class Rotation divides the time of the event loop among the users that send records."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from nvshared.hook.connection import WORK_SLICE, Rotation
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """A loop with a clock that moves only by the duration of work."""
+    """An event loop with a clock that only the test's work moves."""
 
     now = 1000.0
 

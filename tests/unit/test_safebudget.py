@@ -80,7 +80,7 @@ def test_default_host_budget_includes_host_memory_held_by_clients_of_an_earlier_
     assert answer.commit >= HELD + GIB  # type: ignore[union-attr]
 
 
-def test_default_host_budget_ignores_host_memory_taken_by_clients_after_it_was_recomputed(
+def test_default_host_budget_ignores_host_memory_taken_by_clients_after_the_recomputation(
         site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
@@ -132,7 +132,7 @@ def test_default_host_budget_does_not_replace_a_configured_size(
     site.comes(1, SWAPPED)
     site.gathers()
     assert site.whole == 30 * GIB
-    site.config = Config()              # auto from now on
+    site.config = Config()              # the default: swap-budget = auto
     site.manager.reload()
     assert site.whole == WITH_HELD
     assert list(dict.fromkeys(sizes)) == [30 * GIB, WITH_HELD]

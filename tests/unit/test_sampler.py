@@ -101,7 +101,7 @@ async def test_sample_request_for_a_card_that_never_answers_ends_after_the_timeo
     assert len(bench.open) == 1
 
 
-def test_card_is_sampled_when_a_client_joins_and_each_interval_until_it_leaves(
+def test_card_is_sampled_when_a_client_joins_and_each_interval_until_the_client_leaves(
         bench: Bench) -> None:
     client = joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND // 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics server beside slow and silent connections: replies in time, leaves no task."""
+"""The metrics server answers beside slow and silent connections and leaves no task."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
 GENEROUS = 600.0                        # seconds until a failing test ends
-LIMIT = 0.2                             # seconds for a whole scrape, in tests of this time limit
+LIMIT = 0.2                             # seconds that a scrape may take, in tests of the time limit
 SLOW = 100                              # number of slow connections
 ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
 BIG = 1000                              # samples of 10 kB, more than the kernel takes at once
@@ -112,7 +112,7 @@ async def until(there: Callable[[], bool]) -> None:
 
 
 async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -> None:
-    """Each of a hundred clients sends a byte now and then, and reconnects when it is cut off."""
+    """Each of 100 clients sends a byte each 0.2 s and reconnects when the server closes."""
     ended = asyncio.Event()
     most = 0
 
@@ -131,7 +131,7 @@ async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -
     crawlers = [asyncio.create_task(crawl()) for _ in range(SLOW)]
     await until(lambda: site.count >= SCRAPES_AT_MOST)
     answered = 0
-    while answered < 20:                # the slow client reconnects when it is cut off
+    while answered < 20:                # a slow client may take the freed place
         await asyncio.sleep(0.05)
         with contextlib.suppress(OSError):
             answered += "nvshare_gpu_capacity_bytes" in await site.ask()
@@ -149,7 +149,7 @@ async def test_metrics_connection_without_a_whole_request_is_closed_after_the_ti
     for one in idle:
         with contextlib.suppress(ConnectionResetError):
             while await asyncio.to_thread(one.recv, 4096):
-                """Whoever has sent half of it hears that this is wrong."""
+                """The server may answer half of a request with an error."""
     await until(lambda: site.count == 0)
 
 
@@ -243,7 +243,7 @@ async def test_unusual_http_requests_are_answered_and_the_metrics_formatted_at_m
     b"GET /" + b"x" * 70_000, b"GET /metrics HTTP/1.0\r\n" + b"A: b\r\n" * 200 + b"\r\n",
     b"GET /metrics HTTP/1.0\r\nA: " + b"x" * 70_000 + b"\r\n\r\n",
 ])
-async def test_invalid_http_request_is_refused_and_the_next_answered(
+async def test_invalid_http_request_is_refused_and_the_next_request_answered(
         site: Site, sends: bytes) -> None:
     with contextlib.suppress(OSError):
         assert "200" not in (await site.ask(sends)).partition("\n")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server of hooks: connections while the connected process is being identified."""
+"""Class Server: connections of libraries while the daemon identifies the connected process."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can becom
 
 @dataclass
 class Site:
-    """A server. Its process lookups end once `known` is set."""
+    """A server that identifies processes only once `known` is set."""
 
     path: Path
     server: Server
@@ -47,7 +47,7 @@ class Site:
     clients: list[socket.socket] = field(default_factory=list)
 
     async def connect(self, uid: int | None = None, hello: bytes = HELLO) -> socket.socket:
-        """A connection of that user, which the server has accepted and which has sent HELLO."""
+        """A connection of user `uid` that the server has accepted and that has sent HELLO."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.clients.append(made)
         if uid is not None:
@@ -143,7 +143,7 @@ async def test_server_close_does_not_wait_for_a_client_that_is_being_identified(
         assert client.recv(1) == b""
 
 
-async def test_server_ends_a_connection_whose_process_ends_while_it_is_identified(
+async def test_server_ends_a_connection_when_the_process_ends_during_the_identification(
         tmp_path: Path) -> None:
     with serving(tmp_path) as site:
         process = await connected_process(site.path)
@@ -156,7 +156,7 @@ async def test_server_ends_a_connection_whose_process_ends_while_it_is_identifie
     assert site.complaints == []
 
 
-async def test_process_with_many_unserved_connections_leaves_room_for_others_of_its_user(
+async def test_process_with_many_unserved_connections_leaves_room_for_other_processes_of_the_user(
         tmp_path: Path) -> None:
     with serving(tmp_path, open_files=800) as site:     # enough for 100 connections
         for _ in range(60):

@@ -93,7 +93,7 @@ def hook(manager: Manager) -> Hook:
     (ReportRecord(Type.GANG), ("python", "", 0)),
 ], ids=["name", "gang of 4", "empty size", "gang", "colon in the gang", "no gang"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_client_has_the_name_and_gang_that_its_library_sent_before_hello(
+def test_client_has_the_name_and_gang_that_the_library_sent_before_hello(
         manager: Manager, record: ReportRecord, found: tuple[str, str, int],
         restarted: bool) -> None:
     made = Hook(manager)
@@ -243,7 +243,7 @@ STORE = actions.Store(1, 5, 8 * GIB)
 
 
 def stored(size: int, number: int = 5, error: int = 0) -> ReportRecord:
-    """A report of the bytes in the hook's file."""
+    """A STORED report: `size` bytes are in the file on disk."""
     return ReportRecord(Type.STORED, number=number, moved=size, took=error)
 
 
@@ -334,11 +334,11 @@ def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
     made.says(HELLO)
     (joined,) = [one for one in Scripted.latest.events if isinstance(one, events.Joined)]
     assert joined.memory.disk == FACTS.memory_total
-    made.is_told(STORE)                 # without a descriptor: the hook has a file
+    made.is_told(STORE)                 # the hook has a file already, so no descriptor is passed
     assert not made.wire.descriptors
 
 
-def test_swap_file_that_grows_beyond_its_store_order_is_emptied_and_its_client_dropped(
+def test_swap_file_that_exceeds_the_store_order_is_emptied_and_the_client_dropped(
         hook: Hook, disk: Path, manager: Manager) -> None:
     hook.is_told(replace(STORE, size=MIB))
     (descriptor,) = hook.wire.descriptors
@@ -445,7 +445,7 @@ def test_restarted_daemon_ignores_records_sent_before_the_new_hello(manager: Man
     (replace(HELLO, uuid=bytes(16)), Refusal.NO_SUCH_GPU),
     (replace(HELLO, uuid=OTHER.uuid_bytes), Refusal.NO_SUCH_GPU),      # a lost card
 ])
-def test_refused_client_gets_the_reason_and_its_records_are_ignored(
+def test_refused_client_gets_the_reason_and_later_records_are_ignored(
         manager: Manager, record: ReportRecord, why: Refusal) -> None:
     manager.add(OTHER, Sample(memory_used=0), gather=False).lose("gone")
     Scripted.latest.events.clear()
@@ -541,7 +541,7 @@ def test_hello_and_commit_are_answered_after_the_memory_limits_of_the_process_we
     assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
 
 
-def test_connection_that_ended_while_memory_limits_of_its_process_were_read_is_not_resumed(
+def test_connection_that_ended_during_the_read_of_memory_limits_is_not_resumed(
         manager: Manager, looks: list[tuple[int, Callable[[], None]]]) -> None:
     made = Hook(manager)
     made.says(HELLO)

@@ -76,7 +76,7 @@ class Liar:
         self.session.ended()
 
     def numbers(self) -> list[int]:
-        """Numbers of the orders it was sent, and some that no order had."""
+        """Numbers of the orders sent to this client, and three more numbers."""
         return [order.number for order in self.wire.orders] + [0, 1, (1 << 64) - 1]
 
 
@@ -85,7 +85,7 @@ class Honest(SessionHook):
 
     @property
     def promised(self) -> int:
-        """Bytes of the room that it has, or will have after its open orders."""
+        """Bytes of the client's room, its open LOAD orders included."""
         loads = [order.room for order in self.wire.orders if order.type is Type.LOAD]
         return max([self.memory.room, *loads])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sbatch (in C) and nvshared (in Python) accept the same terms."""
+"""The SLURM plugin for sbatch (in C) and nvshared (in Python) accept the same terms."""
 
 import ctypes
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linter, the type checker, and rules of this project beyond both."""
+"""ruff and mypy find no errors, and source files name the licence."""
 
 import importlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of a subordinate user id."""
+"""The owner of a subordinate user id (subuid), from /etc/subuid."""
 
 import os
 import pwd

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets passed by systemd, and notifications to it."""
+"""Sockets that systemd passes to the daemon, and the daemon's notifications to systemd."""
 
 import array
 import os
@@ -17,7 +17,7 @@ from nvshared.report.systemd import Notifier, inherited
 
 @pytest.fixture
 def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket of a service manager, which NOTIFY_SOCKET names."""
+    """The socket on which a service manager receives notifications."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         made.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", made.getsockname())

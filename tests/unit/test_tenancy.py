@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of tenants: passed to schedulers, kept after programs end and over restarts."""
+"""Terms of tenants: the daemon passes terms to schedulers and keeps terms over restarts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ RULES = (
 
 
 class Daemon:
-    """A daemon with two cards and these rules in its configuration."""
+    """A daemon with two cards; `rules` are the tenant rules of its configuration."""
 
     def __init__(self, folder: Path, rules: tuple[Rule, ...] = ()) -> None:
         self.rules = rules
@@ -62,7 +62,7 @@ class Daemon:
         self.manager.tenancy.set(name, named).result()
 
     def sent_terms(self, gpu: int = 0) -> list[TenantChanged]:
-        """Terms that the card's scheduler has got since the last call, those of Joined included."""
+        """Terms passed to the card's scheduler since the last call, also with the event Joined."""
         sent: list[TenantChanged] = []
         for event in self.heard[gpu]:
             if isinstance(event, Joined):
@@ -188,7 +188,7 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
     ("user:a", {"memory-limit": -1}, "the memory-limit of user:a cannot be -1; give a number of "
      "bytes, or 0 to take back what was set"),
 ])
-def test_invalid_tenant_terms_are_refused_as_a_whole(
+def test_invalid_tenant_term_is_refused_and_no_term_of_the_call_is_set(
         daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str) -> None:
     with pytest.raises(InvalidArgs) as raised:
         daemon.manager.tenancy.set(name, terms)

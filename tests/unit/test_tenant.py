@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tenants of a process, from control groups as real systems make them."""
+"""The tenants of a process by its control group path, with paths of real systems."""
 
 import os
 from functools import partial
@@ -34,7 +34,7 @@ def tenants(cgroup: str, uid: int, own: str = "", environment: str = "", owner_o
 
 def unknown_paths(cgroup: str, uid: int, own: str = "",
                   owner_of: OwnerOf = unseen) -> tuple[str, ...]:
-    """The control group paths reported as of unknown form."""
+    """The control group paths that locate() reports as of unknown form."""
     return locate(cgroup, uid, own, owner_of, unnamed, str)[1]
 
 
@@ -214,11 +214,11 @@ def test_tenants_are_not_taken_from_names_a_user_can_choose(cgroup: str, name: s
 
 
 def owner_in(owners: dict[str, int], _controllers: str, folder: str) -> int:
-    """The owner of a folder: root, except for those in `owners`."""
+    """The owner of a folder: as in `owners`, else root."""
     return owners.get(folder, 0)
 
 
-def test_tenant_in_a_systemd_unit_is_the_pod_only_if_root_owns_all_its_cgroups() -> None:
+def test_tenant_in_a_systemd_unit_is_the_pod_only_if_root_owns_all_cgroups_of_the_path() -> None:
     path = f"0::/lab.slice/my-kubernetes.service/kubepods/besteffort/pod{UID}/{CONTAINER}\n"
     assert str(tenants(path, 0, owner_of=roots)[-1]) == POD
     assert str(tenants(path, 0)[-1]) == "unit:my-kubernetes.service"
@@ -274,7 +274,7 @@ def test_daemon_in_a_container_recognises_pods_of_the_same_node() -> None:
 SLUID = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n"
 
 
-def test_tenant_of_a_slurm_job_with_a_sluid_has_the_job_id_of_its_slurmstepd() -> None:
+def test_tenant_of_a_slurm_job_with_a_sluid_has_the_job_id_that_slurmstepd_reports() -> None:
     asked = []
 
     def job_of(controllers: str, path: str) -> str:

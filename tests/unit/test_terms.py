@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of a client by administrator and owner, and those in force."""
+"""Terms that the administrator and the owner set for a client, and the terms in force."""
 
 import pytest
 from hypothesis import given

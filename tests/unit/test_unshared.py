@@ -38,7 +38,7 @@ def failed(name: str, code: int, state: str) -> Answer:
 
 async def play(monkeypatch: pytest.MonkeyPatch, orders: list[Order],
                answers: list[tuple[str, Says]], room: int = 100 * GIB) -> tuple[GPU, list[Event]]:
-    """Reports to the scheduler about a process of 10 GiB after orders, by scripted answers."""
+    """Events that the scheduler gets after these orders to a process of 10 GiB."""
     time = Time()
     script(monkeypatch)
     monkeypatch.setattr(unshared, "RETRY_AFTER", 0.0)
@@ -102,7 +102,7 @@ async def test_checkpoint_command_is_repeated_while_the_state_of_the_process_is_
     assert list(gpu.clients) == [1]
 
 
-async def test_unshared_process_that_cannot_be_locked_in_time_keeps_its_turn(
+async def test_unshared_process_that_cannot_be_locked_in_time_keeps_the_turn(
         monkeypatch: pytest.MonkeyPatch) -> None:
     _, heard = await play(monkeypatch, [Stop(1)], [("hold", failed("lock", 600, "running"))])
     assert [type(one) for one in heard] == [Reopened]
