@@ -50,7 +50,6 @@ class Publication:
         self._bus.export(MANAGER_PATH, self._manager_interface)
         self._bus.export(LOG_CONTROL_PATH, services.LogControl())
         # These listeners stay connected after close(): without a bus connection they are no-ops.
-        manager.gpu_new.connect(self._gpu_new)
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
         manager.changed.connect(lambda: self._bus.changed(self._manager_interface))
         for gpu in manager.gpus:

@@ -9,20 +9,18 @@ import pytest
 from dbus_next.message import Message
 
 from nvshared.bus import Publication
-from nvshared.machine.nvml import Facts
 from nvshared.names import (
     CLIENT_INTERFACE,
     GPU_INTERFACE,
     MANAGER_INTERFACE,
     MANAGER_PATH,
-    STATISTICS_INTERFACE,
     client_path,
     gpu_path,
 )
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB, SECOND
-from tests.bus.service import PROPERTIES, SAMPLE, Peeper, a_client, decide
+from nvshared.units import SECOND
+from tests.bus.service import PROPERTIES, Peeper, a_client, decide
 from tests.unit.scripted import Scripted
 
 
@@ -113,22 +111,6 @@ async def test_dbus_signals_for_101_property_changes_at_once_are_merged_into_two
     values = [body[1]["TQ"].value for path, body in named(other, "PropertiesChanged")
               if path == gpu_path(0)]
     assert values == [first, last]
-
-
-async def test_dbus_signals_report_a_gpu_that_is_found_after_the_start_of_the_daemon(
-        manager: Manager, publication: Publication, other: Peeper) -> None:
-    await other.watch()
-    facts = Facts(2, "GPU-aa112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:99:00.0", GIB)
-    manager.add(facts, SAMPLE, gather=False)
-    found = await announced(publication, other)
-    assert found == [(MANAGER_PATH, MANAGER_INTERFACE, {"GPUs": [gpu_path(n) for n in range(3)]})]
-    added = [(where, path, *faces) for where, (path, faces) in named(other, "InterfacesAdded")]
-    assert added == [
-        (MANAGER_PATH, gpu_path(2), face) for face in (GPU_INTERFACE, STATISTICS_INTERFACE)]
-    client = a_client(manager, manager.gpus[2])
-    decide(client, TurnStarted(client.id))
-    await other.settled()
-    assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])

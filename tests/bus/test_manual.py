@@ -3,6 +3,7 @@
 
 import argparse
 import asyncio
+import importlib
 import os
 import re
 import shutil
@@ -25,14 +26,14 @@ from tests.bus.service import PrivateBus, a_client
 ROOT = Path(__file__).parents[2]
 MAN = ROOT / "packaging" / "man"
 PAGES = sorted(path.name.removesuffix(".in") for path in MAN.glob("*.in"))
+sys.path.append(str(MAN))               # of page.py and its modules
 
 
 @cache
 def page(name: str) -> str:
-    command = [sys.executable, "-B", str(MAN / "page.py"), str(MAN / f"{name}.in"), "1.0", "/lib/x"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return ended.stdout
+    text = importlib.import_module("page").completed(MAN / f"{name}.in", "1.0", "/lib/x")
+    assert isinstance(text, str)
+    return text
 
 
 def plain(text: str) -> str:

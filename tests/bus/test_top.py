@@ -10,14 +10,12 @@ import pytest
 from dbus_next.constants import MessageType
 
 from nvshared.names import BUS_NAME
-from nvshared.scheduler.events import Terms, TermsChanged
+from nvshared.scheduler.events import Terms
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB
 from tests.bus.service import PrivateBus, a_client, peeper, published
 from tests.bus.test_authority import polkit_on
 from tests.bus.test_commands import NVSHARECTL, Run, ctl
 from tests.bus.test_terminal import on_a_terminal
-from tests.unit.scripted import Scripted
 
 __all__ = ["ctl"]                       # a fixture
 TOP = (*NVSHARECTL, "top", "-i", "0.2")
@@ -29,22 +27,6 @@ def go_on(pid: int) -> None:
     while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
         time.sleep(LOOK)
     os.kill(pid, signal.SIGCONT)
-
-
-async def test_top_sets_a_memory_limit_after_confirmation(manager: Manager, ctl: Run,
-                                                          private: PrivateBus) -> None:
-    client = a_client(manager, manager.gpus[0])
-    shown = await on_a_terminal(
-        *TOP, NVSHARE_BUS=private.address, steps=[
-            (b"python", b"m"), (b"Memory limit", b"20GiB\r"), (b"y/n", b"y"),
-            (b"may allocate 20GiB on GPU 0.", b"s"), (b"y/n", b"n"),
-            (b"Nothing was changed.", b"q")])
-    assert "Traceback" not in shown
-    assert client.terms.in_force == Terms(memory_limit=20 * GIB)
-    scheduler = client.gpu.scheduler
-    assert isinstance(scheduler, Scripted)
-    changes = [one for one in scheduler.events if isinstance(one, TermsChanged)]
-    assert changes == [TermsChanged(client.id, Terms(memory_limit=20 * GIB))]
 
 
 async def test_top_without_a_daemon_says_that_nvshared_is_not_running(

@@ -59,16 +59,6 @@ def test_least_host_returns_the_smallest_budget_that_covers_swapped_bytes_and_th
     assert host == 0 or host - 2 - margin(host - 2, clients) < beyond
 
 
-def test_host_budget_goes_to_the_only_card_in_use() -> None:
-    site = Site(4, CARD, WHOLE)
-    assert site.parts == [WHOLE // 4] * 4
-    site.program(size=130 * GIB)
-    # Both programs together have 235 GiB: card and host, less the memory that a hand-over needs.
-    assert site.grows(site.program(), 105 * GIB)
-    assert site.parts[0] > 104 * GIB
-    assert not site.grows(site.program(), 10 * GIB)
-
-
 def test_host_budget_leaves_other_cards_the_bytes_that_clients_there_need() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
@@ -132,19 +122,6 @@ def test_reload_with_a_smaller_host_budget_leaves_each_card_the_bytes_that_clien
     site.resize(50 * GIB)
     assert sum(site.parts) <= 50 * GIB
     assert site.parts[1] >= needs
-
-
-def test_commit_request_is_answered_after_clients_of_other_cards_have_reconnected() -> None:
-    site = Site(2, CARD, WHOLE, gather=True)
-    site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
-    asks = site.program()
-    asks.ask(130 * GIB)
-    site.manager.set_tq(5 * SECOND)
-    assert site.parts == [WHOLE // 2] * 2
-    site.time.pass_by(SECOND)
-    assert all(gpu.state != "gathering" for gpu in site.gpus)
-    site.settle()
-    assert asks.answers == {1: True}
 
 
 @pytest.mark.parametrize(("whole", "uid", "held", "wanted"), [

@@ -123,15 +123,6 @@ def test_helm_chart_pod_annotation_changes_with_the_daemon_configuration() -> No
     assert len(hashes) == 2
 
 
-def test_helm_chart_has_only_the_admission_policies_that_its_values_choose() -> None:
-    names = {"annotations": "nvshare-annotations", "shares": "nvshare-shares",
-             "nvidiaGPU": "nvshare-nvidia-gpu"}
-    for chosen in names:
-        there = {name for _, name in rendered(
-            *(f"policies.{key}={str(key == chosen).lower()}" for key in names))}
-        assert there & set(names.values()) == {names[chosen]}
-
-
 @pytest.mark.parametrize("wrong", [
     "replicas=-1", "replicas=1001", "replica=3", "image.pullPolicy=Sometimes", "dra=true",
     "priorityClasses[0].class=it", "policies.nvidia=true", "kubeletRootDir=var",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from nvshared import names
 from nvshared.errors import ProtocolError
@@ -43,8 +42,6 @@ FIELDS = {
         "type", "version", "flags", "pin_reason", "number", "memory", "uuid", "answered", "to_pin",
         "commit", "wanted", "pins", "moved", "took", "text"],
 }
-
-u64 = st.integers(0, 2**64 - 1)
 
 
 def enumerators(name: str) -> list[str]:
@@ -145,11 +142,6 @@ def test_report_fields_have_the_offsets_of_the_header(compiled: dict[str, int], 
         *((f"nvshare_report.{name}", 8, value) for name, value in heard.items()),
         *((f"nvshare_report.{name}", 8, values[name]) for name in last_words(kind)),
         *([] if heard else [("nvshare_report.uuid", 16, int.from_bytes(uuid, "little"))])])
-
-
-orders = st.sampled_from([kind for kind in Type if kind < Type.HELLO])
-reports = st.sampled_from([kind for kind in Type if Type.HELLO <= kind < Type.NAME])
-flags = st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.parametrize(("packet", "sentence"), [

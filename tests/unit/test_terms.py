@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.events import DEFAULT_WEIGHT, Terms
+from nvshared.scheduler.events import Terms
 from nvshared.sharing.gpu import ClientTerms
 from nvshared.units import GIB
 
@@ -21,21 +21,6 @@ def test_terms_set_by_the_administrator_override_terms_set_by_the_clients_owner(
     made = made.having("memory_limit", 4 * GIB, by_owner=False)
     made = made.having("weight", 300, by_owner=False)
     assert made.having("suspended", False, by_owner=False).in_force == Terms(4 * GIB, 300, False)
-
-
-@pytest.mark.parametrize(("setting", "value", "allowed"), [
-    ("memory_limit", 4 * GIB, True), ("memory_limit", 8 * GIB, True),
-    ("memory_limit", 8 * GIB + 1, False), ("memory_limit", 0, False),
-    ("compute_limit", 50, True), ("compute_limit", 1, True), ("compute_limit", 51, False),
-    ("weight", DEFAULT_WEIGHT, True), ("weight", 1, True), ("weight", DEFAULT_WEIGHT + 1, False),
-    ("suspended", True, True), ("suspended", False, False),
-])
-def test_owner_of_a_client_may_tighten_but_not_exceed_terms_of_the_administrator(
-        setting: str, value: int, allowed: bool) -> None:
-    made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
-    made = made.having("suspended", True, by_owner=False)
-    made = made.having("compute_limit", 50, by_owner=False)
-    assert made.allows(setting, value) is allowed
 
 
 @pytest.mark.parametrize(("term", "value", "sentence"), [
