@@ -55,7 +55,7 @@ AT_ONCE = -n $(JOBS) --dist=loadscope
 
 # What of the unit level takes seconds: random worlds, shares over long times, whole trees.
 SLOW := $(addprefix tests/unit/test_,scheduler_%.py gangs.py history_file.py scrapes.py packaging.py \
-	style.py manifests.py kubelet_tls.py image.py slurm_terms.py)
+	style.py manifests.py kubelet_tls.py slurm_terms.py)
 QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(wildcard $(addprefix tests/unit/test_scheduler_,turns.py busy.py failure.py)) \
 	$(addprefix tests/bus/test_,calls.py clients.py) \

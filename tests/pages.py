@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands and files that README.md and docs/*.md print, for tests that run them as printed.
 
-`block()` returns one block, named by how it begins. tests/unit/test_pages.py fails for a block
+`block()` returns one block, named by how it begins. tests/unit/test_documents.py fails for a block
 that no test asks for, unless NOT_RUN says why.
 """
 
@@ -89,7 +89,7 @@ def inline() -> tuple[tuple[str, str], ...]:
 @cache
 def requests() -> tuple[tuple[str, str], ...]:
     found = []
-    for path in sorted({*(ROOT / "tests").rglob("*.py")} - {ROOT / "tests/unit/test_pages.py"}):
+    for path in sorted({*(ROOT / "tests").rglob("*.py")} - {ROOT / "tests/unit/test_documents.py"}):
         if CALL not in (text := path.read_text()):
             continue
         for node in ast.walk(ast.parse(text)):

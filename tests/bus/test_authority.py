@@ -81,6 +81,9 @@ CHANGES = [
     ("SetGPUAntiThrash", "ss", ["0", "on"], "com.nvshare.set-anti-thrash"),
     ("Reload", "", [], "com.nvshare.reload"),
     ("ResetSettings", "", [], "com.nvshare.reload"),
+    ("SetTenantTerms", "sa{sv}", ["user:a", {"weight": Variant("u", 3)}],
+     "com.nvshare.manage-clients"),
+    ("SetPods", "a(sssa{ss})", [[]], "com.nvshare.name-pods"),
 ]
 
 

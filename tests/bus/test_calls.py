@@ -20,7 +20,6 @@ from dbus_next.signature import Variant
 from nvshared.bus import Publication
 from nvshared.bus.dispatch import Bus
 from nvshared.names import (
-    CLIENT_INTERFACE,
     GPU_INTERFACE,
     LOG_CONTROL_INTERFACE,
     LOG_CONTROL_PATH,
@@ -50,12 +49,11 @@ def refusal(reply: Message) -> tuple[str, str]:
     return reply.error_name, sentence
 
 
-async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
+async def test_settings_calls_change_the_gpu_that_the_argument_or_the_object_path_names(
         manager: Manager, other: Peeper) -> None:
-    for seconds, name in enumerate(["1", OTHER.uuid, OTHER.pci_bus_id], start=40):
-        await other.call("SetGPUTQ", "su", [name, seconds])
-        assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, seconds]
-        assert await other.result("GetGPU", "s", [name]) == gpu_path(1)
+    await other.call("SetGPUTQ", "su", [OTHER.pci_bus_id, 40])
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 40]
+    assert await other.result("GetGPU", "s", [OTHER.uuid]) == gpu_path(1)
     await other.call("SetGPUAntiThrash", "ss", [FACTS.uuid, "off"])
     assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["off", "auto"]
     await other.call("SetTQ", "u", [3], path=gpu_path(0), interface=GPU_INTERFACE)
@@ -80,26 +78,6 @@ async def test_dbus_list_methods_return_each_gpu_and_client_with_the_object_path
     assert await other.result("GetClientsByPID", "u", [os.getpid()]) == paths
     assert await other.result("GetClientsByPID", "u", [0]) == paths
     assert await other.result("GetClientsByPID", "u", [1]) == []
-
-
-async def test_getall_shows_settings_and_state_of_each_object(
-        manager: Manager, other: Peeper) -> None:
-    client = a_client(manager, manager.gpus[0])
-    manager.gpus[1].lose("it fell off the bus")
-    whole = await other.properties(MANAGER_PATH, MANAGER_INTERFACE)
-    assert (whole["TQ"], whole["AntiThrash"]) == (30, "auto")
-    assert whole["GPUs"] == [gpu_path(0), gpu_path(1)]
-    gpu = await other.properties(gpu_path(0), GPU_INTERFACE)
-    assert (gpu["Index"], gpu["UUID"], gpu["MemoryTotal"]) == (0, FACTS.uuid, FACTS.memory_total)
-    lost = await other.properties(gpu_path(1), GPU_INTERFACE)
-    assert (gpu["Fault"], lost["State"], lost["Fault"]) == ("", "lost", "it fell off the bus")
-    figures = await other.properties(gpu_path(0), STATISTICS_INTERFACE)
-    assert (figures["Utilization"], figures["Temperature"], figures["Power"]) == (0.97, 61, 412.4)
-    shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
-    memory = client.memory
-    assert (shown["Allocated"], shown["Resident"]) == (memory.allocated, memory.resident)
-    assert shown["Swapped"] == memory.allocated - memory.resident
-    assert await other.properties(gpu_path(0)) == gpu | figures
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "error", "words"), [
@@ -211,32 +189,6 @@ async def test_dbus_read_of_gpu_figures_samples_the_card_first(
         objects = await other.result(how, interface=OBJECT_MANAGER)
         found = objects[path][STATISTICS_INTERFACE]["Temperature"].value
     assert found == 77
-
-
-async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
-        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = 0
-    make = Bus._collect
-
-    async def counted(self: Bus) -> bytes:
-        nonlocal made
-        made += 1
-        return await make(self)
-
-    monkeypatch.setattr(Bus, "_collect", counted)
-    client = a_client(manager, manager.gpus[1])
-    answers = await asyncio.gather(
-        *(other.result("GetManagedObjects", interface=OBJECT_MANAGER) for _ in range(20)))
-    path = client_path(client.id)
-    assert all(set(one) == {gpu_path(0), gpu_path(1), path} for one in answers)
-    shown = answers[0][path][CLIENT_INTERFACE]
-    assert (shown["GPU"].value, shown["Name"].value) == (gpu_path(1), client.peer.name)
-    assert made < 20
-    before = made
-    await other.call("SetTQ", "u", [77])
-    now = await other.result("GetManagedObjects", interface=OBJECT_MANAGER)
-    assert now[gpu_path(0)][GPU_INTERFACE]["TQ"].value == 77
-    assert made == before + 1
 
 
 async def test_getmanagedobjects_omits_clients_that_disconnect_during_the_call(

@@ -4,6 +4,7 @@
 import asyncio
 import json
 import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -354,3 +355,41 @@ async def test_internal_error_of_nvsharectl_is_reported_with_the_command_that_pr
     monkeypatch.setenv("NVSHARE_DEBUG", "1")
     with pytest.raises(TypeError):
         await ctl("status")
+
+
+async def test_suspend_command_says_perhaps_done_when_the_bus_ends_before_the_reply(
+        manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
+    set_terms = manager.set_terms
+
+    def end(id: int, setting: str, value: int, *, by_owner: bool) -> None:
+        set_terms(id, setting, value, by_owner=by_owner)
+        if id == two.id:
+            private.stop()
+
+    monkeypatch.setattr(manager, "set_terms", end)
+    ended = await ctl("suspend", "11", "--json")
+    assert (one.terms.in_force.suspended, two.terms.in_force.suspended) == (True, True)
+    said = json.loads(ended.err)
+    assert "(done: suspended on GPU 0; perhaps done: suspended on GPU 1)" in said["error"]
+    assert (said["done"], said["not_done"], said["unknown"]) == (
+        [{"gpu": 0, "suspended": True}], [], [{"gpu": 1, "suspended": True}])
+    assert ended.code == ExitCode.FAILURE
+
+
+@pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
+async def test_busctl_calls_and_introspects_the_daemon(manager: Manager, publication: Publication,
+                                                       private: PrivateBus) -> None:
+    a_client(manager, manager.gpus[0])
+    busctl = ("busctl", f"--address={private.address}")
+    target = ("com.nvshare", "/com/nvshare", "com.nvshare.Manager")
+    assert (await run(*busctl, "call", *target, "SetTQ", "u", "17")).code == 0
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [17, 17]
+    assert (await run(*busctl, "get-property", *target, "TQ")).out == "u 17\n"
+    tree = (await run(*busctl, "tree", "--list", "com.nvshare")).out.split()
+    assert {"/com/nvshare", "/com/nvshare/gpu/0", "/com/nvshare/client/1"} <= set(tree)
+    shown = (await run(*busctl, "introspect", "com.nvshare", "/com/nvshare/gpu/0")).out
+    for words in ("com.nvshare.GPU.Statistics", ".SetAntiThrash", ".QueueLength", "emits-change"):
+        assert words in shown
+    ended = await run(*busctl, "call", *target, "SetTQ", "u", "0")
+    assert "the quantum cannot be 0 seconds" in ended.err

@@ -95,17 +95,3 @@ def test_every_dbus_method_needs_a_polkit_action_or_is_listed_as_open_to_all(
                     assert member.options["action"], f"anybody may write {member.name}"
                     used.add(member.options["action"])
     assert used == actions
-
-
-async def test_dbus_introspection_from_the_root_path_reaches_every_object(
-        manager: Manager, other: Peeper) -> None:
-    a_client(manager, manager.gpus[0])
-    todo, found = ["/"], set()
-    while todo:
-        path = todo.pop()
-        node = await introspect(other, path)
-        names = {str(one.get("name")) for one in node.findall("interface")}
-        if not all(name.startswith("org.freedesktop.DBus.") for name in names):
-            found.add(path)
-        todo += [f"{path.rstrip('/')}/{child.get('name')}" for child in node.findall("node")]
-    assert found == {MANAGER_PATH, LOG_CONTROL_PATH, gpu_path(0), gpu_path(1), client_path(1)}

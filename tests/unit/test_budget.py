@@ -86,17 +86,6 @@ def test_commit_limit_includes_host_memory_that_other_cards_do_not_need() -> Non
     assert site.grows(asks, asks.limits.most - 2 * GIB)
 
 
-def test_unused_commit_is_reclaimed_when_the_host_budget_is_used_up() -> None:
-    site = Site(2, CARD, WHOLE)
-    frees = site.program(size=100 * GIB)
-    frees.free(10 * GIB)                # the program's commit stays 100 GiB until reclaimed
-    site.program(size=100 * GIB)
-    site.settle()
-    assert frees.limits.commit >= 100 * GIB
-    assert site.grows(site.program(), 120 * GIB)
-    assert frees.limits.commit < 20 * GIB
-
-
 @pytest.mark.parametrize("joins", [True, False])
 def test_host_budget_offers_a_card_more_when_a_program_joins_or_the_capacity_shrinks(
         joins: bool) -> None:

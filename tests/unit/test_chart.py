@@ -113,16 +113,6 @@ def test_helm_chart_values_become_options_of_nvshare_kubelet() -> None:
     assert daemon_set["template"]["metadata"]["annotations"] == {"a": "b"}
 
 
-def test_helm_chart_pod_annotation_changes_with_the_daemon_configuration() -> None:
-    one, other = (
-        rendered("daemon.enabled=true", f"daemon.config=[gpu]\ncapacity = {size}GiB\n")
-        for size in (40, 60))
-    assert "capacity = 40GiB" in one["ConfigMap", "gpu-sharing"]["data"]["nvshared.conf"]
-    hashes = {each["DaemonSet", "gpu-sharing"]["spec"]["template"]["metadata"]["annotations"][
-        "checksum/config"] for each in (one, other)}
-    assert len(hashes) == 2
-
-
 @pytest.mark.parametrize("wrong", [
     "replicas=-1", "replicas=1001", "replica=3", "image.pullPolicy=Sometimes", "dra=true",
     "priorityClasses[0].class=it", "policies.nvidia=true", "kubeletRootDir=var",

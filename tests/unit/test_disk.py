@@ -51,21 +51,6 @@ def test_disk_check_refuses_a_directory_that_cannot_be_written_to(
     assert disk.fault(tmp_path, 1) == f"{tmp_path} cannot be written to: No space left on device"
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("disk = /swap", "give a directory and a size"),
-    ("disk = /swap, much", "give a size such as"),
-    ("tiers = disk, host", "give neighbour, host, disk in this order"),
-    ("tiers = host, tape", "give neighbour, host, disk in this order"),
-    ("park-after = soon", "give a time such as"),
-])
-def test_invalid_disk_setting_is_refused_with_the_reason(tmp_path: Path, line: str,
-                                                         words: str) -> None:
-    file = tmp_path / "nvshared.conf"
-    file.write_text(f"[gpu]\n{line}\n")
-    with pytest.raises(Exception, match=words):
-        load(file, {}, {})
-
-
 def test_disk_settings_of_the_lab_server_page_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "nvshared.conf"
     file.write_text(pages.block("docs/lab-server.md", "[gpu]"))

@@ -14,6 +14,7 @@ from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import config
 from nvshared.settings.rules import TERMS
 from nvshared.units import GIB, MIB
+from tests import pages
 
 ROOT = Path(__file__).parents[2]
 H200 = 150_109_880_320                  # bytes
@@ -165,3 +166,24 @@ def test_example_of_the_lab_server_page_has_the_figures_that_the_daemon_computes
     text = (ROOT / "docs/lab-server.md").read_text()
     for figure in figures:
         assert f"{figure / GIB:.1f} |" in text or f"{figure / GIB:.1f}** |" in text
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_command_block_in_the_docs_is_run_by_a_test_or_listed_with_a_reason(page: str) -> None:
+    claimed = [*pages.requests(), *pages.NOT_RUN]
+    unclaimed = [
+        str(block) for block in pages.blocks(page)
+        if not any(name == page and block.text.startswith(beginning) for name, beginning in claimed)
+    ]
+    assert not unclaimed, (
+        "run each in a test, by tests/pages.py's block(), or list it in NOT_RUN: "
+        + "; ".join(unclaimed))
+
+
+@pytest.mark.parametrize(("page", "beginning"), sorted({*pages.requests(), *pages.NOT_RUN}))
+def test_command_block_that_a_test_runs_is_in_the_docs(page: str, beginning: str) -> None:
+    assert pages.block(page, beginning)
+
+
+def test_command_block_listed_as_not_run_is_run_by_no_test() -> None:
+    assert not pages.NOT_RUN.keys() & set(pages.requests())

@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines and notifications for administrators."""
+"""Log lines, status and sockets: what the daemon exchanges with journal and systemd."""
 
+import array
 import asyncio
 import logging
+import os
+import select
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from nvshared.errors import InvalidArgs
 from nvshared.machine.nvml import Sample
-from nvshared.report import journal
-from nvshared.report.log import BURST, Limited
-from nvshared.report.systemd import Notifier
+from nvshared.report import journal, log, systemd
+from nvshared.report.log import BURST, INTERVAL, Limited
+from nvshared.report.systemd import Notifier, inherited
 from nvshared.scheduler.actions import (
     ClientState,
     Pinned,
@@ -164,3 +173,198 @@ def test_journal_limits_the_number_of_lines_about_a_client_that_reconnects_often
         gpu.leave(joined(gpu, number, Noted()))
     assert caplog.messages.count("gpu0: python[4001] came") == 1
     assert len(caplog.messages) == 2 * BURST
+
+
+LONG = 60.0                             # seconds that a busy machine may take
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """Puts the root logger back as it was."""
+    logger = logging.getLogger()
+    handlers, level = list(logger.handlers), logger.level
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("under_systemd", [True, False])
+def test_log_lines_have_a_priority_only_under_systemd(
+        root: logging.Logger, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+        under_systemd: bool) -> None:
+    status = os.fstat(2)
+    stream = f"{status.st_dev}:{status.st_ino}" if under_systemd else "1:1"
+    stderr = os.fdopen(os.dup(2), "w")
+    monkeypatch.setattr("sys.stderr", stderr)
+    log.start({"JOURNAL_STREAM": stream}, debug=False)
+    logging.getLogger("nvshared.x").warning("two\nlines")
+    logging.getLogger("nvshared.x").debug("not said")
+    stderr.close()
+    said = capfd.readouterr().err
+    assert said.startswith("<4>two\n<4>lines\n") is under_systemd
+    assert said.endswith("lines\n")
+    log.set_debug(True)
+    assert root.level == logging.DEBUG
+
+
+def test_log_line_is_dropped_when_a_write_to_stderr_would_block(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as journal, os.fdopen(writing, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        log.write_line("read")
+        telling = Thread(target=lambda: log.write_line("x" * (1 << 22)), daemon=True)
+        telling.start()                 # writes far more than a pipe holds
+        telling.join(LONG)
+        assert not telling.is_alive()
+        assert journal.readline() == b"read\n"
+
+
+@pytest.fixture
+def limited(time: Time) -> Limited:
+    return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
+
+
+def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_how_many(
+        caplog: pytest.LogCaptureFixture, time: Time, limited: Limited) -> None:
+    for number in range(BURST + 5):
+        limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
+    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")      # kind with a uid
+    assert caplog.messages == [*(f"line {number}" for number in range(BURST)), "another kind"]
+    caplog.clear()
+    time.pass_by(INTERVAL)              # the summary needs no further line
+    assert caplog.record_tuples == [(
+        "nvshared.test", logging.WARNING,
+        f"5 more such lines were left out within 30 s, the last: line {BURST + 4}")]
+    caplog.clear()
+    limited.say(logging.WARNING, "garbage", lambda: "again")
+    assert caplog.messages == ["again"]
+    time.pass_by(INTERVAL)
+    assert caplog.messages == ["again"]
+    assert not time.timers
+
+
+def test_rate_limited_log_forgets_old_kinds_and_does_not_format_omitted_lines(
+        time: Time, limited: Limited) -> None:
+    made: list[int] = []
+
+    def words(uid: int) -> str:
+        made.append(uid)
+        return "came"
+
+    for uid in range(1000):
+        limited.say(logging.INFO, ("came", uid), partial(words, uid))
+        time.pass_by(INTERVAL // 10)
+    assert len(limited._kinds) <= 10
+    for _ in range(BURST * 3):
+        limited.say(logging.INFO, ("came", 7), partial(words, 7))
+    assert len(made) == 1000 + BURST
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket on which a service manager receives notifications."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", made.getsockname())
+        yield made
+
+
+def notifier_for(listener: socket.socket, **environment: str) -> Notifier:
+    return Notifier({"NOTIFY_SOCKET": listener.getsockname(), **environment})
+
+
+@pytest.mark.parametrize("environment", [
+    {}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"},
+    {"LISTEN_FDS": "0", "LISTEN_PID": str(os.getpid())},
+])
+def test_systemd_sockets_passed_to_another_process_are_ignored(environment: dict[str, str]) -> None:
+    assert inherited(environment).listening is None
+    assert not inherited(environment).kept
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
+def test_systemd_socket_other_than_seqpacket_is_refused(
+        monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind) -> None:
+    environment = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+    given = socket.socket(socket.AF_UNIX, kind)
+    monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", given.detach())
+    if kind is socket.SOCK_SEQPACKET:
+        taken = inherited(environment).listening
+        assert taken is not None
+        assert not taken.get_inheritable()
+        taken.close()
+    else:
+        with pytest.raises(InvalidArgs, match="one ListenSequentialPacket="):
+            inherited(environment)
+        os.close(systemd.FIRST_DESCRIPTOR)
+
+
+@pytest.mark.parametrize("names", [["nvshared.socket", "client-a"], ["client-a", "nvshared.socket"],
+                                   ["client-a", "client-b"], ["client-a", "nvshared.socket", "x"]])
+def test_connections_stored_by_systemd_are_separated_from_the_listening_socket(
+        monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    first, sockets = 300, [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
+    for number, one in enumerate(sockets):
+        os.dup2(one.fileno(), first + number)
+        one.close()
+    monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", first)
+    environment = {
+        "LISTEN_FDS": str(len(names)), "LISTEN_PID": str(os.getpid()),
+        "LISTEN_FDNAMES": ":".join(names)}
+    if "x" in names:
+        with pytest.raises(InvalidArgs, match="one ListenSequentialPacket="):
+            inherited(environment)
+        for number in range(len(names)):
+            os.close(first + number)
+        return
+    taken = inherited(environment)
+    assert (taken.listening is not None) == ("nvshared.socket" in names)
+    assert list(taken.kept) == [name for name in names if name != "nvshared.socket"]
+    for one in [*taken.kept.values(), *([taken.listening] if taken.listening else [])]:
+        assert not one.get_inheritable()
+        one.close()
+
+
+def test_systemd_notifier_resends_descriptors_that_did_not_fit_a_full_queue(
+        listener: socket.socket) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        notifier = notifier_for(listener)
+        notifier.ready()
+        assert listener.recv(100) == b"READY=1"
+        for _ in range(10_000):
+            notifier.alive()
+        notifier.keep("client-late", ours.fileno())
+        notifier.keep("client-gone", ours.fileno())
+        notifier.forget("client-gone")
+        while select.select([listener], [], [], 0)[0]:
+            assert listener.recv(100) == b"WATCHDOG=1"
+        notifier.catch_up()
+        notifier.catch_up()
+        notifier.forget("client-late")
+        words, passed, _, _ = listener.recvmsg(100, 100)
+        assert words == b"FDSTORE=1\nFDNAME=client-late"
+        number = array.array("i", passed[0][2])[0]
+        assert os.fstat(number).st_ino == os.fstat(ours.fileno()).st_ino
+        os.close(number)
+        assert listener.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=client-late"
+        notifier.close()
+    notifier.keep("client-after", 0)
+    notifier.catch_up()
+
+
+def test_systemd_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket) -> None:
+    silent = Notifier({})               # without systemd
+    silent.ready()
+    assert (silent.listened, silent.watchdog) == (False, None)
+    notifier = notifier_for(listener, WATCHDOG_USEC="30000000")
+    assert notifier.listened
+    assert notifier.watchdog == 30_000_000
+    notifier.ready()
+    notifier.status("2 GPUs")
+    notifier.alive()
+    notifier.stopping()
+    notifier.close()
+    assert [listener.recv(100) for _ in range(4)] == [
+        b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]

@@ -26,7 +26,6 @@ from nvshared.kubelet.card import (
     Offer,
     Reading,
     card_of,
-    checkpoint,
     conflict,
     of_daemon,
     preferred,
@@ -149,23 +148,6 @@ def test_retry_until_reply_retries_while_nvshared_restarts() -> None:
     answers: Iterator[Reading] = iter([away, away, ((HERE,), ":1.7"), away])
     assert asyncio.run(retry_until_reply(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
     assert asyncio.run(retry_until_reply(lambda: next(answers), 0, 0)) == away
-
-
-def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path) -> None:
-    assert checkpoint(tmp_path) == []
-    file = tmp_path / CHECKPOINT
-    file.parent.mkdir()
-    entry = {"ResourceName": "nvidia.com/gpu", "PodUID": "p", "ContainerName": "c"}
-    file.write_text(json.dumps({"Data": {
-        "PodDeviceEntries": [
-            entry | {"DeviceIDs": {"-1": ["a"], "0": None}}, entry | {"DeviceIDs": ["b"]}],
-        "RegisteredDevices": {"nvshare.com/gpu": ["GPU-0a::0"], "example.com/nic": None}}}))
-    assert checkpoint(tmp_path) == [
-        ("nvshare.com/gpu", ["GPU-0a::0"], "", ""), ("example.com/nic", [], "", ""),
-        ("nvidia.com/gpu", ["a"], "p", "c"), ("nvidia.com/gpu", ["b"], "p", "c")]
-    file.write_text("{}")
-    with pytest.raises(NvshareError, match="is not as kubelet writes it"):
-        checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(("resource", "device", "said"), [

@@ -64,14 +64,6 @@ def test_quantity_of_any_text_is_parsed_or_refused(text: str) -> None:
         assert "is no quantity" in str(wrong)   # noqa: PT017
 
 
-def test_capacity_consumed_by_a_resource_claim_becomes_memory_and_compute_limits() -> None:
-    found = read(claim(result(memory="12Gi", compute="50")))
-    assert found.uids == ["p1"]
-    assert not found.is_shareable
-    assert terms([found]) == {"memory-limit": 12 * GIB, "compute-limit": 50}
-    assert terms([read(claim(result(memory="0", compute="0")))]) == {}
-
-
 def test_resource_claim_parameters_for_a_request_override_parameters_for_all_requests() -> None:
     found = read(claim(result(request="gpu/large"), configs=(
         config(weight=50, priority="high"), config(("gpu",), weight="200"),
@@ -120,25 +112,6 @@ def test_memory_claimed_by_a_pod_is_summed_per_card_and_terms_must_be_equal_on_a
     low, high = (claim(result(), configs=(config(weight=weight),)) for weight in (1, 2))
     with pytest.raises(InvalidArgs, match="a weight of 1 and of 2"):
         terms([read(low), read(high)])
-
-
-def test_prepared_claims_are_kept_over_a_restart(tmp_path: Path) -> None:
-    prepared = Prepared(tmp_path)
-    assert prepared.change("c1", read(claim(result(memory="1Gi")))) == {POD}
-    prepared.change("c2", read(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner="")))
-    again = Prepared(tmp_path)
-    assert again.terms([POD, OTHER]) == {
-        POD: {"memory-limit": 2 * GIB}, OTHER: {"memory-limit": GIB}}   # two pods share claim c2
-    first, second = again.claims()
-    assert (first.is_shareable, second.is_shareable) == (False, True)
-    assert again.change("c2", second.without({"p1"})) == {POD, OTHER}
-    assert again.terms([POD, OTHER]) == {
-        POD: {"memory-limit": GIB}, OTHER: {"memory-limit": 2 * GIB}}
-    assert again.change("never there", None) == set()
-    again.change("c2", None)
-    assert again.terms([POD, OTHER]) == {POD: {"memory-limit": GIB}, OTHER: {}}
-    again.change("c1", None)
-    assert Prepared(tmp_path).claims() == []
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '[{"metadata": {}}]', "null", "\xff"])

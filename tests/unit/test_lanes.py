@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker threads: a blocked call delays only calls with its key."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -8,6 +9,7 @@ from time import monotonic as now
 
 import pytest
 
+from nvshared.clock import repeat
 from nvshared.lanes import AGAIN, Lanes
 from tests.unit.scripted import Time
 
@@ -97,3 +99,25 @@ def test_worker_threads_make_a_pending_call_once_a_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", start)
     time.pass_by(AGAIN)
     assert loop.until(1) == ["late"]
+
+
+async def test_repeat_logs_only_the_first_of_three_exceptions_and_continues(
+        caplog: pytest.LogCaptureFixture) -> None:
+    fourth_call = asyncio.Event()
+    calls = 0
+
+    async def act() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            fourth_call.set()
+        else:
+            raise ZeroDivisionError
+
+    running = asyncio.create_task(repeat(0, act))
+    async with asyncio.timeout(60):
+        await fourth_call.wait()
+    running.cancel()
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert "ZeroDivisionError" in caplog.text

@@ -1,19 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class Manager finds GPUs by name, and changes settings of all GPUs or of one GPU."""
+"""Classes Manager and GPU: settings, events, orders and signals."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvshared.errors import ConfigError, InvalidArgs
-from nvshared.machine.nvml import Sample
-from nvshared.scheduler.events import AntiThrash
+from nvshared.machine.nvml import Process, Sample
+from nvshared.scheduler.actions import Action, Order, Run, TurnStarted
+from nvshared.scheduler.events import (
+    AntiThrash,
+    Event,
+    Evidence,
+    Left,
+    Memory,
+    MemoryChanged,
+    Seen,
+    Terms,
+    TermsChanged,
+    Tick,
+)
 from nvshared.settings.state import StateFile
-from nvshared.sharing.gpu import GPU
+from nvshared.sharing.gpu import GPU, Client, InflightPage
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB, SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, SETTINGS, Scripted, Time, script
+from nvshared.units import GIB, MIB, SECOND
+from tests.unit.scripted import (
+    DEFAULTS,
+    FACTS,
+    NO_RESERVE,
+    OTHER,
+    SETTINGS,
+    Noted,
+    Scripted,
+    Time,
+    joined,
+    peer,
+    script,
+)
 
 
 @pytest.fixture
@@ -43,25 +68,32 @@ def auto(manager: Manager) -> list[bool]:
     return [one.tq is None for one in (manager.settings, *(g.settings for g in manager.gpus))]
 
 
-def test_set_tq_changes_and_saves_the_quantum_of_one_gpu_or_of_all(
+def test_settings_of_one_gpu_or_of_all_apply_at_once_and_after_a_restart(
         manager: Manager, tmp_path: Path) -> None:
+    def restarted() -> Manager:
+        time = Time()
+        made = Manager(lambda: DEFAULTS, time.clock, time.timer, StateFile(tmp_path))
+        for facts in (OTHER, FACTS):
+            made.add(facts, Sample(), gather=True)
+        return made
+
     heard: list[None] = []
     manager.changed.connect(lambda: heard.append(None))
-    assert quanta(manager) == [30, 30, 30]
     manager.set_tq(5 * SECOND, manager.gpus[1]).result()
-    assert quanta(manager) == [30, 30, 5]
-    assert StateFile(tmp_path).load() == {"": {}, OTHER.uuid: {"tq": 5_000_000}}
+    assert quanta(manager) == quanta(restarted()) == [30, 30, 5]
     manager.set_anti_thrash("on", manager.gpus[1])
-    manager.set_tq(7 * SECOND)
-    assert quanta(manager) == [7, 7, 7]
-    assert manager.gpus[1].settings.anti_thrash is AntiThrash.ON
-    assert manager.settings.anti_thrash is AntiThrash.AUTO
+    manager.set_tq(7 * SECOND).result()
+    for one in (manager, restarted()):
+        assert quanta(one) == [7, 7, 7]
+        assert one.gpus[1].settings.anti_thrash is AntiThrash.ON
+        assert one.settings.anti_thrash is AntiThrash.AUTO
     manager.set_anti_thrash("off")
     assert {gpu.settings.anti_thrash for gpu in manager.gpus} == {AntiThrash.OFF}
+    manager.set_tq(None).result()
+    assert restarted().gpus[0].settings.tq is None
     manager.reset_settings().result()
-    assert quanta(manager) == [30, 30, 30]
-    assert StateFile(tmp_path).load() == {"": {}}
-    assert len(heard) == 5
+    assert quanta(manager) == quanta(restarted()) == [30, 30, 30]
+    assert len(heard) == 6
 
 
 @pytest.mark.parametrize("usec", [0, -SECOND, 999, SECOND << 32, 0xFFFF_FFFF * SECOND + 1])
@@ -99,20 +131,6 @@ def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) ->
     assert quanta(manager) == [8, 2]
 
 
-def test_saved_settings_apply_from_the_start_of_the_daemon(monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
-    script(monkeypatch)
-    time = Time()
-    store = StateFile(tmp_path)
-    store.save({"": {"tq": 4_000_000}, OTHER.uuid: {"anti_thrash": AntiThrash.ON}}).result()
-    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, store)
-    gpu: GPU = manager.add(OTHER, Sample(), gather=True)
-    assert (gpu.tq, gpu.settings.anti_thrash) == (4 * SECOND, AntiThrash.ON)
-    store.save({"": {"tq": None}}).result()
-    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, store)
-    assert manager.add(FACTS, Sample(), gather=True).settings.tq is None
-
-
 def test_card_memory_used_at_the_daemons_start_is_subtracted_unless_clients_will_reconnect(
         manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
@@ -122,3 +140,138 @@ def test_card_memory_used_at_the_daemons_start_is_subtracted_unless_clients_will
     assert Scripted.latest.settings.gather == 0
     assert fresh.add(OTHER, used, gather=True).capacity.bytes == 32 * GIB
     assert Scripted.latest.settings.gather == SETTINGS.gather
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
+    script(monkeypatch)
+    return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
+
+
+def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_time(
+        gpu: GPU) -> None:
+    before = joined(gpu, 1, Noted())
+    before.set_terms(before.terms.having("weight", 7, by_owner=False))
+    before.held_before, before.waited_before, before.tries = 5, 3, 2
+    gpu.leave(before)
+    moved = Client(2, gpu, peer(4001), Noted())
+    gpu.join(moved, Memory(), running=False, wants=False, commit=0, before=before)
+    assert (moved.terms, moved.held_before, moved.waited_before, moved.tries) == (
+        before.terms, 5, 3, 2)
+    assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
+
+
+def test_gpu_replaces_the_timer_when_the_scheduler_returns_another_deadline(
+        gpu: GPU, time: Time) -> None:
+    joined(gpu, 1, Noted())
+    scheduler = Scripted.latest
+    for when in (50, 20, 30):
+        scheduler.due = time.now + when
+        gpu.tell(MemoryChanged(1, Memory(), wants=True))
+    assert [at - time.now for at, _ in time.timers] == [30]
+    due, scheduler.due = scheduler.due, None
+    time.pass_by(100)
+    assert scheduler.events[-1] == Tick()
+    assert scheduler.times[-1] == due
+    assert not time.timers
+
+
+def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_orders(
+        gpu: GPU) -> None:
+    class Breaking(Noted):
+        def order(self, order: Order) -> None:
+            super().order(order)
+            if isinstance(order, Run):
+                gpu.leave(broken)
+
+    other = Noted()
+    broken = joined(gpu, 1, Breaking())
+    joined(gpu, 2, other)
+    scheduler = Scripted.latest
+    scheduler.decide = lambda event: [Run(1), Run(2)] if isinstance(event, MemoryChanged) else []
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
+    assert scheduler.events[-1] == Left(1)
+    assert other.orders[-1] == Run(2)
+    assert list(gpu.clients) == [2]
+
+
+def test_gpu_sends_the_orders_of_an_event_before_the_signals(
+        gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
+    link = Noted()
+    joined(gpu, 1, link)
+    ordered: list[bool] = []
+
+    def heard(*_: object) -> None:
+        ordered.append(link.orders[-1] == Run(1))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the bus is gone")
+
+    gpu.reported.connect(fail)
+    gpu.happened.connect(heard)
+    gpu.decided.connect(heard)
+    gpu.reported.connect(heard)
+    gpu.changed.connect(heard)
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
+    assert ordered == [True] * 5
+    assert "the bus is gone" in caplog.text
+    gpu.changed.connect(lambda: ordered.clear())
+    Scripted.latest.decide = lambda _: []
+    gpu.decides()
+    assert ordered
+
+
+def test_scheduler_that_fails_is_reported_and_gets_no_more_events(
+        gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
+    client = joined(gpu, 1, Noted())
+    failures: list[bool] = []
+    gpu.failed.connect(lambda: failures.append(True))
+
+    def fail(_: Event) -> list[Action]:
+        raise RuntimeError("an impossible state")
+
+    Scripted.latest.decide = fail
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
+    gpu.tell(Tick())
+    gpu.leave(client)
+    assert isinstance(Scripted.latest.events[-1], MemoryChanged)
+    assert "the scheduler of gpu0 failed at MemoryChanged(client=1" in caplog.text
+    assert "an impossible state" in caplog.text
+    assert failures == [True]
+
+
+def test_inflight_page_that_cannot_be_sized_leaves_no_descriptor_open(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", fail)
+    before = os.listdir("/proc/self/fd")                # noqa: PTH208
+    with pytest.raises(OSError, match="No space"):
+        InflightPage().writable()
+    assert os.listdir("/proc/self/fd") == before        # noqa: PTH208
+
+
+@pytest.mark.parametrize(("listed", "expected"), [
+    ([Process(7, GIB, GIB)], [Evidence()] * 3),         # possibly pids of another namespace
+    ([Process(8, GIB, MIB)], [Evidence(GIB, MIB), Evidence(0, 0), Evidence(0, 0)]),
+    ([Process(8, None, GIB)], [Evidence(None, GIB, True), Evidence(None, 0, True), Evidence(0, 0)]),
+    ([Process(8, 5 * GIB, 3 * GIB)],
+     [Evidence(5 * GIB, 3 * GIB), Evidence(GIB, GIB), Evidence(0, 0)]),
+])
+def test_measured_memory_of_a_process_is_divided_among_the_clients_of_the_process(
+        gpu: GPU, listed: list[Process], expected: list[Evidence]) -> None:
+    for id, pid in ((1, 8), (2, 8), (3, 9)):
+        memory = Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB)
+        joined(gpu, id, memory=memory, process=peer(pid))
+    gpu.evaluate_processes(Sample(processes=tuple(listed)), {})
+    seen = Scripted.latest.events[-1]
+    assert isinstance(seen, Seen)
+    assert [seen.evidence[id] for id in (1, 2, 3)] == expected
+    if expected[0] != Evidence():
+        # NVML has named clients before, so clients it no longer names have no memory.
+        gpu.evaluate_processes(Sample(processes=()), {})
+        seen = Scripted.latest.events[-1]
+        assert isinstance(seen, Seen)
+        assert set(seen.evidence.values()) == {Evidence(0, 0)}

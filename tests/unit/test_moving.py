@@ -354,15 +354,3 @@ async def test_drain_of_a_card_moves_only_clients_that_the_tenants_memory_limit_
     await limited.moving.drain(first)
     assert [client.parking for client in first.clients.values()] == [moving.PARKED]
     assert len(second.clients) == 2
-
-
-async def test_programs_of_a_lost_card_that_wake_together_stay_within_the_tenants_memory_limit(
-        limited: Manager) -> None:
-    first, second = limited.gpus
-    clients = tuple(first.clients.values())
-    await asyncio.gather(*map(limited.moving.park, clients))
-    first.lose("fell off the bus")
-    for client in clients:
-        limited.moving.wake(client)
-    await asyncio.wait(limited.moving._tasks)
-    assert (len(first.clients), len(second.clients)) == (1, 2)

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from nvshared import __version__
-from nvshared.cli.completion import SHELLS
-from nvshared.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -24,8 +22,6 @@ COMPILED = {
     "nvshared/lib/libnvshare.so", "nvshared/lib/nvshare-workload",
     "nvshared/lib/simulator/libcuda.so.1", "nvshared/lib/simulator/libnvidia-ml.so.1",
 }
-with_make = pytest.mark.skipif(
-    not shutil.which("make"), reason="there is no make on this machine")
 NOT_SOURCE = shutil.ignore_patterns("build*", "dist", ".*", "__pycache__", "*.egg-info")
 
 
@@ -114,33 +110,3 @@ def test_installed_commands_print_their_version(installed: Path) -> None:
                               env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True,
                               text=True, check=True)
         assert done.stdout == f"{command} {__version__}\n"
-
-
-def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """make builds the completion that packages bring, into a folder below `folder`."""
-    given = [f"{name}={value}" for name, value in variables.items()]
-    (folder / "vendor").mkdir()         # argcomplete is in the test's environment
-    return subprocess.run(
-        ["make", "--no-print-directory", "--file=packaging/install.mk", f"BUILT={folder}", *given,
-         f"{folder}/completions/{shell}"],
-        cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-@with_make
-@pytest.mark.parametrize("shell", SHELLS)
-def test_packages_install_completions_for_each_shell(
-        shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = made(shell, tmp_path, PYTHON=sys.executable)
-    assert done.returncode == 0, done.stderr
-    main(["completion", shell])
-    printed = capsys.readouterr().out
-    assert "nvsharectl" in printed
-    assert (tmp_path / "completions" / shell).read_text() == printed
-
-
-@with_make
-def test_install_of_an_empty_completion_fails(tmp_path: Path) -> None:
-    done = made("bash", tmp_path, PYTHON="true")
-    assert done.returncode != 0
-    assert "The completion for bash is empty" in done.stderr
-    assert not (tmp_path / "completions" / "bash").exists()

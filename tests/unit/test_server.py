@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class Server: connections of libraries while the daemon identifies the connected process."""
+"""The server of hooks: its socket, descriptors, quotas and turns of users."""
 
 import asyncio
 import gc
 import os
+import random
 import socket
+import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,8 +18,17 @@ from threading import Event
 
 import pytest
 
+from nvshared.errors import AlreadyRunning, InvalidArgs, NvshareError, ProtocolError
 from nvshared.hook import connection
-from nvshared.hook.connection import HookConnection, Server
+from nvshared.hook.connection import (
+    ROOT,
+    WORK_SLICE,
+    ConnectionQuota,
+    HookConnection,
+    Rotation,
+    Server,
+)
+from nvshared.hook.listening import BACKLOG, Listening
 from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
 from nvshared.lanes import Lanes
 from nvshared.machine.nvml import Sample
@@ -213,3 +225,287 @@ async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path:
         finally:
             gc.enable()
         assert left == []
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "sock"
+
+
+def test_listening_socket_is_open_to_every_user_and_removed_at_close(path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        listening = Listening(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    assert not listening.found_stale
+    listening.close()
+    assert not path.parent.exists()
+
+
+def test_close_of_the_listening_socket_keeps_a_folder_that_existed_or_has_other_files(
+        path: Path) -> None:
+    path.parent.mkdir()
+    Listening(path).close()
+    assert list(path.parent.iterdir()) == []
+    path.parent.rmdir()
+    listening = Listening(path)
+    (path.parent / "other").touch()
+    listening.close()
+    assert [one.name for one in path.parent.iterdir()] == ["other"]
+
+
+def test_listening_is_refused_while_another_daemon_has_a_full_queue_of_connections(
+        path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
+        busy.bind(str(path))
+        busy.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(path))
+            with pytest.raises(AlreadyRunning):
+                Listening(path)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
+def test_listening_replaces_a_socket_file_on_which_no_process_listens(
+        path: Path, kind: socket.SocketKind) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, kind) as left:
+        left.bind(str(path))
+    listening = Listening(path)
+    assert listening.found_stale
+    listening.close()
+
+
+def test_listening_at_a_too_long_path_or_on_a_regular_file_is_refused_with_the_reason(
+        tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
+        Listening(tmp_path / ("x" * 120))
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(InvalidArgs, match="exists and is no socket"):
+        Listening(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
+    with pytest.raises(NvshareError, match=r"the socket .*/file/sock cannot be made: Not a dir"):
+        Listening(tmp_path / "file" / "sock")
+
+
+def test_listening_backlog_equals_the_backlog_of_the_systemd_unit() -> None:
+    assert f"\nBacklog={BACKLOG}\n" in Path("systemd/nvshared.socket").read_text()
+
+
+LINGER = 600                            # seconds; a close that waits for it fails the test
+PATIENCE = 60
+
+
+class Pair:
+    """Our end of a client's connection, the client's, and the reading end of a full TCP stream."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.ours, self.client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.prepare(self.ours)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self._full = socket.create_connection(listening.getsockname())
+            self.reading, _ = listening.accept()
+        # The reading end closes first, so that no other close waits.
+        for one in (self.ours, self.client, self._full, self.reading):
+            stack.enter_context(one)
+        self._full.setblocking(False)
+        with suppress(BlockingIOError):
+            while self._full.send(bytes(1 << 16)):
+                continue
+        self._full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER))
+
+    def send_lingering(self, packet: bytes) -> None:
+        """Sends the TCP connection along, so that its last close is the receiver's."""
+        socket.send_fds(self.client, [packet], [self._full.fileno()])
+        self._full.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(stack)
+
+
+def test_receive_refuses_a_packet_with_descriptors_and_leaves_the_packet_queued(pair: Pair) -> None:
+    pair.send_lingering(b"packet")
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="descriptors"):
+            connection.receive(pair.ours, 10)
+
+
+def test_connection_close_returns_before_descriptors_sent_by_the_client_are_released(
+        pair: Pair) -> None:
+    async def closes() -> None:
+        emptied = asyncio.Event()
+        pair.client.send(b"")           # an attacker may send packets before the descriptor
+        pair.send_lingering(b"packet")
+        connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
+        await asyncio.sleep(0.2)
+        assert not emptied.is_set()
+        pair.reading.close()            # ends the wait of close()
+        await asyncio.wait_for(emptied.wait(), PATIENCE)
+
+    asyncio.run(closes())
+    assert pair.ours.fileno() == -1
+
+
+def test_close_of_a_duplicate_socket_keeps_the_original_with_unread_descriptors_open(
+        pair: Pair) -> None:
+    number = pair.ours.fileno()
+    pair.send_lingering(b"packet")
+    connection.close_copy(pair.ours)
+    left = socket.socket(fileno=number)
+    with pytest.raises(ProtocolError):
+        connection.receive(left, 10)
+    pair.reading.close()
+    left.close()
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_refused_client_that_has_already_sent_packets_receives_the_refusal(
+        tmp_path: Path, before: int) -> None:
+    async def refuses() -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            listening.bind(str(tmp_path / "socket"))
+            listening.listen()
+            connection.refuse_descriptors(listening)
+            client.connect(str(tmp_path / "socket"))
+            for _ in range(before):
+                client.send(b"name")
+            connection.turn_away(listening.accept()[0], asyncio.get_running_loop())
+            return client.recv(len(connection.TOO_MANY))
+
+    assert asyncio.run(refuses()) == connection.TOO_MANY
+
+
+def fill(quota: ConnectionQuota, account: str) -> int:
+    taken = 0
+    while quota.acquire(account):
+        taken += 1
+    return taken
+
+
+@pytest.mark.parametrize("greedy", [1, 4, 40])
+def test_connection_quota_leaves_connections_for_root_and_new_users(greedy: int) -> None:
+    quota = ConnectionQuota(4096, 1024)
+    for uid in range(1000, 1000 + greedy):
+        assert fill(quota, f"user:{uid}") <= 1024
+    assert fill(quota, "user:2000") >= 8
+    assert all(quota.acquire(f"user:{uid}") for uid in range(3000, 3020))
+    assert fill(quota, ROOT) >= 4096 // 16
+
+
+def test_connection_quota_bounds_each_user_except_root() -> None:
+    assert fill(ConnectionQuota(4096, 1024), "user:1000") == 1024
+    assert fill(ConnectionQuota(4096, 1024), ROOT) == 4096
+    assert fill(ConnectionQuota(1, 1024), "user:1000") == 1
+
+
+def test_connection_quota_is_wholly_free_after_connections_end_in_random_order() -> None:
+    quota, dice = ConnectionQuota(100, 50), random.Random(5)
+    users = [f"user:{uid}" for uid in (1000, 1001, 1002)]
+    has: list[str] = []
+    for _ in range(5000):
+        if has and dice.random() < 0.5:
+            quota.release(has.pop(dice.randrange(len(has))))
+        elif quota.acquire(uid := dice.choice([ROOT, *users])):
+            has.append(uid)
+        assert len(has) <= 100
+        assert all(has.count(uid) <= 50 for uid in users)
+    for uid in has:
+        quota.release(uid)
+    assert fill(quota, ROOT) == 100
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop with a clock that only the test's work moves."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def done(loop: Loop) -> list[str]:
+    return []
+
+
+def work(loop: Loop, done: list[str], name: str, seconds: float) -> Callable[[], None]:
+    def do() -> None:
+        done.append(name)
+        loop.now += seconds
+
+    return do
+
+
+def passes(loop: Loop, done: list[str]) -> list[list[str]]:
+    found: list[list[str]] = []
+    while True:
+        before = len(done)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        if len(done) == before:
+            loop.close()
+            return found
+        found.append(done[before:])
+
+
+@pytest.mark.parametrize(("part", "pause"), [(0.05, 0), (0.6, 0.6)])
+def test_rotation_of_users_runs_work_within_the_time_slice_immediately_and_renews_the_slice(
+        loop: Loop, done: list[str], part: float, pause: float) -> None:
+    rotation = Rotation(loop)
+    for number in range(10):
+        assert rotation.offer(number % 2, work(loop, done, str(number), WORK_SLICE * part))
+        loop.now += WORK_SLICE * pause
+    assert done == [str(number) for number in range(10)]
+    assert passes(loop, done) == []
+
+
+def test_rotation_of_users_alternates_once_the_time_slice_is_used(
+        loop: Loop, done: list[str]) -> None:
+    rotation = Rotation(loop)
+    assert rotation.offer(1, work(loop, done, "at once", 2 * WORK_SLICE))
+    for number in range(6):
+        assert not rotation.offer(1, work(loop, done, f"loud {number}", WORK_SLICE * 0.6))
+    assert not rotation.offer(2, work(loop, done, "low 0", WORK_SLICE * 0.6))
+    assert not rotation.offer(2, work(loop, done, "low 1", WORK_SLICE * 0.6))
+    assert done == ["at once"]
+    assert passes(loop, done) == [
+        ["loud 0", "low 0"], ["loud 1", "low 1"], ["loud 2", "loud 3"], ["loud 4", "loud 5"]]
+
+
+def test_rotation_of_users_serves_the_next_user_after_work_raises(
+        loop: Loop, done: list[str]) -> None:
+    failures: list[str] = []
+    loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+    rotation = Rotation(loop)
+    rotation.offer(0, work(loop, done, "at once", 2 * WORK_SLICE))
+
+    def fail() -> None:
+        raise ValueError("it failed")
+
+    rotation.offer(1, fail)
+    rotation.offer(2, work(loop, done, "next", WORK_SLICE))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert failures == ["it failed"]
+    assert passes(loop, done) == [["next"]]
+
+
+def test_rotation_of_users_drops_waiting_work_when_closed(loop: Loop, done: list[str]) -> None:
+    rotation = Rotation(loop)
+    rotation.offer(0, work(loop, done, "at once", 2 * WORK_SLICE))
+    rotation.offer(1, work(loop, done, "late", WORK_SLICE))
+    rotation.close()
+    assert passes(loop, done) == []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records that a hook may send, the events they become, and the orders it receives."""
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvshared.errors import ProtocolError
-from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
+from nvshared.errors import NvshareError, ProtocolError
+from nvshared.hook import parking
+from nvshared.hook.parking import ParkedHook
+from nvshared.hook.protocol import Flag, OrderRecord, Park, Refusal, ReportRecord, Type, Wait
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
@@ -548,3 +551,104 @@ def test_connection_that_ended_during_the_read_of_memory_limits_is_not_resumed(
     made.session.ended()
     looks[0][1]()
     assert not made.wire.resumed
+
+
+def answer(number: int, park: int) -> ReportRecord:
+    return ReportRecord(Type.PARKED, number=number, moved=park)
+
+
+def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    async def park_twice() -> None:
+        hook = ParkedHook(lambda packet, page: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(parking, "PATIENCE", 0)
+            with pytest.raises(NvshareError, match="does not answer"):
+                await hook.park(0, ahead=False)
+        hook.unpark(bytes(16))
+        second = asyncio.create_task(hook.park(0, ahead=False))
+        await asyncio.sleep(0)
+        hook.handle_parked(answer(1, Park.DONE))
+        hook.handle_parked(answer(2, Park.BUSY))
+        with pytest.raises(NvshareError, match=parking.REFUSALS[Park.BUSY]):
+            await second
+
+    asyncio.run(park_twice())
+
+
+def test_park_order_with_an_unknown_reply_raises_a_protocol_error() -> None:
+    hook = ParkedHook(lambda packet, page: None)
+    with pytest.raises(ProtocolError, match="99"):
+        hook.handle_parked(answer(1, 99))
+
+
+def test_descriptor_of_an_order_held_back_during_a_park_is_closed_with_the_connection() -> None:
+    parked = ParkedHook(lambda _, __: None)
+    parked.take_over()
+    read, write = os.pipe()
+    parked.hold(b"", write, None)
+    parked.end()
+    assert os.read(read, 1) == b""      # the pipe has no writer any more
+    os.close(read)
+
+
+GATHER = SECOND
+LARGE = FACTS.memory_total * 3 // 4     # bytes; two such clients do not fit the card
+GATHERING = replace(DEFAULTS,
+                    settings=replace(DEFAULTS.settings, gather=GATHER, host_budget=256 * GIB))
+
+
+class Survivor(Hook):
+    """A client of an earlier daemon, whose connection the restarted daemon has taken over."""
+
+    def __init__(self, manager: Manager) -> None:
+        super().__init__(manager)
+        self.session.take_over()
+
+    def says_hello(self, memory: Memory, flags: Flag) -> None:
+        self.says(ReportRecord(
+            Type.HELLO, flags, self.wire.sent[0].number, memory, FACTS.uuid_bytes, LARGE))
+
+    @property
+    def moves(self) -> list[Type]:
+        return [one.type for one in self.wire.sent if one.type in (Type.LOAD, Type.EVICT)]
+
+
+@pytest.fixture
+def restarted(time: Time) -> Manager:
+    made = Manager(lambda: GATHERING, time.clock, time.timer)
+    made.add(FACTS, Sample(), gather=True)
+    return made
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_restarted_daemon_waits_for_a_late_hello_until_the_client_disconnects(
+        restarted: Manager, time: Time, dies: bool) -> None:
+    """A client that drains or moves memory holds memory, but sends HELLO only afterwards."""
+    late, waits = Survivor(restarted), Survivor(restarted)
+    waits.says_hello(Memory(allocated=LARGE, host=LARGE), Flag.WANTS)
+    time.pass_by(GATHER + SECOND // 2)
+    assert waits.moves == []
+    assert restarted.gpus[0].state == "gathering"
+    if dies:
+        late.session.ended()
+        assert Type.LOAD in waits.moves
+        return
+    late.says_hello(Memory(allocated=LARGE, resident=LARGE, room=LARGE), Flag.RUNNING)
+    now = restarted.gpus[0].snapshot()
+    assert 0 <= now.free <= now.capacity - LARGE
+    assert restarted.gpus[0].state == "turns"
+
+
+@pytest.mark.parametrize(("silent", "within"), [
+    (0, GATHER), (1, GATHER + GATHERING.settings.drain_patience)])
+def test_restarted_daemon_schedules_after_a_fixed_time_and_a_bounded_wait_for_silent_clients(
+        restarted: Manager, time: Time, silent: int, within: int) -> None:
+    for _ in range(silent):
+        Survivor(restarted)
+    waits = Survivor(restarted)
+    waits.says_hello(Memory(allocated=LARGE, host=LARGE), Flag.WANTS)
+    time.pass_by(within - 1)
+    assert waits.moves == []
+    time.pass_by(1)
+    assert Type.LOAD in waits.moves

@@ -58,22 +58,6 @@ def test_slurm_terms_are_parsed_to_names_and_values_of_the_dbus_interface(parse:
     assert parse("") == {}
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("memory=40X", 'memory cannot be "40X", give a size such as 40G or 512M, or none'),
-    ("weight=1001", 'weight cannot be "1001", give a whole number from 1 to 1000'),
-    ("weight=2,weight=3", "weight is given twice"),
-    ("priority=high", 'priority cannot be "high", give background or normal'),
-    ("memory=4G,wieght=4", 'there is no term "wieght", only memory, host-memory, compute, weight'),
-    ("40G", '"40G" is no term with a value, such as memory=40G'),
-    ("memory=4G,", '"" is no term with a value, such as memory=40G'),
-])
-def test_slurm_terms_refuse_an_invalid_text_with_the_reason(parse: Parse, text: str,
-                                                            sentence: str) -> None:
-    said = parse(text)
-    assert isinstance(said, str)
-    assert said.startswith(sentence)
-
-
 @given(
     name=st.sampled_from([*PARSED]),
     text=st.one_of(st.from_regex(r"[0-9]{1,17}(\.[0-9]{0,17})?", fullmatch=True),
