@@ -268,17 +268,17 @@ static struct nvshare_order order(unsigned blocks, unsigned host, bool ahead)
 }
 
 /* Carries out one EVICT: at most `blocks` remain resident, at most `host` in host memory. */
-SEEN void leave(unsigned blocks, unsigned host, bool ahead)
+SEEN void evict(unsigned blocks, unsigned host, bool ahead)
 {
     unsigned flags;
-    const struct nvshare_order leaving = order(blocks, host, ahead);
-    swap_out(&one, &leaving, &flags);
+    const struct nvshare_order evicting = order(blocks, host, ahead);
+    swap_out(&one, &evicting, &flags);
 }
 
-SEEN void come(unsigned blocks, unsigned host, bool ahead)
+SEEN void load(unsigned blocks, unsigned host, bool ahead)
 {
-    const struct nvshare_order coming = order(blocks, host, ahead);
-    swap_in(&one, &coming);
+    const struct nvshare_order loading = order(blocks, host, ahead);
+    swap_in(&one, &loading);
 }
 
 /* From now on blocks are evicted to another GPU; return_borrowed() moves all of them to the
@@ -308,13 +308,13 @@ int nanosleep(const struct timespec *time, struct timespec *left)
 
 /* Returns how often a thread of the program could take the lock while some blocks were resident
  * and others not. */
-SEEN unsigned looked_while(bool leaving, unsigned blocks)
+SEEN unsigned looked_while(bool evicting, unsigned blocks)
 {
     looked = 0;
-    if (leaving)
-        leave(0, blocks, false);
+    if (evicting)
+        evict(0, blocks, false);
     else
-        come(blocks, blocks, false);
+        load(blocks, blocks, false);
     return looked;
 }
 

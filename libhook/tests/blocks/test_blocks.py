@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with very many blocks: the work for one block does not grow with their number."""
+"""Moves of thousands of blocks, and of blocks that other threads free, on blocks_double.c."""
 
 import random
 import subprocess
@@ -14,7 +14,7 @@ from libhook.tests.doubles import FLAGS, HERE, LIBRARY, Double, compile_double
 
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # blocks that one order moves
-MORE = 1.2                              # maximum ratio of steps for each block
+MORE = 1.2                              # maximum of (steps for a block of MANY) / (of FEW)
 COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation.c",
            "tier/host.c", "tier/managed.c", "tier/peer.c", "tier/ranges.c"]
 
@@ -44,33 +44,26 @@ class Program:
         for index in reversed(range(self.count)):
             self.c.release(index, 1)
 
-    def leaves(self, host: int | None = None, ahead: bool = False) -> None:
-        for left in range(self.count - STEP, -STEP, -STEP):
-            self.c.leave(max(left, 0), self._host(host), ahead)
+    def evicts(self) -> None:
+        for resident in range(self.count - STEP, -STEP, -STEP):
+            self.c.evict(max(resident, 0), 2 * self.count, False)
 
-    def comes(self, host: int | None = None, ahead: bool = False) -> None:
-        for there in range(STEP, self.count + STEP, STEP):
-            self.c.come(there, self._host(host), ahead)
+    def loads(self) -> None:
+        for resident in range(STEP, self.count + STEP, STEP):
+            self.c.load(resident, 2 * self.count, False)
 
-    def comes_and_gives_back_host_memory(self) -> None:
-        for there in range(STEP, self.count + STEP, STEP):
-            self.c.come(there, max(self.count - there, 0), False)
+    def loads_at_once(self) -> None:
+        self.c.load(self.count, 2 * self.count, False)
 
-    def comes_at_once(self) -> None:
-        self.c.come(self.count, self._host(None), False)
+    def evicts_at_once(self) -> None:
+        self.c.evict(0, 2 * self.count, False)
 
-    def leaves_at_once(self) -> None:
-        self.c.leave(0, self._host(None), False)
-
-    def is_written_back(self) -> None:
+    def writes_back(self) -> None:
         for ready in range(STEP, self.count + STEP, STEP):
-            self.c.write_back(ready, self._host(None))
+            self.c.write_back(ready, 2 * self.count)
 
     def runs(self) -> None:
         self.c.runs()
-
-    def _host(self, host: int | None) -> int:
-        return 2 * self.count if host is None else host
 
 
 @pytest.fixture(scope="module", name="built")
@@ -83,24 +76,18 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_double("blocks", COUNTED, folder / "blocks.so", counting)
 
 
-def leave_and_run(program: Program) -> None:
-    program.leaves()
-    program.comes()
-    program.runs()
-
-
-def keep_half_of_the_places(program: Program) -> None:
-    """Gives the older half of the blocks all places in host memory."""
+def keep_host_memory_of_older_half(program: Program) -> None:
+    """Only the older half of the blocks has host memory afterwards."""
     half = program.count // 2
     program.c.release(half, program.count - half)
-    program.c.leave(0, half, False)
-    program.c.come(half, half, False)
+    program.c.evict(0, half, False)
+    program.c.load(half, half, False)
     program.runs()
     program.c.allocate(half, program.count - half, program.count)
 
 
-def leave_for_half(program: Program) -> None:
-    program.c.leave(program.count // 2, program.count // 2, False)
+def evict_to_half(program: Program) -> None:
+    program.c.evict(program.count // 2, program.count // 2, False)
     assert program.c.resident() == program.count // 2
 
 
@@ -109,27 +96,20 @@ def nothing(program: Program) -> None:
 
 
 CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program], None]]] = {
-    # case: room at first (% of all blocks), steps that are not counted, the step that is counted
+    # case: room for the allocation (% of all blocks), operations before, the counted operation
     "allocates": (100, [], nothing),
-    "new memory comes in": (0, [], Program.comes),
-    "leaves at once": (100, [Program.runs], Program.leaves_at_once),
-    "leaves": (100, [Program.runs], Program.leaves),
-    "leaves ahead": (100, [Program.runs], lambda program: program.leaves(ahead=True)),
-    "comes back": (100, [Program.leaves], Program.comes),
-    "comes back at once": (100, [Program.leaves], Program.comes_at_once),
-    "comes back and gives back host memory": (
-        100, [Program.leaves], Program.comes_and_gives_back_host_memory),
-    "leaves again": (100, [leave_and_run], Program.leaves),
-    "leaves to the places of others": (100, [keep_half_of_the_places], leave_for_half),
-    "is written back": (100, [Program.runs], Program.is_written_back),
-    "leaves written back": (100, [Program.runs, Program.is_written_back], Program.leaves),
-    "frees backwards": (100, [], Program.frees_backwards),
-    "frees what is away": (100, [Program.leaves], Program.frees),
+    "loads new memory": (0, [], Program.loads),
+    "evicts at once": (100, [Program.runs], Program.evicts_at_once),
+    "evicts": (100, [Program.runs], Program.evicts),
+    "loads": (100, [Program.evicts], Program.loads),
+    "evicts to host memory of other blocks": (100, [keep_host_memory_of_older_half], evict_to_half),
+    "writes back": (100, [Program.runs], Program.writes_back),
+    "frees evicted memory": (100, [Program.evicts], Program.frees),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_allocation_takes_no_more_steps_for_many_blocks_than_for_few(
+def test_steps_for_each_block_do_not_grow_with_the_number_of_blocks(
         built: Path, tmp_path: Path, case: str) -> None:
     percent, before, counted = CASES[case]
     taken = []
@@ -143,16 +123,16 @@ def test_allocation_takes_no_more_steps_for_many_blocks_than_for_few(
     assert taken[1] <= MORE * taken[0], taken
 
 
-@pytest.mark.parametrize("leaving", [False, True])
+@pytest.mark.parametrize("evicting", [False, True])
 def test_memory_lock_is_released_while_blocks_move_without_a_copy(
-        built: Path, tmp_path: Path, leaving: bool) -> None:
+        built: Path, tmp_path: Path, evicting: bool) -> None:
     program = Program(built, tmp_path, FEW)
-    program.allocates(FEW if leaving else 0)
-    if leaving:
+    program.allocates(FEW if evicting else 0)
+    if evicting:
         program.runs()
-        program.is_written_back()
+        program.writes_back()
     before = program.figure("waits")
-    assert program.c.looked_while(leaving, FEW) > FEW // 4
+    assert program.c.looked_while(evicting, FEW) > FEW // 4
     assert program.figure("waits") == before
 
 
@@ -174,9 +154,9 @@ def test_block_search_finds_the_same_as_a_scan_of_all_blocks(
             case 3:
                 program.c.variable("refuses").value = dice.randrange(4)
             case 4:
-                c.leave(room, host, ahead)
+                c.evict(room, host, ahead)
             case 5:
-                c.come(room, host, ahead)
+                c.load(room, host, ahead)
             case 6:
                 c.write_back(room, host)
             case _:
@@ -196,7 +176,7 @@ def test_block_freed_during_its_move_is_not_found_by_the_block_search(
         program.frees()
         program.allocates()
         program.runs()
-        for moves in (program.leaves_at_once, program.comes_at_once):
+        for moves in (program.evicts_at_once, program.loads_at_once):
             meanwhile.value = index
             moves()
             program.c.allocate(index, 1, 60)
@@ -216,17 +196,17 @@ def test_adjacent_freed_address_ranges_serve_a_larger_allocation(
 
 def test_eviction_skips_a_block_freed_while_the_driver_refuses_host_memory(
         built: Path, tmp_path: Path) -> None:
-    program = Program(built, tmp_path, 64)      # 64 blocks fill one slab
+    program = Program(built, tmp_path, 64)      # 64 blocks fill one slab of host memory
     program.allocates()
-    for _ in range(2):                          # the second time the youngest block leaves first
-        program.leaves_at_once()
-        program.comes_at_once()
+    for _ in range(2):                          # the second eviction begins with the youngest block
+        program.evicts_at_once()
+        program.loads_at_once()
         program.runs()
     program.c.allocate_double(64, 66)
     program.c.variable("registers").value = 0
     oldest = program.c.variable("freed_by_refusal", c_int)
     oldest.value = 0
-    program.leaves_at_once()
+    program.evicts_at_once()
     assert oldest.value == -1
     assert program.figure("unmapped_under_lock") == 0
     assert program.c.searches_are_right()
@@ -237,7 +217,7 @@ def test_blocks_being_returned_from_another_gpu_are_not_treated_as_mapped(
     program = Program(built, tmp_path, 60)
     program.allocates()
     program.c.borrow(60)
-    program.leaves_at_once()
+    program.evicts_at_once()
     before = program.figure("waits")
     assert program.c.return_borrowed(200) == 0
     assert program.figure("waits") > before
@@ -247,10 +227,10 @@ def test_blocks_being_returned_from_another_gpu_are_not_treated_as_mapped(
 
 def test_return_from_another_gpu_succeeds_while_the_program_frees_borrowed_blocks(
         built: Path, tmp_path: Path) -> None:
-    program = Program(built, tmp_path, 200)     # a slab has 64 blocks
+    program = Program(built, tmp_path, 200)     # a slab of host memory has 64 blocks
     program.allocates()
     program.c.borrow(200)
-    program.leaves_at_once()
+    program.evicts_at_once()
     freed = program.c.variable("freed_by_growth")
     freed.value = 100
     assert program.c.return_borrowed(200) == 0
