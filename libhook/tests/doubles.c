@@ -4,8 +4,6 @@
  * and returns a neutral value. They are weak: a double (*_double.c) defines the
  * functions that its test is about.
  */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"

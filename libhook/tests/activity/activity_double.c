@@ -9,7 +9,6 @@
 #include "flight/capture.h"
 #include "flight/drain.h"
 
-#define SEEN __attribute__((visibility("default")))
 #define CALL_US 2                    /* us that a driver call takes */
 
 static uint64_t clock_us = 1000000, ends_at, passes, gap_us, work_us;

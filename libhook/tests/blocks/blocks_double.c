@@ -3,7 +3,6 @@
  * A simulated environment for block/, tier/ and memory/ in which tens of thousands of blocks need
  * no memory: a driver that makes all calls succeed, and host memory that is addresses only.
  */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,6 @@
 #include "memory/allocation.h"
 #include "tier/host.h"
 
-#define SEEN __attribute__((visibility("default")))
 #define SIZE PAGE
 #define MOST 65536
 

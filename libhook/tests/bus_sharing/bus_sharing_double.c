@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A simulated environment for bus_sharing.c: one client and a clock that the test sets; it counts
- * reports. With THREADS it is a program for a sanitizer: threads copy while another thread reports,
- * and turns reports on and off.
- */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
-#include <pthread.h>
-#include <stdio.h>
-
+/* A simulated environment for bus_sharing.c: one client and a clock that the test sets; it counts
+ * reports. */
 #include "gate/client.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
-
-#define SEEN __attribute__((visibility("default")))
 
 SEEN _Atomic uint64_t clock_us = 1000000;
 SEEN bool capturing;
@@ -65,39 +55,3 @@ SEEN void end(unsigned call)
     if (calls[call] != NULL)
         bus_copy_ends(calls[call]);
 }
-
-#ifdef THREADS
-static void *copies(void *argument)
-{
-    for (unsigned i = 0; i < 20000; i++) {
-        struct flow *copy = bus_copy_begins((enum bus_direction)(i % 2), 4 * BUS_COPY_LEAST,
-                                            i % 3 == 0);
-        atomic_fetch_add(&clock_us, 100);
-        if (copy != NULL)
-            bus_copy_ends(copy);
-    }
-    return argument;
-}
-
-int main(void)
-{
-    pthread_t threads[THREADS];
-    watch(true);
-    for (unsigned i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, copies, NULL);
-    for (unsigned i = 0; i < 20000; i++) {
-        look();
-        bus_sharing_measured(BUS_IN, (uint64_t)64 << 20, 3000 - i % 2000);
-        if (i % 50 == 0)
-            watch(i % 100 != 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    atomic_fetch_add(&clock_us, 1000000000);
-    look();
-    unsigned before = sent;
-    look();
-    puts(before > 0 && sent == before ? "well" : "it does not come to rest");
-    return 0;
-}
-#endif

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import Double, built_double, run_threads
+from libhook.tests.doubles import Double, built_double
 from nvshared.hook.protocol import Flag
 from nvshared.units import MIB
 
 IN, OUT = 0, 1
 INWARD, OUTWARD = int(Flag.INWARD), int(Flag.OUTWARD)
 LINGER, SPACING, BACKLOG = 5000, 25_000, 2_000_000       # us
-SOURCES = ["flight/bus_sharing.c"]
 
 
 class Program(Double):
@@ -43,7 +42,7 @@ class Program(Double):
         return self.figure("flags") if self.figure("sent") != before else None
 
 
-built = built_double("bus_sharing", SOURCES)
+built = built_double("bus_sharing", ["flight/bus_sharing.c"])
 
 
 @pytest.fixture
@@ -146,7 +145,3 @@ def test_captured_copies_are_not_reported(program: Program) -> None:
     assert program.says() is None
     program.copies(64 * MIB, waits=True)
     assert program.says() == INWARD
-
-
-def test_concurrent_copies_and_reports_have_no_data_race(tmp_path: Path) -> None:
-    run_threads("bus_sharing", SOURCES, tmp_path)

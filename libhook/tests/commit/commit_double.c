@@ -13,8 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-#define SEEN __attribute__((visibility("default")))
-
 static struct client one = { .socket = 1 };
 static uint64_t clock_us = 1;
 

@@ -3,11 +3,7 @@
  * A simulated environment for counted_device(): a current context on device 0, and two devices
  * on which pinned memory counts. No simulated driver has locality domains.
  */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 #include "api/wrapper.h"
-
-#define SEEN __attribute__((visibility("default")))
 
 _Atomic(void *) real_functions[REAL_COUNT];
 

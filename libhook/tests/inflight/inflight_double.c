@@ -5,8 +5,6 @@
  * service thread; each launching thread checks that the shared page shows work in flight whenever
  * the thread has some.
  */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -19,8 +17,6 @@
 #include "gate/gate.h"
 #include "gate/inflight.h"
 #include "flight/activity.h"
-
-#define SEEN __attribute__((visibility("default")))
 
 SEEN _Atomic uint64_t clock_us;
 SEEN _Atomic unsigned woken;         /* wake-ups of the service thread */

@@ -7,8 +7,6 @@
  * when the GPU has processed that. The program has one thread, which never waits: before each
  * launch, the test asks whether the gate would let it pass.
  */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "gate/inflight.h"
@@ -17,7 +15,6 @@
 #include "flight/pace.h"
 #include "driver/real.h"
 
-#define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000
 #define CALL_US 5                    /* us that a launch takes in the program */
 #define LOOK_US 2000                 /* us between two steps of the service thread, */
@@ -32,7 +29,6 @@ static struct {
 static uint64_t submitted, finished, ends_at, left;
 static bool capturing, wants;
 static struct client one;
-
 
 static CUresult nothing(void) { return CUDA_SUCCESS; }
 void *real_find(enum real_index index) { return (void *)nothing; }

@@ -16,8 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "driver.h"
-
 #define MIB ((size_t)1 << 20)
 #define BLOCK (2 * MIB)
 /* Some sections use only some of the functions here. */

@@ -17,6 +17,12 @@ LIBHOOK = HERE.parents[1]
 KERNELS = LIBHOOK / "demo" / "kernels.ptx"
 QUESTION = re.compile(r"( *)(.*) => (.*)")
 HANDLER = "_handler"
+DRIVER = """
+#include "nvshare/cuda_types.h"
+#define HOOK(name, parameters) CUresult name parameters;
+#include "../driver.def"
+#undef HOOK
+"""
 Runs = dict[str, list[str]]              # the lines of each run
 
 
@@ -57,11 +63,24 @@ def in_c(line: str) -> str:
     return line
 
 
+def define_names() -> list[str]:
+    """Lines of C that define each function's name as its latest version, as cuda.h does."""
+    listed = subprocess.run(
+        ["gcc", "-E", "-P", "-x", "c", "-"], capture_output=True, text=True, check=True,
+        input=f'#define HOOK(name, parameters) name\n#include "{HERE.parent}/driver.def"\n').stdout
+    latest: dict[str, int] = {}
+    for name, version in re.findall(r"(\w+)_v(\d+)\b", listed):
+        latest[name] = max(int(version), latest.get(name, 0))
+    return ["#define cuGraphInstantiate cuGraphInstantiateWithFlags",
+            *(f"#define {name} {name}_v{version}" for name, version in latest.items()
+              if name != "cuGraphInstantiate")]
+
+
 def build(runs: Runs, folder: Path, *flags: str) -> Path:
     """Compiles all runs to one program in `folder`."""
     program = folder / "conformance"
-    names = " ".join(f"SECTION({run})" for run in runs)
-    source = [f"#define SECTIONS {names}", '#include "conformance.h"']
+    sections = " ".join(f"SECTION({run})" for run in runs)
+    source = [DRIVER, *define_names(), f"#define SECTIONS {sections}", '#include "conformance.h"']
     for run, lines in runs.items():
         source += [f"static void {run}(void)", "{", *map(in_c, lines), "}"]
     subprocess.run(

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that calls the driver at random and knows every result.
+ * A program that calls the driver at random and verifies every byte.
  *
  *     stress --seed S --threads T --seconds N [--megabytes M] [--rest PERIOD]
  *
- * Each thread owns buffers on the card and a shadow of each on the host. It
- * allocates, takes from pools, frees, maps, shares, launches, copies, sets,
- * captures and replays graphs, asks about its pointers, touches managed memory
- * by the processor, and computes on the shadow what the card must compute; whole
- * buffers are compared again and again, and all of them at the end.
- * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
- * the library with others that fight for the card.
+ * Each thread owns buffers on the card and a copy of each buffer on the host. The thread allocates,
+ * frees, maps, exports, launches, copies and fills, replays graphs, queries pointers and lets the
+ * processor access managed memory. It computes on the host copy the same as the card computes,
+ * compares single buffers in between, and all buffers at the end. Exit code 0: every byte was
+ * right. The program does not know nvshare; several such programs share a card with the library.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,13 +25,12 @@
 
 #include "driver/driver.h"
 
-/* The driver's functions, found by dlopen() and dlsym() as by a program that is not linked
- * against the driver. NULL: this driver lacks the function. */
-
 extern const char kernels_ptx[];     /* libhook/demo/kernels.ptx */
 __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS_PTX "\"\n"
         ".byte 0\n.text\n");
 
+/* The driver's functions, found by dlsym() because the program is not linked with the driver.
+ * NULL: this driver lacks the function. */
 #define HOOK(name, parameters) __attribute__((unused)) static CUresult (*name) parameters;
 #include "../driver.def"
 #undef HOOK
@@ -86,99 +83,6 @@ static const char *const count_names[COUNTS] = {
     "touched", "churned",
 };
 
-/* Memory of pools, in stream order, without waits. */
-
-/* State of a thread for its pool allocations. */
-struct pooling {
-    CUmemoryPool pool;               /* shared by all threads; the device's default pool is used
-                                        as well */
-    CUstream other;
-    CUevent event;
-    uint64_t *counts;                /* of the thread */
-    CUdeviceptr last;
-};
-
-static CUmemoryPool make_shared_pool(void)
-{
-    const CUmemPoolProps properties = {
-        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
-    };
-    CUmemoryPool pool;
-    CHECK(cuMemPoolCreate, &pool, &properties);
-    return pool;
-}
-
-static void start_pooling(struct pooling *p)
-{
-    CHECK(cuStreamCreate, &p->other, CU_STREAM_NON_BLOCKING);
-    CHECK(cuEventCreate, &p->event, CU_EVENT_DISABLE_TIMING);
-}
-
-static void stop_pooling(struct pooling *p)
-{
-    CHECK(cuEventDestroy_v2, p->event);
-    CHECK(cuStreamDestroy_v2, p->other);
-}
-
-static void order(struct pooling *p, CUstream before, CUstream behind)
-{
-    CHECK(cuEventRecord, p->event, before);
-    CHECK(cuStreamWaitEvent, behind, p->event, 0);
-}
-
-/* Allocates for `stream`, sometimes in the other stream. 0: out of memory. */
-static CUdeviceptr take_pooled(struct pooling *p, size_t bytes, CUstream stream,
-                               uint64_t random)
-{
-    CUdeviceptr address;
-    CUstream from = random % 4 == 0 ? p->other : stream;
-    if (!(random % 8 < 4 ? ALLOCATED(cuMemAllocAsync, &address, bytes, from)
-                         : ALLOCATED(cuMemAllocFromPoolAsync, &address, bytes, p->pool, from)))
-        return 0;
-    if (from != stream)
-        order(p, from, stream);
-    p->counts[POOLED]++;
-    p->counts[REUSED] += address == p->last;
-    return address;
-}
-
-/* Frees with the work of `stream` in flight, sometimes in the other stream behind that work. */
-static void give_pooled(struct pooling *p, CUdeviceptr address, CUstream stream,
-                        uint64_t random)
-{
-    p->last = address;
-    if (random % 4 == 0) {
-        order(p, stream, p->other);
-        CHECK(cuMemFreeAsync, address, p->other);
-    } else if (random % 8 == 1) {
-        CHECK(cuStreamSynchronize, stream);
-        CHECK(cuMemFree_v2, address);
-    } else {
-        CHECK(cuMemFreeAsync, address, stream);
-    }
-}
-
-/* Changes the release threshold, compares the pool's figures, and destroys a stream before its
- * frees have taken effect. */
-static void tend_pools(struct pooling *p, uint64_t random)
-{
-    cuuint64_t threshold = random % 3 == 0 ? 0 : random % 3 == 1 ? (random >> 8) % (16 << 20)
-                                                                 : UINT64_MAX;
-    cuuint64_t used, high;
-    CHECK(cuMemPoolSetAttribute, p->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
-    CHECK(cuMemPoolGetAttribute, p->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-    CHECK(cuMemPoolGetAttribute, p->pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high);
-    if (used > high)
-        fail("a pool has %llu bytes in use, %llu at most", used, high);
-    if (random % 5 == 0)
-        CHECK(cuMemPoolTrimTo, p->pool, (random >> 8) % (16 << 20));
-    if (random % 7 == 0) {
-        CHECK(cuStreamDestroy_v2, p->other);
-        CHECK(cuStreamCreate, &p->other, CU_STREAM_NON_BLOCKING);
-    }
-}
-
 /* State of a thread. */
 
 #define BUFFERS 24
@@ -189,9 +93,7 @@ struct buffer {
     size_t words;
     uint64_t *shadow;
     unsigned generation;             /* changes when the address is freed */
-    bool mapped;                     /* by cuMemMap */
-    bool pooled;
-    bool managed;
+    bool mapped, pooled, managed;    /* `mapped`: by cuMemMap */
 };
 
 struct recorded { unsigned buffer, generation; uint64_t step; };
@@ -203,9 +105,10 @@ struct worker {
                                         operations */
     size_t limit;                    /* bytes that the thread may allocate */
     size_t held;
-    CUstream stream;
+    CUstream stream, other;          /* `other`: some pool allocations and frees are in its order */
+    CUevent event;
+    CUdeviceptr last_pooled;         /* address of the last freed pool memory */
     struct buffer buffers[BUFFERS];
-    struct pooling pooling;
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
@@ -223,6 +126,70 @@ static uint64_t next(struct worker *w)
 static uint64_t below(struct worker *w, uint64_t limit)
 {
     return (next(w) >> 16) % limit;
+}
+
+static CUmemoryPool pool;            /* of all threads; the device's default pool is used as well */
+
+/* Memory of pools, in stream order, without waits. */
+
+static void order(struct worker *w, CUstream before, CUstream behind)
+{
+    CHECK(cuEventRecord, w->event, before);
+    CHECK(cuStreamWaitEvent, behind, w->event, 0);
+}
+
+/* Allocates for the thread's stream, sometimes in the other stream. 0: out of memory. */
+static CUdeviceptr take_pooled(struct worker *w, size_t bytes)
+{
+    CUdeviceptr address;
+    uint64_t random = next(w) >> 16;
+    CUstream from = random % 4 == 0 ? w->other : w->stream;
+    if (!(random % 8 < 4 ? ALLOCATED(cuMemAllocAsync, &address, bytes, from)
+                         : ALLOCATED(cuMemAllocFromPoolAsync, &address, bytes, pool, from)))
+        return 0;
+    if (from != w->stream)
+        order(w, from, w->stream);
+    w->counts[POOLED]++;
+    w->counts[REUSED] += address == w->last_pooled;
+    return address;
+}
+
+/* Frees with work of the thread's stream in flight, sometimes in the other stream behind that
+ * work. */
+static void give_pooled(struct worker *w, CUdeviceptr address)
+{
+    uint64_t random = next(w) >> 16;
+    w->last_pooled = address;
+    if (random % 4 == 0) {
+        order(w, w->stream, w->other);
+        CHECK(cuMemFreeAsync, address, w->other);
+    } else if (random % 8 == 1) {
+        CHECK(cuStreamSynchronize, w->stream);
+        CHECK(cuMemFree_v2, address);
+    } else {
+        CHECK(cuMemFreeAsync, address, w->stream);
+    }
+}
+
+/* Changes the release threshold, compares the pool's figures, and destroys a stream before its
+ * frees have taken effect. */
+static void tend_pools(struct worker *w)
+{
+    uint64_t random = next(w) >> 16;
+    cuuint64_t threshold = random % 3 == 0 ? 0 : random % 3 == 1 ? (random >> 8) % (16 << 20)
+                                                                 : UINT64_MAX;
+    cuuint64_t used, high;
+    CHECK(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+    CHECK(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    CHECK(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high);
+    if (used > high)
+        fail("a pool has %llu bytes in use, %llu at most", used, high);
+    if (random % 5 == 0)
+        CHECK(cuMemPoolTrimTo, pool, (random >> 8) % (16 << 20));
+    if (random % 7 == 0) {
+        CHECK(cuStreamDestroy_v2, w->other);
+        CHECK(cuStreamCreate, &w->other, CU_STREAM_NON_BLOCKING);
+    }
 }
 
 /* Pauses of a second, as of an idle notebook. */
@@ -243,25 +210,9 @@ static void rest_as_due(double passed, double period)
     atomic_store(&resting, period > 0 && within >= period - 1);
 }
 
-/* True: the caller has paused for a moment and must not operate. */
-static bool rested(void)
-{
-    bool rests = atomic_load(&resting);
-    if (rests)
-        usleep(5000);
-    return rests;
-}
-
 /* Managed memory: accessed by host and GPU, advised and prefetched. */
 
 #define CU_MEM_ATTACH_GLOBAL 1u
-
-/* 0: out of memory. */
-static CUdeviceptr take_managed(size_t bytes)
-{
-    CUdeviceptr address;
-    return ALLOCATED(cuMemAllocManaged, &address, bytes, CU_MEM_ATTACH_GLOBAL) ? address : 0;
-}
 
 /* The host writes some words, wherever the pages are, and reads one. */
 static void touch_managed(struct worker *w, struct buffer *b)
@@ -349,7 +300,6 @@ static CUdeviceptr map_elsewhere(CUdeviceptr address, size_t bytes, bool both, b
 }
 
 static CUcontext context;
-static CUmemoryPool pool;
 static CUfunction fill_kernel, step_kernel, add_kernel;
 static atomic_bool finish;
 
@@ -424,10 +374,9 @@ static void make(struct worker *w, struct buffer *b)
     if (b->mapped)
         b->address = map_new(bytes);
     else if (b->pooled)
-        b->address = take_pooled(&w->pooling, bytes, w->stream, next(w) >> 16);
-    else if (b->managed)
-        b->address = take_managed(bytes);
-    else if (!ALLOCATED(cuMemAlloc_v2, &b->address, bytes))
+        b->address = take_pooled(w, bytes);
+    else if (!(b->managed ? ALLOCATED(cuMemAllocManaged, &b->address, bytes, CU_MEM_ATTACH_GLOBAL)
+                          : ALLOCATED(cuMemAlloc_v2, &b->address, bytes)))
         b->address = 0;
     if (b->address != 0)
         begin_buffer(w, b, bytes);
@@ -442,7 +391,7 @@ static void drop(struct worker *w, struct buffer *b)
         CHECK(cuStreamSynchronize, w->stream);
         unmap(b->address, b->words * 8);
     } else if (b->pooled || (!b->managed && below(w, 4) == 0)) {
-        give_pooled(&w->pooling, b->address, w->stream, next(w) >> 16);
+        give_pooled(w, b->address);
     } else {
         CHECK(cuMemFree_v2, b->address);
     }
@@ -668,7 +617,7 @@ static void operate(struct worker *w)
         share(w, slot);
         break;
     case 14:
-        tend_pools(&w->pooling, next(w) >> 16);
+        tend_pools(w);
         break;
     case 15:
         usleep((unsigned)below(w, 2000));
@@ -686,13 +635,14 @@ static void *work(void *argument)
     struct worker *w = argument;
     CHECK(cuCtxSetCurrent, context);
     CHECK(cuStreamCreate, &w->stream, CU_STREAM_NON_BLOCKING);
-    w->pooling.pool = pool;
-    w->pooling.counts = w->counts;
-    start_pooling(&w->pooling);
+    CHECK(cuStreamCreate, &w->other, CU_STREAM_NON_BLOCKING);
+    CHECK(cuEventCreate, &w->event, CU_EVENT_DISABLE_TIMING);
     if (w->first)
         share_first(w);
     while (!atomic_load(&finish))
-        if (!rested())
+        if (atomic_load(&resting))
+            usleep(5000);
+        else
             operate(w);
     for (unsigned i = 0; i < BUFFERS; i++) {
         if (w->buffers[i].address == 0)
@@ -700,7 +650,8 @@ static void *work(void *argument)
         compare(w, &w->buffers[i]);
         drop(w, &w->buffers[i]);
     }
-    stop_pooling(&w->pooling);
+    CHECK(cuEventDestroy_v2, w->event);
+    CHECK(cuStreamDestroy_v2, w->other);
     CHECK(cuStreamDestroy_v2, w->stream);
     return NULL;
 }
@@ -741,8 +692,11 @@ int main(int argc, char **argv)
     CHECK(cuModuleGetFunction, &step_kernel, module, "nvshare_step");
     CHECK(cuModuleGetFunction, &add_kernel, module, "nvshare_add");
 
-    pool = make_shared_pool();
-
+    const CUmemPoolProps properties = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+    };
+    CHECK(cuMemPoolCreate, &pool, &properties);
     for (unsigned i = 0; i < threads; i++) {
         workers[i].random = (seed * 1000003 + i + 1) * 0x9E3779B97F4A7C15u | 1;
         workers[i].limit = limit / threads;
