@@ -45,10 +45,10 @@ DAEMON = [sys.executable, "-m", "nvshared"]
 
 @dataclass(eq=False)
 class Process:
-    """A process with pipes; a test tells it lines, and reads others."""
+    """A process with pipes: a test writes lines to its stdin and reads lines of its stdout."""
 
     popen: subprocess.Popen[str]
-    lines: list[str] = field(default_factory=list)      # output lines read so far
+    lines: list[str] = field(default_factory=list)      # lines of stdout read so far
 
     def tell(self, line: str = "") -> None:
         print(line, file=self.popen.stdin, flush=True)
@@ -82,15 +82,15 @@ class Process:
 
 @dataclass
 class Site:
-    """A folder with a socket, and the cards that a daemon there would find."""
+    """A folder for a daemon's socket and files, and the simulated cards that the daemon finds."""
 
     folder: Path
     environment: dict[str, str]
     uuids: list[bytes]
-    before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
-    module: str = "nvshared"            # or tests.integration.changed, with faults
+    before: list[str] = field(default_factory=list)     # command that executes the daemon
+    module: str = "nvshared"            # or tests.integration.changed: nvshared with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    meter: Process | None = None        # samples NVML, for test_moving.py
+    meter: Process | None = None        # a process that samples NVML, for test_moving.py
     programs: list[Any] = field(default_factory=list)   # programs of test_moving
     hooks: list[Hook] = field(default_factory=list)
     sockets: list[socket.socket] = field(default_factory=list)     # sockets of a fake daemon
@@ -104,7 +104,7 @@ class Site:
         return self.folder / "log"
 
     def trace(self) -> list[Line]:
-        """The lines so far of the file "trace" in this folder."""
+        """All lines of the file "trace" in this folder."""
         return written(self.folder / "trace")
 
     def lines(self, **fields: object) -> list[Line]:
@@ -132,7 +132,8 @@ class Site:
             daemon: subprocess.Popen[str]
             with self.log.open("a") as log:
                 if command[:3] == DAEMON and environment.get("LD_LIBRARY_PATH") == str(SIMULATOR):
-                    daemon = Daemon(zygote(), command[3:], stderr=log, env=environment)
+                    daemon = Daemon(
+                        zygote("nvshared.daemon"), command[3:], stderr=log, env=environment)
                 else:
                     daemon = subprocess.Popen(
                         command, cwd=ROOT, stderr=log, text=True, env=environment)
@@ -151,7 +152,7 @@ class Site:
         return hook
 
     def allocating(self, size: int, card: int = 0) -> Hook:
-        """A client that has also been admitted and granted these bytes."""
+        """A client to which the daemon has granted `size` bytes."""
         hook = self.hook(card)
         answer = hook.hello()
         assert answer is not None
@@ -160,13 +161,13 @@ class Site:
         return hook
 
     def wanting(self, size: int, card: int = 0) -> Hook:
-        """The same, and it wants the card."""
+        """A client with `size` granted bytes that wants the card."""
         hook = self.allocating(size, card)
         hook.want()
         return hook
 
     def holding(self, size: int = 1000 * MIB) -> Hook:
-        """The same with nearly all of the card, or less, and it has that when this returns."""
+        """A client with `size` granted bytes; it has the turn and its memory when this returns."""
         hook = self.wanting(size)
         pump([hook], lambda: hook.running)
         return hook
@@ -245,13 +246,14 @@ def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
 
 
 def uuid_of(card: int) -> bytes:
-    """As shared_uuid() of the simulator has it."""
+    """The UUID of a simulated card, as shared_uuid() of the simulator computes it."""
     return bytes([0x51 + 37 * card]) + bytes.fromhex(f"3a7c0e9d424b86a15f6e76736861{card:02x}")
 
 
 @cache
-def zygote() -> Zygote:
-    made = Zygote({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(SIMULATOR)})
+def zygote(module: str) -> Zygote:
+    """A process that forks daemons which execute main() of this module."""
+    made = Zygote(module, {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(SIMULATOR)})
     atexit.register(made.close)
     return made
 
@@ -269,18 +271,18 @@ def cards() -> Iterator[Cards]:
 
 @pytest.fixture
 def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder. The test's name is no part of its path: tests search logs, which have the
-    path of the socket, for words of their own names."""
+    """An empty folder. The test's name is not in its path: tests search logs, which contain the
+    path of the socket, for words that are also in names of tests."""
     return tmp_path_factory.mktemp("site")
 
 
 def make_site(folder: Path, cards: Cards, gpu: str = NO_RESERVES) -> Iterator[Site]:
-    """A site in a fresh folder; whatever was started in it is killed at the end, and the log shown.
+    """A site in an empty folder. At the end its processes are killed and the log is printed.
 
     `gpu`: the section of the daemon's configuration.
     """
     environment, uuids = cards
-    site = Site(folder, dict(environment), uuids)       # a copy, to which a test may add
+    site = Site(folder, dict(environment), uuids)       # a copy that the test may change
     (folder / "nvshared.conf").write_text(gpu)
     yield site
     site.close()
@@ -295,7 +297,7 @@ def site(site_folder: Path, cards: Cards) -> Iterator[Site]:
 
 @pytest.fixture
 def own_site(site_folder: Path) -> Iterator[Site]:
-    """A site with cards that no other test uses, as all sites below."""
+    """A site with cards that no other test uses. All sites below have such cards, too."""
     yield from make_site(site_folder, simulate(site_folder / "cards"))
 
 
@@ -308,8 +310,8 @@ def site_of_three(site_folder: Path) -> Iterator[Site]:
 def small_site(site_folder: Path) -> Iterator[Site]:
     """A site with small cards, so that moving all memory is quick.
 
-    The daemon keeps a reserve for contexts: a program makes its second one when others fill the
-    card.
+    The daemon keeps a reserve for contexts, because a program may create its second context while
+    other programs fill the card.
     """
     yield from make_site(site_folder, simulate(site_folder / "cards", memory=224 * MIB),
                          "[gpu]\nreserve = 0\ncontext-reserve = 10MiB\n")
@@ -322,20 +324,20 @@ def tiny_site(site_folder: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def site_with_reserves(site_folder: Path) -> Iterator[Site]:
-    """A site with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
+    """A site with one card of 256 MiB, of which the daemon keeps its default reserves."""
     yield from make_site(site_folder, simulate(site_folder / "cards", 1, 256 * MIB), "")
 
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """As tmp_path, with a short path: paths of sockets have 107 characters at most."""
+    """An empty folder with a short path: a socket's path has at most 107 characters."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
 @pytest.fixture
 def public_site(short_path: Path, cards: Cards) -> Iterator[Site]:
-    """A site where every user can get to, which the folders of pytest are not."""
+    """A site in a folder that every user may enter, unlike the folders of pytest."""
     short_path.chmod(0o755)
     yield from make_site(short_path, cards)
 
@@ -369,8 +371,8 @@ def kill(process: "subprocess.Popen[Any]") -> None:
 
 
 def wait_until(condition: Callable[[], bool], pause: float = 0.01) -> None:
-    """Polls a condition that no record reports; fails after PATIENCE. The pauses in seconds grow,
-    as a snapshot of the daemon takes longer than a short pause."""
+    """Polls a condition; fails after PATIENCE. The pauses (seconds) grow, because a snapshot of the
+    daemon takes longer than a short pause."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it never became so"

@@ -14,14 +14,15 @@ import grpc
 import pytest
 
 from tests.bus.service import PrivateBus, private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT, Site, zygote
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet import Kubelet
+from tests.integration.zygote import Daemon
 
 
 @dataclass
 class Node:
-    """A machine with kubelet, a bus, and whatever a test starts."""
+    """A machine with kubelet and a bus, and the daemons and plugins that a test starts."""
 
     site: Site
     bus: PrivateBus
@@ -53,8 +54,8 @@ class Node:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("a") as log:
             ready.bind(str(address))
             ready.settimeout(PATIENCE)
-            plugin = subprocess.Popen(
-                self.command(*options), cwd=ROOT, stderr=log, text=True,
+            plugin = Daemon(
+                zygote("nvshared.kubelet.main"), self.command(*options)[3:], stderr=log,
                 env={**os.environ, "NOTIFY_SOCKET": str(address)})
             self.plugins.append(plugin)
             while ready.recv(4096) != b"READY=1":

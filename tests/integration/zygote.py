@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has imported the daemon and forks daemons. A daemon in a new interpreter takes
-several times the processor time until it is ready.
+"""A process that has imported nvshared or nvshare-kubelet and forks such daemons. A daemon in a new
+interpreter takes several times the processor time until it is ready.
 
-As a program it serves the requests that arrive on a socket: python -m tests.integration.zygote FD.
+As a program it serves the requests that arrive on the socket of descriptor FD:
+python -m tests.integration.zygote FD MODULE
 """
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -20,15 +22,22 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT, STDERR = 5, 14             # arguments of Popen._execute_child() after the first
+# Modules that a daemon imports after its start, by the module of the daemon's main().
+IMPORTED_LATER = {
+    "nvshared.daemon": ("nvshared.__main__", "nvshared.bus", "nvshared.history",
+                        "nvshared.report.metrics"),
+    "nvshared.kubelet.main": ("nvshared.kubelet.plugin", "nvshared.kubelet.pods",
+                              "nvshared.kubelet.runtime", "nvshared.kubelet.slices"),
+}
 
 
 class Zygote:
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.zygote", str(theirs.fileno())], cwd=ROOT,
-                env=environment, pass_fds=[theirs.fileno()])
+                [sys.executable, "-m", "tests.integration.zygote", str(theirs.fileno()), module],
+                cwd=ROOT, env=environment, pass_fds=[theirs.fileno()])
         self._lock = threading.Lock()
 
     def ask(self, request: Any, descriptors: Sequence[int] = ()) -> list[int]:
@@ -71,11 +80,9 @@ class Daemon(subprocess.Popen[str]):
 
 
 def main() -> None:
-    import nvshared.__main__
-    import nvshared.bus
-    import nvshared.history
-    import nvshared.report.metrics
-
+    module = importlib.import_module(sys.argv[2])
+    for name in IMPORTED_LATER[sys.argv[2]]:
+        importlib.import_module(name)
     gc.freeze()
     server = socket.socket(fileno=int(sys.argv[1]))
     while True:
@@ -98,7 +105,7 @@ def main() -> None:
     options, environment = request
     os.environ.clear()
     os.environ.update(environment)
-    sys.exit(nvshared.daemon.main(options))
+    sys.exit(module.main(options))
 
 
 if __name__ == "__main__":
