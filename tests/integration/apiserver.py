@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server as far as one node is concerned, its pods, claims and ResourceSlices: HTTP over a
-real socket.
+"""An API server for one node with pods, claims and ResourceSlices: HTTP over a real socket.
 
-It lists and watches as Kubernetes does, a few objects in each answer, forgets old versions when it
-is told to, and takes events, and conditions of pods. Whoever shows no token, asks for another node,
-or does what the account of our manifests may not, is sent away.
+It lists and watches objects as Kubernetes does, a few in each answer, and stores events and
+conditions of pods. It refuses requests without the token, for another node, or without a right of
+the account in our manifests.
 """
 
 import json
@@ -18,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from nvshared.kubelet.claims import CONDITION, MIRROR, STATIC
+from nvshared.kubelet.claims import CONDITION
 from tests.integration.conftest import ROOT
 from tests.integration.fakehook import PATIENCE
 
@@ -30,13 +29,12 @@ PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/[^/]+)?/(?P<resource>[a-z]+)"
     r"(?:/(?P<name>[^/]+)(?P<part>/[a-z]+)?)?")
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
-PAGE = 2                                # objects in one answer, at most
+PAGE = 2                                # maximum number of objects in an answer
 NODE, TOKEN = "thisnode", "secret"
-HASH = "0a" * 16
 UID = "5e5e5e5e-0000-4000-8000-00000000000"
 
 
-Right = tuple[str, str, str]            # a group, a resource, a verb
+Right = tuple[str, str, str]            # API group, resource and verb
 
 
 def granted(*folders: str) -> set[Right]:
@@ -54,12 +52,12 @@ class ApiServer:
     """Runs until it is stopped; start() restarts it."""
 
     def __init__(self, folder: Path, *manifests: str) -> None:
-        """`manifests`: applied besides those that all strategies have."""
+        """`manifests`: folders of packaging/kubernetes that are applied beside "common"."""
         self.rights = granted("common", *manifests)
         self.used: set[Right] = set()
         self.pods: dict[str, dict[str, Any]] = {}
         self.slices: dict[str, Any] = {}
-        self.claims: dict[str, Any] = {}    # by name; also invalid claims
+        self.claims: dict[str, Any] = {}    # by name, also malformed claims
         self.gate = threading.Lock()        # a test that locks the gate delays answers about claims
         self.asked = threading.Semaphore(0)
         self.events: list[dict[str, Any]] = []          # events about pods
@@ -96,9 +94,9 @@ class ApiServer:
         self._thread.join()
 
     def annotate(self, name: str, **annotations: str | None) -> None:
-        """As `kubectl annotate` does, with _ for what stands between words; None takes away.
+        """Changes annotations as `kubectl annotate` does, and creates the pod if it is absent.
 
-        The pod is made if there is none.
+        In a name _ stands for a hyphen. The value None removes an annotation.
         """
         self.write(name, {
             f"nvshare.com/{key.replace('_', '-')}": text for key, text in annotations.items()})
@@ -116,28 +114,6 @@ class ApiServer:
                 pod["annotations"][key] = text
         self._tell("MODIFIED" if known else "ADDED", pod)
 
-    def mirror(self, name: str) -> None:
-        """Gives a pod the annotations of the mirror pod of the static pod HASH."""
-        self.annotate(name)
-        self.pods[name]["annotations"] |= dict.fromkeys((STATIC, MIRROR), HASH)
-        self._tell("MODIFIED", self.pods[name])
-
-    def ask_for(self, name: str, resource: str, *containers: str) -> None:
-        """Has containers of a pod request one of `resource` in their limits."""
-        self.pods[name]["spec"] = {"containers": [
-            {"name": one, "resources": {"limits": {resource: "1"}}} for one in containers
-        ] + [{"name": "other"}]}
-        self._tell("MODIFIED", self.pods[name])
-
-    def run(self, name: str, *containers: str) -> None:
-        """Marks containers c0, c1, ... of a pod as started, with these container ids."""
-        pod = self.pods[name]
-        pod["status"] = pod.get("status", {}) | {"containerStatuses": [
-            {"name": f"c{number}", "containerID": f"containerd://{id}"}
-            for number, id in enumerate(containers)
-        ] + [{"name": "waits"}]}
-        self._tell("MODIFIED", pod)
-
     def conclude(self, name: str, *conditions: dict[str, Any]) -> None:
         """Adds conditions to a pod's status; they replace conditions of the same types."""
         status = self.pods[name].setdefault("status", {})
@@ -146,7 +122,7 @@ class ApiServer:
         self._tell("MODIFIED", self.pods[name])
 
     def condition(self, name: str) -> tuple[str, str, str]:
-        """Status, message and reason of a pod's condition about annotations; "": it has none."""
+        """Status, message and reason of a pod's condition about annotations; "" if it is absent."""
         (found,) = [one for one in self.pods[name].get("status", {}).get("conditions", [])
                     if one["type"] == CONDITION] or [{"status": "", "message": "", "reason": ""}]
         return found["status"], found["message"], found["reason"]
@@ -266,7 +242,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._answer(self.api.put_slice(said, "MODIFIED"))
 
     def do_PATCH(self) -> None:
-        """Has conditions of a pod's status be these, those of other types being as they were."""
+        """Changes labels of the node, or conditions of a pod's status."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self._may():
             return None

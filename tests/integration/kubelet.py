@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubelet as far as its plugins are concerned: real gRPC over real sockets.
+"""Kubelet's side of the plugin interfaces: real gRPC over real sockets.
 
-It does what Kubernetes' plugin watcher, device manager and DRA manager do: looks into its
-plugins_registry, asks who is there, connects to the endpoint, listens to its list of devices, and
-counts all as unhealthy when that ends. A socket that is removed and made anew is another plugin. It
-writes the checkpoint of what it has given away.
+As Kubernetes' plugin watcher, device manager and DRA manager it finds sockets in plugins_registry,
+registers plugins, watches a plugin's list of devices, and takes all its devices as unhealthy when
+the connection ends. A socket that is removed and created again is a new plugin.
 """
 
 import json
@@ -100,7 +99,7 @@ class Kubelet:
         self.start()
 
     def start(self) -> None:
-        # Its own registry of device plugins, which the older way of registering uses.
+        # kubelet's own socket, to which device plugins of the older interface connect
         own = self.folder / "device-plugins" / "kubelet.sock"
         own.unlink(missing_ok=True)
         self._own = socket.socket(socket.AF_UNIX)
@@ -125,7 +124,7 @@ class Kubelet:
         return found
 
     def allocatable(self) -> int:
-        """What `kubectl describe node` would show."""
+        """The number of healthy devices."""
         return list(self.devices().values()).count("Healthy")
 
     def wait(self, condition: Callable[[], bool]) -> None:
@@ -150,29 +149,15 @@ class Kubelet:
         return self._plugin().claim("NodePrepareResources", uid, name)
 
     def unprepare(self, name: str, uid: str) -> str:
-        """Why the driver does not let go of it; "" if it does. Raises grpc.RpcError."""
+        """Unprepares a claim. Returns the driver's error or "". Raises grpc.RpcError."""
         error: str = self._plugin().claim("NodeUnprepareResources", uid, name).error
         return error
 
-    def give_away(
-        self, resource: str, *devices: str, holders: Sequence[tuple[str, str]] = (),
-        ours: Sequence[str] = (),
-    ) -> None:
-        """Writes a device plugin's devices and their holders (pod, container) to the checkpoint.
-
-        `ours`: names of our own plugin's devices, registered as well.
-        """
-        entries = [
-            {
-                "PodUID": pod, "ContainerName": name, "ResourceName": resource,
-                "DeviceIDs": {"-1": []},
-            }
-            for pod, name in holders
-        ]
+    def give_away(self, resource: str, *devices: str, ours: Sequence[str] = ()) -> None:
+        """Writes devices of a device plugin to the checkpoint. `ours`: devices of our plugin."""
         registered = {resource: devices} | ({"nvshare.com/gpu": tuple(ours)} if ours else {})
         (self.folder / "device-plugins" / "kubelet_internal_checkpoint").write_text(json.dumps({
-            "Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": registered},
-            "Checksum": 1,
+            "Data": {"PodDeviceEntries": None, "RegisteredDevices": registered}, "Checksum": 1,
         }))
 
     def _plugin(self) -> Plugin:

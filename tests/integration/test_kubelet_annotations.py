@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import doctor
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode
-from nvshared.kubelet.claims import CONTAINER, FRACTION, MEMORY, RESOURCE
-from nvshared.names import WITHOUT_GPU
+from nvshared.kubelet.claims import CONTAINER, FRACTION, MEMORY
 from nvshared.units import GIB, MIB
-from tests.integration.apiserver import HASH, NODE, ApiServer
+from tests.integration.apiserver import NODE, ApiServer
 from tests.integration.conftest import CARD, ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
@@ -155,21 +153,6 @@ def test_node_has_labels_of_its_own_gpus_only(lab: Lab) -> None:
     expect(shared="false")
 
 
-def test_pod_with_forged_static_pod_annotations_does_not_change_the_static_pods_terms_or_name(
-    lab: Lab
-) -> None:
-    static = f"pod:{HASH}"
-    lab.api.mirror("static")
-    lab.api.annotate("static", weight="20")
-    lab.expect(static, weight=20)
-    lab.api.mirror("forged")
-    lab.api.annotate("forged", weight="1")
-    lab.api.annotate("old", weight="30")            # read after the forged annotation
-    lab.expect(lab.api.tenant("old"), weight=30)
-    lab.expect(static, weight=20)
-    assert lab.name_of(static) == "pod:lab/static"
-
-
 def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: ApiServer) -> None:
     """systemd then restarts the process, and the log has the reason."""
     broken = "import nvshared.kubelet.annotations as a; a.Terms._apply = lambda *_: 1 / 0; "
@@ -307,30 +290,3 @@ def test_api_servers_refusal_of_a_watch_of_another_nodes_pods_is_logged(
     node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
     wait_until(lambda: "answers 403: pods is forbidden: you are another node" in (
         node.log.read_text()))
-
-
-def test_static_pod_started_without_a_share_is_reported_by_an_event(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pod "well" has its share, and "waits" has not started yet."""
-    lab.node.kubelet.give_away(RESOURCE, holders=[(HASH, "c0"), ("another", "c1")])
-    for name, asking, started in (
-        ("well", ["c0"], ["a"]), ("waits", ["c0", "c1"], []), ("bare", ["c0", "c1"], ["b", "c"])):
-        lab.api.annotate(name)
-        lab.api.ask_for(name, RESOURCE, *asking)
-        lab.api.mirror(name)
-        lab.api.run(name, *started)
-        if name != "bare":
-            lab.api.delete(name)
-    event = lab.api.event(0)
-    assert event["reason"] == "StartedWithoutGPU"
-    assert event["involvedObject"]["name"] == "bare"
-    assert event["message"].startswith("c1 started without nvshare.com/gpu")
-    lab.api.annotate("bare", weight="x")
-    assert lab.api.event(1)["reason"] == "AnnotationRefused"    # the pod gets one event
-    monkeypatch.setattr(doctor, "STATIC_PODS", lab.node.state / WITHOUT_GPU)
-    (found,) = doctor.static_pod_findings()
-    assert found.words.startswith("lab/bare: c1 started without nvshare.com/gpu")
-    assert found.words + found.advice == f"lab/bare: {event['message'].replace('; ', '')}"
-    lab.api.delete("bare")
-    wait_until(lambda: list(doctor.static_pod_findings()) == [])

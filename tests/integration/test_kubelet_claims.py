@@ -152,26 +152,6 @@ def test_prepared_claim_has_terms_and_a_cdi_device_and_can_be_prepared_again(lab
     lab.unprepare("never-there")
 
 
-def test_limits_of_several_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
-    lab.claim("a", compute="50", memory="64Mi")
-    lab.claim("b", compute="20", memory="64Mi")
-    lab.claim("c", device=lab.second, compute="70")
-    assert lab.prepare("a").devices
-    assert lab.prepare("b").devices
-    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70, "memory-limit": 128 * MIB}
-    assert "several GPUs only by NVIDIA's CDI devices" in lab.prepare_error("c")
-    lab.cdi.joinpath("nvidia.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [
-        {"name": one["attributes"]["uuid"]["string"]} for one in lab.devices()]}))
-    assert "on different GPUs" in lab.prepare_error("c")
-    lab.claim("c", device=lab.second, compute="70", memory="128Mi")
-    (device,) = lab.prepare("c").devices
-    assert device.cdi_device_ids[0] == "nvshare.com/gpu=shared"
-    assert device.cdi_device_ids[1].lower() == f"nvidia.com/gpu={lab.second}"
-    lab.unprepare("a")
-    lab.unprepare("c")
-    lab.expect(lab.api.tenant("old"), compute_limit=20, memory_limit=64 * MIB)
-
-
 def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: ClaimLab) -> None:
     (path,) = (lab.node.kubelet.folder / "plugins_registry").iterdir()
     for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b""):
@@ -218,22 +198,6 @@ def test_dra_driver_uses_exactly_the_rights_of_the_kubernetes_service_account(
     lab.node.kill_daemon()
     lab.expect_taints(True, True)
     wait_until(lambda: lab.api.used == lab.api.rights)
-
-
-def test_prepare_of_a_claim_fails_where_the_container_runtime_drops_cdi_devices(
-    lab: ClaimLab
-) -> None:
-    lab.claim()
-    lab.runtime.version = "1.6.20"
-    assert "containerd 1.6.20 does not support CDI devices" in lab.prepare_error()
-    lab.runtime.version, lab.runtime.config = "1.7.24", {"enableCDI": False}
-    assert "does not support CDI devices" in lab.prepare_error()
-    lab.runtime.stop()
-    assert "it is unknown whether CDI devices are supported" in lab.prepare_error()
-    lab.restart("--cdi", "off")
-    assert "--cdi off says" in lab.prepare_error()
-    lab.restart("--cdi", "on")
-    assert lab.prepare().devices
 
 
 def test_claims_stay_prepared_over_restarts_of_dra_driver_and_daemon(lab: ClaimLab) -> None:
@@ -373,23 +337,6 @@ def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares_its_claim(lab
     assert lab.terms(old) == {"compute-limit": 50}
     lab.unprepare()
     lab.expect(old)
-
-
-def test_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: ClaimLab) -> None:
-    lab.claim()
-    theirs = {"metadata": {"name": "theirs"}, "spec": {
-        "driver": "gpu.nvidia.com", "nodeName": NODE,
-        "devices": [{"name": "gpu-0", "attributes": lab.devices()[0]["attributes"]}],
-    }}
-    lab.api.put_slice(theirs)
-    lab.expect_taints(True, False)
-    assert "is offered by gpu.nvidia.com already" in lab.prepare_error()
-    lab.api.remove_slice("theirs")
-    lab.expect_taints(False, False)
-    assert lab.prepare().devices
-    lab.node.kubelet.give_away("nvidia.com/gpu", lab.devices()[0]["attributes"]["uuid"]["string"])
-    assert "is handed out as nvidia.com/gpu already" in lab.prepare_error()
-    lab.expect_taints(True, False)
 
 
 def test_resource_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None:

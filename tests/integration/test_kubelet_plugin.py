@@ -6,9 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import yaml
 
-from nvshared.kubelet.card import card_of
 from nvshared.kubelet.container import LINE
 from tests.integration.conftest import ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
@@ -60,31 +58,6 @@ def test_container_gets_library_socket_and_card(sharing: Node) -> None:
     assert library.stat().st_mode & 0o777 == 0o644      # a container may run as any user
     (answer,) = sharing.kubelet.allocate([f"{second}::1", f"{first}::1"])
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
-
-
-def test_device_plugin_with_the_manifests_options_logs_no_missing_runtime_socket(
-    node: Node
-) -> None:
-    """A pod is not given the container runtime's socket, so a missing socket is no fault."""
-    manifest = yaml.safe_load((ROOT / "packaging/kubernetes/nvshared/daemonset.yaml").read_text())
-    container, = manifest["spec"]["template"]["spec"]["containers"]
-    node.daemon()
-    node.start("--cdi", "auto", "--runtime", "/nonexistent/cri.sock", *container["args"])
-    node.allocatable(20)
-    node.kubelet.allocate([f"{uuids(node)[0]}::0"])
-    assert "CDI" not in node.log.read_text()
-    assert "runtime" not in node.log.read_text()
-
-
-def test_shares_are_spread_over_cards(sharing: Node) -> None:
-    free = sorted(sharing.kubelet.devices())
-    taken: list[str] = []
-    for _ in range(6):
-        (share,) = sharing.kubelet.prefers(free, 1)
-        free.remove(share)
-        taken.append(card_of(share))
-    assert {card: taken.count(card) for card in uuids(sharing)} == dict.fromkeys(uuids(sharing), 3)
-    assert {card_of(share) for share in sharing.kubelet.prefers(free, 2)} == set(uuids(sharing))
 
 
 def test_container_that_requests_two_shares_of_a_card_does_not_start(sharing: Node) -> None:
@@ -219,14 +192,3 @@ def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(sharing: Node
     sharing.kill_daemon()               # an administrator restarts it after a reset of the GPU
     sharing.daemon()
     sharing.allocatable(20)
-
-
-def test_shares_of_a_lost_idle_card_are_withdrawn(node: Node, tmp_path: Path) -> None:
-    node.site.module = "tests.integration.changed"
-    node.site.environment["NVSHARE_TEST_LOST"] = str(tmp_path / "lost")
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    (tmp_path / "lost").touch()
-    node.allocatable(0)
-    assert "fell off the bus" in node.refused(f"{uuids(node)[0]}::0")
