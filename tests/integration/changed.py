@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshared with faults: python -m tests.integration.changed OPTIONS. Variables choose the faults.
 
-NVSHARE_TEST_HELPER: a file that is its nvshare-checkpoint.
-NVSHARE_TEST_PATIENCE: seconds that it waits for nvshare-checkpoint's first answer.
-NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: of the first such command, nvshare-checkpoint makes so many
-    calls of the driver and ends without an answer. The daemon gets the signal (KILL or TERM) then.
-NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed after nvshare-checkpoint carried it out.
+NVSHARE_TEST_HELPER: the path of the program that the daemon starts as nvshare-checkpoint.
+NVSHARE_TEST_PATIENCE: seconds that the daemon waits for nvshare-checkpoint's first answer.
+NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: at the first command of this name nvshare-checkpoint makes
+    only CALLS calls of the driver and ends without an answer. Then the daemon gets the signal (KILL
+    or TERM), if any.
+NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed after nvshare-checkpoint carried out COMMAND.
 NVSHARE_TEST_LOST: once this file exists, the driver reports the cards whose UUIDs are in the file,
     or all cards if it is empty, as lost.
-NVSHARE_TEST_POD: the uid of the pod of which all programs are.
-NVSHARE_TEST_PIPES: a folder in which pipes without a writer stand for lookups that hang: among the
-    files of a process in proc/PID, among the limits of control groups in groups, and users.
+NVSHARE_TEST_PIPES: a folder of pipes without a writer, which let lookups hang: proc/PID has pipes
+    in place of a process's files, groups in place of files of control groups; users is a pipe that
+    each lookup of a user reads first.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from typing import Any
 
 from nvshared import library
 from nvshared.errors import GPULost, NvshareError
-from nvshared.machine import cgroup, checkpoint, host, peer
+from nvshared.machine import cgroup, checkpoint, host
 from nvshared.machine.nvml import NVML, Sample
 
 CALLS = {"park": ["Lock", "Checkpoint"], "wake": ["Restore", "Unlock"]}
@@ -93,13 +94,6 @@ def lose(path: str) -> None:
     daemon.NVML = Losing                # type: ignore[attr-defined]
 
 
-def put_into_pod(uid: str) -> None:
-    read = peer._read
-    group = f"0::/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/crio-{'a' * 64}.scope\n"
-    setattr(peer, "_read", lambda pid, name, *longest: (    # noqa: B010
-        group if name == "cgroup" and pid != os.getpid() else read(pid, name, *longest)))
-
-
 def hang(folder: str) -> None:
     box = Path(folder)
 
@@ -124,8 +118,7 @@ def hang(folder: str) -> None:
 
 CHANGES: dict[str, Callable[[str], None]] = {
     "HELPER": use_helper, "PATIENCE": use_patience, "CUT": cut, "CUT_AFTER": cut_after,
-    "LOST": lose, "POD": put_into_pod,
-    "PIPES": hang,
+    "LOST": lose, "PIPES": hang,
 }
 
 if __name__ == "__main__":

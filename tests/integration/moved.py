@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program on a GPU: moved.py [MIB BYTE [poll]]. It fills so much memory with this byte, evaluates
-each line of its input, and prints the value or the failure. With "poll" it asks the driver without
-pause by cuStreamQuery and cuEventQuery, neither of which takes the driver's lock.
+"""A program on a GPU: moved.py [MIB BYTE [poll]]. It fills MIB of memory with BYTE, evaluates each
+line of its input, and prints the value or the error. With "poll" a thread calls cuStreamQuery and
+cuEventQuery in short intervals; neither takes the driver's lock.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import threading
 import time
 
 cuda = ctypes.CDLL("libcuda.so.1")
-MEMORY = int((sys.argv[1:] or ["64"])[0]) << 20
+MEMORY = int((sys.argv[1:] or ["16"])[0]) << 20
 BYTE = int((sys.argv[2:] or ["7"])[0])
 PIECE = 16 << 20
 
@@ -22,7 +22,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def distinct(address: ctypes.c_uint64) -> set[int]:
-    """The values of the bytes at an address; of equal bytes without a slow loop over them."""
+    """The values of the program's bytes at an address. Compares equal bytes without a loop."""
     there = ctypes.create_string_buffer(PIECE)
     found: set[int] = set()
     for at in range(0, MEMORY, PIECE):
@@ -94,7 +94,7 @@ def grow(mib: int) -> int:
 
 
 def work() -> set[int]:
-    """Uses the GPU without pause, until the next line of the input."""
+    """Uses the GPU without a pause until the next line of the input."""
     while not select.select([sys.stdin], [], [], 0)[0]:
         call("cuMemsetD8_v2", memory, ctypes.c_ubyte(7), ctypes.c_size_t(MEMORY))
         call("cuCtxSynchronize")
@@ -103,7 +103,7 @@ def work() -> set[int]:
 
 
 def use_second_card() -> int:
-    """Fills memory of the second card, too. Its context is the calling thread's again after it."""
+    """Fills memory of the second card; afterwards the first card's context is current again."""
     second = ctypes.c_void_p()
     call("cuCtxCreate_v2", ctypes.byref(second), 0, 1)
     grow(64)
@@ -115,7 +115,7 @@ ended: list[bool] = []
 
 
 def launch_host_function(seconds: float) -> bool:
-    """Launches a host function; whether it has ended when the launch returns."""
+    """Launches a host function. Returns whether the function has ended when the launch returns."""
     call("cuLaunchHostFunc", None, kept[0], ctypes.c_void_p(int(seconds * 1000)))
     return bool(ended)
 
@@ -162,6 +162,7 @@ def poll() -> None:
         assert cuda.cuStreamQuery(None) in (0, 600)
         assert cuda.cuEventQuery(event) in (0, 600)
         asked += 1
+        time.sleep(0.0005)              # leaves the processor to other tests
 
 
 call("cuInit", 0)

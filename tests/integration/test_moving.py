@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs are parked, woken and moved on simulated cards, by the real daemon and helper."""
 
-import json
 import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +22,6 @@ from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import BUILD, ROOT, Process, Site, Start, kill, wait_until
 from tests.integration.programs import FUTEX
-from tests.integration.test_start import free_port
 from tests.integration.test_turns import NVSHARECTL
 from tests.seeds import seeds
 
@@ -139,12 +136,12 @@ def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_driver_call(
     site: Site, shared: Shared
 ) -> None:
     control, program = shared()
-    assert used(site)[0] >= 64
+    assert used(site)[0] >= 16
     park(site, control)
     program.check()
     assert only(control).state == "running"
-    assert used(site)[0] >= 64
-    # A query wakes the program, too, also from another thread.
+    assert used(site)[0] >= 16
+    # Queries wake the program, also queries in another thread.
     for question in ("free() > 0", "in_thread('free()')", "in_thread('fill(7)') or True"):
         park(site, control)
         assert program.ask(question) == "True"
@@ -166,7 +163,7 @@ def test_moving_md_commands_park_move_and_drain_a_program(shared: Shared, bus: s
             assert only(control).state == "parked"
 
 def entries() -> list[str]:
-    """All functions of the driver without functions that end contexts or work on processes."""
+    """The driver's functions, except functions that end a context or checkpoint a process."""
     names = re.findall(r"^(?:ENTRY|UNSUPPORTED)\((\w+),", ENTRIES.read_text(), re.MULTILINE)
     return [name for name in names if not re.match(
         r"cuCtxDestroy|cuCtxDetach|cuDevicePrimaryCtxRe|cuCtxReset|cuCheckpoint|cuGL|cuVDPAU|"
@@ -176,7 +173,7 @@ def entries() -> list[str]:
 def test_parked_program_wakes_at_whichever_driver_function_it_calls(
     site: Site, shared: Shared
 ) -> None:
-    """The simulated driver aborts a checkpointed program of which any call arrives."""
+    """The simulated driver aborts a checkpointed program that calls the driver."""
     control, program = shared()
     names = entries()
     assert len(names) > 500
@@ -208,7 +205,7 @@ def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
         wait_until(partial(is_on, control, target))
         program.check()
         figures = used(site)
-        assert figures[target] >= 64
+        assert figures[target] >= 16
         assert figures[1 - target] == 0
         assert only(control).compute_limit == 50
 
@@ -251,7 +248,7 @@ def test_program_is_not_moved_to_a_card_without_enough_free_memory(
     site: Site, shared: Shared
 ) -> None:
     control, program = shared()
-    assert program.ask("grow(100)") == "100"
+    assert program.ask("grow(110)") == "110"
     fill_cards(site, 1)
     with pytest.raises(NvshareError, match="GPU 1 is too small"):
         control.move(only(control).id, "1")
@@ -260,7 +257,7 @@ def test_program_is_not_moved_to_a_card_without_enough_free_memory(
 
 
 def answers(calls: Iterable[Callable[[], None]]) -> list[str]:
-    """Makes calls at the same time. Returns the reason of each that fails; "": it did not."""
+    """Makes calls at the same time. Returns an error message, or "" for success, of each call."""
     def answer(call: Callable[[], None]) -> str:
         try:
             call()
@@ -278,7 +275,7 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
     control = start()
     programs = [Program(site), Program(site)]
     (tenant,) = {one.tenant for one in control.snapshot().clients}
-    control.set_tenant_terms(tenant, {"memory-limit": 100 * MIB})
+    control.set_tenant_terms(tenant, {"memory-limit": 24 * MIB})
     with Control(bus, 60) as first, Control(bus, 60) as second:
         moves = [partial(one.move, client.id, "1") for one, client in zip(
             (first, second), control.snapshot().clients, strict=True)]
@@ -288,21 +285,16 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
     assert [one.gpu for one in control.snapshot().clients] == [0, 1]
 
 
-@pytest.mark.parametrize(("orders", "reasons"), [
-    (["move", "move"], {("", "has moved")}),
-    (["park", "move"], {("", ""), ("", "has moved")}),      # either order may be carried out first
-])
-def test_simultaneous_park_and_move_orders_for_a_program_are_carried_out_in_sequence(
-    shared: Shared, bus: str, orders: list[str], reasons: set[tuple[str, str]]
+def test_second_of_two_simultaneous_moves_of_a_program_is_refused(
+    shared: Shared, bus: str
 ) -> None:
     control, _ = shared()
     client = only(control).id
     with Control(bus, 60) as first, Control(bus, 60) as second:
-        given = answers(
-            partial(one.park, client) if order == "park" else partial(one.move, client, "1")
-            for one, order in zip((first, second), orders, strict=True))
-    assert tuple(why[-9:] for why in sorted(given)) in reasons
-    wait_until(partial(is_on, control, int("move" in orders)))
+        why = sorted(answers(partial(one.move, client, "1") for one in (first, second)))
+    assert why[0] == ""
+    assert why[1].endswith("has moved")
+    wait_until(partial(is_on, control, 1))
 
 
 def test_idle_program_is_parked_after_the_deep_idle_time_though_no_program_waits(
@@ -315,14 +307,14 @@ def test_idle_program_is_parked_after_the_deep_idle_time_though_no_program_waits
     assert used(site) == [0, 0]
 
 
-HALF = ("--capacity", "256MiB")         # capacity of each card, for start_two_busy()
+HALF = ("--capacity", "64MiB")          # capacity of each card, for start_two_busy()
 
 
 def start_two_busy(site: Site) -> list[Program]:
-    """Start two programs that compute without pause and do not fit on a card together."""
+    """Starts two programs that compute without pause and do not fit on a card together."""
     programs = [Program(site), Program(site)]
     for program in programs:
-        assert program.ask("grow(80)") == "80"
+        assert program.ask("grow(24)") == "24"
         program.tell("work()")
     return programs
 
@@ -346,16 +338,16 @@ def test_balance_moves_a_waiting_program_to_the_idle_card_and_logs_the_reason(
     assert "moves to gpu1 from GPU 0" in site.log.read_text()
 
 
-@pytest.mark.parametrize("end", [Program.kill, Program.end], ids=["killed", "exits"])
-def test_parked_program_that_ends_leaves_no_memory_on_the_cards(
-    site: Site, start: Start, end: Callable[[Program], None]
+def test_parked_program_that_exits_or_is_killed_leaves_no_memory_on_the_cards(
+    site: Site, start: Start
 ) -> None:
     control = start()
-    program = Program(site)
-    park(site, control)
-    end(program)                        # a parked program can exit
-    wait_until(lambda: not control.snapshot().clients)
-    assert used(site) == [0, 0]
+    for end in (Program.end, Program.kill):
+        program = Program(site)
+        park(site, control)
+        end(program)
+        wait_until(lambda: not control.snapshot().clients)
+        assert used(site) == [0, 0]
 
 
 STEPS = ["park:0", "park:1", "park:2", "wake:0", "wake:1", "wake:2"]
@@ -405,7 +397,7 @@ def test_parked_program_continues_when_the_daemon_is_ended_at_any_step(
 def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_were_killed(
     site: Site, start: Start, shared: Shared, helper: Path
 ) -> None:
-    """The process is restored on the other card, and still locked by the driver."""
+    """When the daemon is killed, the process is restored on the other card and still locked."""
     write_script(helper, f"""while read line; do
         case "$line" in
         wake*=*) echo "$line" | env NVSHARE_SIM_FAIL=cuCheckpointProcessUnlock:1 \\
@@ -606,7 +598,7 @@ def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
     def act(number: int) -> None:
         program, random = programs[number], Random(number)
         with Control(bus, 60) as mine:
-            for _ in range(10):
+            for _ in range(6):
                 wait_until(lambda: bool(clients_of(mine, program)))
                 (client,) = clients_of(mine, program)
                 match random.choice(["park", "move", "fill", "read"]):
@@ -656,15 +648,6 @@ def test_park_and_move_of_a_program_on_two_cards_are_refused(shared: Shared) -> 
     assert program.ask("use_second_card()") == "2"
     wait_until(lambda: len(control.snapshot().clients) == 2)
     refuse_all(control, program, "it uses several GPUs")
-
-
-def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: Start) -> None:
-    control = start()
-    # No member of the gang has a turn before both have joined.
-    programs = [Program(site, environment={"NVSHARE_GANG": "g:2"}, wait=False) for _ in range(2)]
-    for program in programs:
-        assert program.line() == "ready"
-    refuse_all(control, programs[0], "it has its turns together with other programs")
 
 
 def test_daemon_restart_leaves_a_suspended_parked_program_parked(
@@ -753,7 +736,7 @@ def test_program_is_not_moved_to_a_lost_card(site: Site, start: Start) -> None:
 def test_move_with_a_failing_restore_leaves_the_program_on_its_card(
     site: Site, shared: Shared
 ) -> None:
-    """For example, it is in a container that does not see that card, or the card is just lost."""
+    """For example, the program's container does not see that card, or the card is being lost."""
     control, program = shared(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:101")
     first = only(control)
     with pytest.raises(NvshareError, match=r"was not moved: restore: .*\(101\)"):
@@ -765,56 +748,9 @@ def test_move_with_a_failing_restore_leaves_the_program_on_its_card(
     assert "wake failed: restore: " in lines[0]
 
 
-POD = "8a1b2c3d-1111-2222-3333-444455556666"
-
-
-def test_moved_program_is_shown_on_the_new_card_by_status_metrics_and_history(
-    site: Site, start: Start, bus: str
-) -> None:
-    site.module = "tests.integration.changed"
-    port, state = free_port(), site.folder / "state"
-    control = start("--metrics", str(port), "--state-dir", str(state), NVSHARE_TEST_POD=POD)
-    control.set_pods([(POD, "lab", "train", {"a" * 64: "main"})])
-
-    def run(*words: str) -> str:
-        return subprocess.run(
-            [*NVSHARECTL, "--bus", bus, *words], cwd=ROOT, capture_output=True, text=True,
-            check=True).stdout
-
-    def shown() -> list[tuple[int, str]]:
-        """GPU and tenant of each client."""
-        return [(one["gpu"], one["tenant"]) for one in json.loads(
-            run("--json", "status"))["clients"]]
-
-    def measured() -> set[tuple[str, ...]]:
-        """GPU, pod and container of each client's metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            text = answer.read().decode()
-        labels = [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in text.splitlines()
-                  if line.startswith("nvshare_client_state{")]
-        return {tuple(one[name] for name in ("gpu", "namespace", "pod", "container"))
-                for one in labels}
-
-    def used_gpus() -> set[str]:
-        lines = run("history", "--all", "--by", "gpu", "--csv").splitlines()
-        return {line.split(",")[2] for line in lines[1:]}
-
-    program = Program(site)
-    assert shown() == [(0, "pod:lab/train")]
-    assert measured() == {("0", "lab", "train", "main")}
-    control.move(only(control).id, "1")
-    program.check()
-    wait_until(partial(is_on, control, 1))
-    assert shown() == [(1, "pod:lab/train")]
-    # The daemon updates the text of the metrics at most once a second.
-    wait_until(lambda: measured() == {("1", "lab", "train", "main")})
-    assert used(site)[0] == 0
-    wait_until(lambda: len(used_gpus()) == 2, pause=1.0)    # each check starts a process
-
-
 def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, shared: Shared) -> None:
     control, program = shared()
-    assert program.ask("grow(100)") == "100"
+    assert program.ask("grow(110)") == "110"
     park(site, control)
     foreign = fill_cards(site, 0, 1)
     program.tell("read()")
