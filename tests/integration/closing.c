@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * closing driver|library FILE|plugin FILE: opens the driver as CUDA's runtime does, or libnvshare,
- * or a plugin (plugin.c), closes the opened library while the program has memory on the card, and
- * opens it again. Prints "away" in between.
+ * closing driver|plugin FILE: opens the driver as CUDA's runtime does, or a plugin (plugin.c), and
+ * closes it while the program has memory on the card. Prints "away" before it continues.
  */
 #include <dlfcn.h>
 
@@ -23,9 +22,9 @@ static function *entry(const char *name)
     return (function *)found;
 }
 
-/* Closes the driver, or the library that stands for the driver. */
-static int close_driver(const char *file)
+static int close_driver(void)
 {
+    const char *file = "libcuda.so.1";
     unsigned *words = malloc(SIZE);
     driver = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     must(driver != NULL, "opening the driver");
@@ -65,9 +64,5 @@ int main(int count, char **arguments)
     must(count > 1, "what is this to do");
     if (strcmp(arguments[1], "plugin") == 0)
         return close_plugin(arguments[2]);
-    if (strcmp(arguments[1], "library") == 0) {
-        must(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL, "the driver");
-        return close_driver(arguments[2]);
-    }
-    return close_driver("libcuda.so.1");
+    return close_driver();
 }

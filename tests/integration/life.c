@@ -231,36 +231,6 @@ static void wait_at_exit(void)
     pause_here("away");
 }
 
-static void fork_before_cuda(void)
-{
-    pid_t child = fork();
-    begin();
-    if (child == 0) {
-        check();
-        exit(0);
-    }
-    pause_here("away");
-    ends(child, "a child with the driver of its own");
-    check();
-}
-
-static void execute(const char *self)
-{
-    extern char **environ;
-    char *arguments[] = { (char *)self, "threads", NULL };
-    pid_t child;
-    begin();
-    pause_here("away");
-    must(posix_spawn(&child, self, NULL, NULL, arguments, environ) == 0, "spawning");
-    ends(child, "a program that was spawned");
-    if ((child = fork()) == 0) {
-        execv(self, arguments);
-        _exit(127);
-    }
-    ends(child, "a program that was executed");
-    check();
-}
-
 /* Starts programs without CUDA while a thread waits at the gate. */
 static void bear(const char *self)
 {
@@ -327,8 +297,6 @@ int main(int count_of_arguments, char **arguments)
     WHEN("leave", leave());
     WHEN("cancel", cancel());
     WHEN("interrupted", interrupted());
-    WHEN("fork-first", fork_before_cuda());
-    WHEN("execute", execute(arguments[0]));
     WHEN("jump", jump_away());
     WHEN("jump-unallocated", jump_unallocated());
     WHEN("fork-inside", fork_in_a_call());

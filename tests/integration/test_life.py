@@ -89,8 +89,8 @@ def until_wanted(hook: Hook) -> None:
 
 
 LARGE = """
-address = allocate(256 * MIB)
-fill(address, 7, 256 * MIB)
+address = allocate(96 * MIB)
+fill(address, 7, 96 * MIB)
 put(address, os.urandom(1 * MIB))
 away()
 """
@@ -98,11 +98,11 @@ away()
 
 def moving(site: Site, body: str, **environment: str) -> tuple[Program, FakeDaemon]:
     """A program that continues while the played daemon evicts its memory."""
-    site.environment.update({"NVSHARE_SIM_COPY_RATE": str(100 * MIB)} | environment)
+    site.environment.update({"NVSHARE_SIM_COPY_RATE": str(40 * MIB)} | environment)
     daemon, program = begin(site, LARGE + body)
     daemon.stop()
     daemon.send(*(OrderRecord(Type.EVICT, number=number, room=room, host=512 * MIB)
-                  for number, room in ((2, 192 * MIB), (3, 0))))
+                  for number, room in ((2, 64 * MIB), (3, 0))))
     daemon.until(Type.MOVED)
     program.tell()
     return program, daemon
@@ -131,7 +131,7 @@ print(child)
 
 
 @pytest.mark.parametrize("action", [
-    "plain", "fork-first",
+    "plain",
     pytest.param("interrupted", id="while signals arrive"),
     pytest.param("late", id="in an exit handler"),
 ])
@@ -144,13 +144,6 @@ def test_evicted_memory_is_loaded_when_the_program_launches(
 def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
     """The program opens the library as CUDA's runtime does."""
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver"))
-
-
-def test_library_opened_by_dlopen_may_be_closed(site: Site, tmp_path: Path) -> None:
-    """A program that was not preloaded finds the library as if it were the driver."""
-    library = BUILD / "libnvshare.so"
-    closing = compiled(tmp_path, "-ldl", source=CLOSING)
-    comes_back(Life(site, closing, "library", library, LD_PRELOAD=""))
 
 
 def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
@@ -250,11 +243,6 @@ def test_other_threads_continue_while_a_thread_waits_at_the_gate(
     program.ends()
 
 
-def test_program_executed_by_a_child_process_becomes_a_separate_client(
-        site: Site, life: Path) -> None:
-    comes_back(Life(site, life, "execute"))
-
-
 def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     """The executed program keeps the process id and waits for the card, which the hook has."""
     program, hook = waiting_at_the_gate(site, life, "become")
@@ -263,16 +251,6 @@ def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: P
         assert program.popen.poll() is None, program.ends()
     hook.close()
     program.ends()
-
-
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_program_built_with_a_sanitizer_is_evicted_and_loaded_without_a_sanitizer_report(
-    site: Site, tmp_path: Path, sanitizer: str
-) -> None:
-    program = Life(
-        site, compiled(tmp_path, f"-fsanitize={sanitizer}", *LINKED), "plain",
-        ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0")
-    assert "WARNING" not in comes_back(program)
 
 
 def tool(folder: Path, name: str) -> Path:
@@ -325,6 +303,7 @@ def test_gdb_attaches_to_a_program_that_waits_at_the_gate(site: Site, life: Path
     program.ends()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind")
 def test_program_under_valgrind_takes_turns_without_a_fault(site: Site, life: Path) -> None:
     comes_back(Life(site, "valgrind", "-q", "--error-exitcode=9", life, "plain"))
