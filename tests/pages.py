@@ -23,6 +23,7 @@ CALL = "pages.block"
 OUTPUT = "output of a command"
 # Page and first words of each block that no test runs, and the reason.
 NOT_RUN: dict[tuple[str, str], str] = {
+    ("README.md", "make demo"): "tests/integration/test_demo.py runs the demo",
     ("docs/lab-server.md", "apt-get install ./nvshared"):
         "each test of the system level does so, with options of apt that ask nobody",
     ("docs/lab-server.md", "python3 -m venv ~/torch"): "downloads PyTorch, gigabytes",

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary user who means harm, as a program of its own:
+"""A hostile user without privileges, as a program:
 
     python -m tests.integration.attacker ATTACK ADDRESS [--gpu UUID] [--uid N] [--width N]
         [--rounds N]
 
-It becomes the user N, says "ready" on stdout, waits for a line on stdin, attacks for so
-many rounds and says "done"; with no number of rounds it goes on until stdin is closed.
-What it holds open it holds until then. ADDRESS is that of the daemon's socket, or of the
-bus. Whatever the daemon does to its connections it bears: an attacker does not complain.
+It becomes the user N, prints "ready", waits for a line on stdin, attacks for the given number of
+rounds and prints "done"; without a number it attacks until stdin is closed. Then it closes its
+connections. ADDRESS: the path of the daemon's socket, or the address of the bus. The attacker
+ignores errors of its connections.
 
-Each attack is a generator of rounds, so that a test may wait for as much as it needs.
+Each attack is a generator; each step is a round.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.MOVED, Type.LOAD: Type.MOVE
 
 
 class Attack:
-    """What all attacks use: the daemon's socket, the GPUs, the number of connections, a dice."""
+    """The daemon's socket, the GPUs, the number of connections, and the random numbers."""
 
     def __init__(self, address: str, uuids: list[bytes], width: int) -> None:
         self.address = address
@@ -137,7 +137,7 @@ def answer_nothing(attack: Attack) -> Iterator[None]:
 
 
 def garbage(attack: Attack) -> Iterator[None]:
-    """Halves of records, records of every type, noise, and packets larger than any record."""
+    """Sends parts of records, records of every type, noise, and packets larger than a record."""
     dice = attack.random
     while True:
         for one in attack.registered():
@@ -152,7 +152,7 @@ def garbage(attack: Attack) -> Iterator[None]:
 
 
 def descriptors(attack: Attack) -> Iterator[None]:
-    """Each record carries descriptors, as many as the kernel lets it."""
+    """Sends records with as many file descriptors as the kernel allows."""
     many = array.array("i", [0] * 250).tobytes()
     while True:
         for one in attack.registered():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ordinary user may do to the daemon over a message bus. See attacker.py.
+"""Attacks of a user without privileges on the daemon over a message bus. See attacker.py.
 
-Written on the bus's socket directly: libraries are too polite.
+They write to the bus's socket, because D-Bus libraries send no malformed messages.
 """
 
 import random
@@ -23,7 +23,7 @@ class Caller:
     """A connection to the bus with the operations of an attacker."""
 
     def __init__(self, address: str) -> None:
-        """`address` is that of the bus. Raises OSError if the bus will not have us."""
+        """`address`: of the bus. Raises OSError if the bus refuses the connection."""
         self.serial = 0
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(address.removeprefix("unix:path="))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that a test plays: it serves one program, and gives the orders that the test wants."""
+"""A daemon without a policy: it serves one program, and a test chooses each order."""
 
 import fcntl
 import os
@@ -39,8 +39,8 @@ class FakeDaemon:
         self, site: Site, room: int = 512 * MIB, *, host: int = PLENTY, total: int = 0,
         host_slab: int = 32 * MIB,
     ) -> None:
-        """`room`, `total`, `host`, `host_slab`: bytes that the client may fill, of the card (0:
-        `room`), of host memory, and of a slab of that."""
+        """All in bytes. `room`: what the client may fill; `total`: the card's memory (0: `room`);
+        `host`: allowed host memory; `host_slab`: a slab of host memory."""
         self.said: list[ReportRecord] = []
         self.memory = Memory()          # the figures of the client's last report
         self.host_most = 0              # the most host memory (bytes) of the client so far
@@ -77,12 +77,12 @@ class FakeDaemon:
             self.connection.send(encode_order(order))
 
     def has_no_unread_order(self) -> bool:
-        """Whether the library has read all orders, by the kernel's count of bytes in flight."""
+        """Whether the library has read all orders, by the socket's number of unread bytes."""
         unread = fcntl.ioctl(self.connection, termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(unread, sys.byteorder) == 0
 
     def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
-        """Send all orders in one write, before the program reads the first."""
+        """Sends all orders while the program is stopped by SIGSTOP."""
         program.popen.send_signal(signal.SIGSTOP)
         os.waitpid(program.popen.pid, os.WUNTRACED)
         self.send(*orders)
@@ -103,7 +103,7 @@ class FakeDaemon:
         return record
 
     def until(self, *kinds: Type, number: int | None = None) -> ReportRecord:
-        """The next of these types, and of this number; the questions before it are answered."""
+        """Returns the next report of these types and this number; answers requests meanwhile."""
         while True:
             record = self.receive()
             if record.type in kinds and number in (None, record.number):
@@ -122,7 +122,7 @@ class FakeDaemon:
         self.until_memory(lambda memory: memory.allocated >= size)
 
     def until_copying(self, flags: Flag) -> None:
-        """Wait for COPIES; on a busy machine the program may have reported a pause before."""
+        """Waits for COPIES; on a busy machine the program may have reported a pause before."""
         while self.until(Type.COPIES).flags != flags:
             continue
 
@@ -148,12 +148,12 @@ class FakeDaemon:
         self.until(Type.STORED, number=self.number)
 
     def assert_no_stop(self, seconds: float = LONGER_THAN_A_WRONG_DRAIN) -> None:
-        """The client does not say that it has drained."""
+        """Fails if the client sends STOPPED within this time."""
         while select.select([self.connection], [], [], seconds)[0]:
             assert decode_report(self.connection.recv(4096)).type is not Type.STOPPED
 
     def let_return(self, program: Program) -> None:
-        """Loads all memory of a program that pauses, lets it go on, and it ends well."""
+        """Loads all memory of a paused program and lets it continue until it exits with success."""
         self.send(OrderRecord(Type.LOAD, number=1 << 20, room=self.room, host=self.host),
                   OrderRecord(Type.RUN))
         program.go_on()
@@ -169,7 +169,7 @@ class FakeDaemon:
 def begin(
     site: Site, body: str, *, allocated: int = 0, within: Sequence[str] = (), **options: int
 ) -> tuple[FakeDaemon, Program]:
-    """Start a program with `memory` bytes that has the card alone, until its first pause."""
+    """A program with at least `allocated` bytes that has the card alone, at its first pause."""
     daemon = FakeDaemon(site, **options)
     program = Program(site, body, within)
     daemon.accept()

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook's side of the conversation, without a GPU: figures instead of memory.
+"""A client that follows the protocol as libnvshare.so does, without a GPU or memory.
 
-It carries orders out as libnvshare.so does, so that the daemon cannot tell the
-difference. `Hook` is driven by a test, record by record; as a program it is a
-process that can be killed:
+A test tells a `Hook` when to carry out the next order. As a program it is a process that a test can
+kill:
 
     python -m tests.integration.fakehook SOCKET UUID BYTES [--fork]
 
-allocates BYTES, wants the GPU for ever, and says on stdout what state it is in.
-With --fork a child inherits the socket first and outlives it until its stdin is closed.
+allocates BYTES, always wants a turn, and prints each change of its state. With --fork a child
+inherits the socket and lives until its stdin is closed.
 """
 
 import argparse
@@ -33,7 +32,7 @@ SEND_PATIENCE = struct.pack("ll", PATIENCE, 0)      # struct timeval
 
 @dataclass(eq=False)
 class Hook:
-    """One client. Everything it says carries its figures, as the protocol wants it."""
+    """A client. Each of its reports contains its memory figures, as the protocol requires."""
 
     path: str
     uuid: bytes
@@ -72,7 +71,7 @@ class Hook:
         return self.granted and self.whole
 
     def say(self, kind: Type, *, flags: int = 0, number: int = 0, **words: int) -> bool:
-        """Sends one record with its last words. False: the connection has ended."""
+        """Sends a report with the fields `words`. False: the connection has ended."""
         report = ReportRecord(kind, flags, number, self.memory, self.uuid, **dict[str, Any](words))
         try:
             self.send(encode_report(report))
@@ -130,7 +129,7 @@ class Hook:
         self.ask(self.limits.commit)
 
     def fill(self) -> None:
-        """Map memory up to the room of a client with the turn; report a lack of room at once."""
+        """Maps memory up to the room of a client with the turn; reports a lack of room at once."""
         memory = self.memory
         resident = max(memory.resident, min(memory.allocated, memory.room - memory.pinned))
         self.memory = replace(memory, resident=resident)
@@ -157,7 +156,7 @@ class Hook:
             case Type.LOAD:
                 self.load(record)
             case Type.YIELD | Type.REASON | Type.PREALLOCATE:
-                return                  # YIELD, REASON, PREALLOCATE: nothing to do here
+                return
             case Type.LIMITS:
                 self.limits = record
             case Type.INTRODUCE:
@@ -216,9 +215,9 @@ class Hook:
 
 
 def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
-    """Lets all of them carry out what they are told until something is so.
+    """Lets the hooks carry out orders until done() is true.
 
-    Nothing may ever lie on a card that it has no room for: that is what the whole is for.
+    Fails if more memory is resident on a card than the card has.
     """
     by_socket = {hook.socket.fileno(): hook for hook in hooks}
     ears = select.poll()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of a program on several simulated cards, whose kernels meet there as all-reduces do.
+"""A rank of a program on several simulated cards, whose kernels wait for each other.
 
     python -m tests.integration.gangs FILE CARDS RANKS STEPS SIZE [AHEAD]
 
-FILE is what all ranks share; CARDS are this one's, with commas; RANKS how many cards all have.
-Each step submits, on each card, a kernel that counts and one that ends when all have begun. The
-host waits for them every AHEAD steps only. Then what was in the memory must be there, to the bit.
+FILE is mapped by all ranks; CARDS: this rank's cards, separated by commas; RANKS: the number of
+cards of all ranks. Each step submits to each card a kernel that counts, and a kernel that ends when
+that of all cards has begun. The host waits for the kernels every AHEAD steps, and at the end
+compares all memory.
 """
 
 import ctypes

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who makes control groups below one that root has delegated, as a program of its own:
+"""A user who creates control groups below a delegated group, as a program:
 
     python -m tests.integration.pretender SOCKET UUID UID GROUP
 
-It enters GROUP as root and becomes the user UID. For each line on stdin, which has the folders of
-a path in hexadecimal, it makes them below GROUP/.., goes there, connects and says HELLO, and says
-on stdout what process that was. For the line "steal" it stays a client until stdin is closed, as
-one that waits for the GPU with much memory, and says how many bytes of others' memory came to it.
+It enters GROUP as root and becomes the user UID. Each line on stdin has the folders of a path in
+hexadecimal: the program creates these groups below GROUP/.., enters the last, sends HELLO to the
+daemon and prints "was there". For the line "steal" it waits for a turn as a client with memory
+until stdin is closed, and prints the number of bytes of other clients that it received.
 """
 
 import os

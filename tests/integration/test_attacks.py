@@ -175,7 +175,6 @@ def test_daemon_shares_the_card_during_and_after_ten_thousand_idle_connections(
 
 
 @another_user
-@pytest.mark.other_user
 def test_program_beyond_max_clients_per_user_runs_unshared_and_logs_the_reason(
     site: Site, start: Callable[..., Daemon]
 ) -> None:
@@ -279,7 +278,6 @@ def hang(box: Path, lookup: str, pid: int) -> None:
 
 
 @another_user
-@pytest.mark.other_user
 @pytest.mark.parametrize(
     "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"]))
 def test_allocation_of_900_mib_is_granted_while_another_user_attacks_the_daemon(

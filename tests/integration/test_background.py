@@ -14,10 +14,8 @@ from tests.integration.conftest import ROOT, Site, kill, wait_until
 from tests.integration.programs import Program
 from tests.integration.test_doctor import PROGRAM
 
-pytestmark = [
-    pytest.mark.skipif(os.getuid() != 0, reason="it runs programs of two users, which needs root"),
-    pytest.mark.other_user,
-]
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0, reason="it runs programs of two users, which needs root")
 
 NOBODY_UID = 65534                        # a user that every system has
 

@@ -17,7 +17,7 @@ class Gang:
     """A program on several cards, of one process or of several. Begun once all are ready."""
 
     def __init__(
-        self, site: Site, name: str, *, cards: list[str], steps: int = 200, ahead: int = 1
+        self, site: Site, name: str, *, cards: list[str], steps: int = 100, ahead: int = 1
     ) -> None:
         shared = site.folder / f"gang-{name}"
         shared.write_bytes(bytes(4096))
@@ -73,11 +73,11 @@ def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
 
 def test_gangs_finish_after_the_daemon_is_killed_and_restarted_repeatedly(tiny_site: Site) -> None:
     daemon = tiny_site.start("--tq", "1")
-    gangs = [Gang(tiny_site, name, cards=["0", "1"], steps=800) for name in ("a", "b")]
+    gangs = [Gang(tiny_site, name, cards=["0", "1"], steps=400) for name in ("a", "b")]
     for gang in gangs:
         gang.begin()
     for _ in range(2):
-        sleep(1)
+        sleep(0.5)
         kill(daemon)
         daemon = tiny_site.start("--tq", "1")
     for gang in gangs:

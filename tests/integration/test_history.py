@@ -120,11 +120,3 @@ def test_history_counts_the_turn_of_a_program_that_spans_a_daemon_restart_once(s
     both = kept(site)
     assert (both["turns"], both["bytes_in"]) == (1, SMALL)
     assert both["held"] > first["held"] > 0
-
-
-def test_daemon_with_history_off_makes_no_history_file(site: Site) -> None:
-    start(site, "--history", "off")
-    site.holding(SMALL)
-    stop(site)
-    assert not (site.folder / "state" / "history.db").exists()
-    assert "history" not in site.log.read_text()

@@ -15,14 +15,6 @@ from tests.integration.programs import Program, evict_and_load
 MBIND = {"x86_64": 237, "aarch64": 235}
 PREFERRED = 1
 
-WRITTEN = '''
-size = 96 * MIB
-address = allocate(size)
-for turn in range(3):
-    fill(address, turn + 1, size)
-    away()
-    assert get(address + size - 1, 1) == bytes([turn + 1])
-'''
 
 ALONE = '''
 size = 96 * MIB
@@ -80,23 +72,6 @@ def may_choose_nodes() -> bool:
 
 def counted(site: Site) -> list[int]:
     return [line["memory"]["host"] for line in site.trace() if "memory" in line]
-
-
-def test_client_evicted_repeatedly_reuses_its_host_memory(site: Site) -> None:
-    site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
-    program = Program(site, WRITTEN)
-    held = []
-    for _ in range(3):
-        assert program.hears() == "away"
-        hook = site.holding()
-        held.append([
-            line["memory"]["host"] for line in site.trace()
-            if line.get("event") == "evicted" and line["bytes"] > 0
-        ][-1])
-        program.go_on()
-        hook.close()
-    program.ends_well()
-    assert held == [held[0]] * 3
 
 
 def test_host_memory_of_the_only_client_is_kept_until_the_client_frees_card_memory(

@@ -23,8 +23,6 @@ from nvshared.names import user
 from tests.integration.conftest import BUILD, ROOT, Process, Site, wait_until
 from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 
-pytestmark = pytest.mark.other_user
-
 ALICE, BOB = 1000, 1001
 PATHS = 30                              # number of paths of groups that a user creates
 SMALL = ("--capacity", "60MiB")         # a card on which two programs do not fit together
@@ -279,35 +277,6 @@ input()
 '''
 
 
-def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
-    site: Site, groups: Path
-) -> None:
-    site.start("--trace", str(site.folder / "trace"))
-    job = made(groups / "slurmstepd.scope" / "s5K1KKYAYG5D00")
-    tasks = [made(job / "step_0" / "user" / "task_0"),
-             made(job.parent / "sEKNKTV3WPV500" / "step_batch" / "user" / "task_special"),
-             made(groups / "slurmd.service")]
-    inside(site, made(job / "step_0" / "slurm"), 0, [
-        "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
-    # A process of the user takes the name of SLURM's daemon, too.
-    inside(site, tasks[1], ALICE, [
-        "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
-    wait_until(lambda: b"slurmstepd" in b"".join(
-        Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in site.started[-2:]))
-    programs = [workload(site, task, ALICE, "--memory", "8MiB", "--steps", "2", SLURM_JOB_ID="42")
-                for task in tasks]
-    for program in programs:
-        program.communicate()
-        assert program.returncode == 0
-    wait_until(lambda: all(tenants(site, one.pid) for one in programs))
-    mine = f"user:{user(ALICE)}"
-    found = [tenants(site, one.pid)[0] - {mine} for one in programs]
-    assert found[0] == {"job:4711"}
-    # its own job, or a job that no other process claims
-    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}
-    assert found[2] == {"unit:slurmd.service"}
-
-
 # Begins a control group namespace in a pod, as a container's runtime does; $1: that pod's group,
 # $2: where the host's groups are mounted as well, or nothing, $3: where its own are.
 CONTAINED = '''
@@ -355,16 +324,3 @@ def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
         assert all(found == {f"user:{user(ALICE)}"} for found in tenants(site, pid))
     blind = "cannot be seen; mount the host's /sys/fs/cgroup" in site.log.read_text()
     assert blind != mounts_the_hosts
-
-
-def test_cgroup_path_of_no_known_form_is_logged_once(site: Site, groups: Path) -> None:
-    site.start("--trace", str(site.folder / "trace"))
-    for number in range(3):
-        task = made(groups / "engine" / f"task-{number}")
-        program = workload(site, task, ALICE, "--memory", "8MiB", "--steps", "1")
-        program.communicate()
-        wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
-        assert tenants(site, program.pid) == [{f"user:{user(ALICE)}"}]
-    said = [line for line in site.log.read_text().splitlines() if "which identifies no" in line]
-    assert len(said) == 1
-    assert f"{groups.name}/engine/task-0, which" in said[0]

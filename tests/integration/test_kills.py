@@ -90,17 +90,6 @@ def test_killed_program_does_not_change_results_of_other_programs(site: Site, st
     finish([process for process in programs if process.pid != victim])
 
 
-@pytest.mark.parametrize("state", STATES_TO_TRY)
-def test_restart_of_a_killed_daemon_changes_no_results(site: Site, state: str) -> None:
-    first, second = site.folder / "first", site.folder / "second"
-    daemon = site.start(*SETTINGS, "--trace", str(first))
-    programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
-    await_state(first, state)
-    kill(daemon)
-    site.start(*SETTINGS, "--trace", str(second))
-    finish(programs)
-
-
 def test_programs_continue_without_a_daemon_and_share_after_the_restart(site: Site) -> None:
     trace = site.folder / "trace"
     daemon = site.start(*SETTINGS, "--trace", str(trace))

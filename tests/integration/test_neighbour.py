@@ -28,13 +28,13 @@ def start(site: Site, *options: str, trace: str = "trace") -> tuple[subprocess.P
     return site.start(*SETTINGS, "--trace", str(path), *options, **LINKED), path
 
 
-def on_second(site: Site, seed: int, steps: int | None = 24) -> subprocess.Popen[str]:
+def on_second(site: Site, seed: int, steps: int | None = 12) -> subprocess.Popen[str]:
     """A program to which only the second card is visible."""
     return program(site, seed, steps, CUDA_VISIBLE_DEVICES="1")
 
 
 def borrow(site: Site, trace: Path, steps: int | None = None) -> list[subprocess.Popen[str]]:
-    """Programs on the first card, one of which has memory on the second when this returns."""
+    """Programs on the first card. When this returns, a program has memory on the second card."""
     programs = [program(site, seed, steps) for seed in range(1, PROGRAMS + 1)]
     await_loan(trace)
     return programs
@@ -49,9 +49,9 @@ def await_loan(trace: Path) -> int:
 
 
 def most_lent(trace: Path) -> int:
-    """The most of the second card that its clients could fill and others could borrow at once.
+    """The maximum of the bytes of the second card that clients could fill or borrow at once.
 
-    While an order is not answered, what the client had counts, or what it allows, if that is more.
+    Until an order is answered, the larger of the client's bytes before and after it counts.
     """
     had: dict[int, int] = {}
     orders: dict[int, list[tuple[int, int]]] = {}
@@ -83,7 +83,7 @@ def test_hand_over_without_a_card_that_can_lend_moves_memory_to_the_host(
 ) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace), NVSHARE_SIM_NVLINK=linked)
-    finish([program(site, seed, CUDA_VISIBLE_DEVICES=visible) for seed in (1, 2, 3)])
+    finish([program(site, seed, 10, CUDA_VISIBLE_DEVICES=visible) for seed in (1, 2, 3)])
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     assert any(line.get("event") == "evicted" and line["bytes"] for line in lines)
     assert not any(map(borrowed, lines))
@@ -115,7 +115,7 @@ def test_idle_client_returns_borrowed_memory_of_which_the_host_has_a_copy(site: 
     copied = next(line for line in lines if line.get("pid") == idle.pid
                   and line.get("event") == "written-back" and not line["memory"]["dirty"])
     assert borrowed(copied)
-    own = [on_second(site, seed) for seed in (7, 8)]
+    own = [on_second(site, seed, None) for seed in (7, 8)]
     returned = next(line for line in lines if line.get("pid") == idle.pid
                     and line.get("event") == "evicted" and not borrowed(line))
     assert returned["memory"]["host"] < copied["memory"]["host"]
@@ -159,7 +159,7 @@ def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to be other users one must be root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_loan_that_a_client_reports_but_nvml_does_not_show_takes_no_memory_of_the_lender(
     public_site: Site
 ) -> None:
@@ -251,8 +251,7 @@ def test_copy_to_the_lending_card_that_fails_at_its_end_leaves_no_memory_on_that
     daemon.let_return(program)
 
 
-@pytest.mark.parametrize("failure", [
-    "cuDeviceCanAccessPeer:1+:217", "cuMemcpyDtoDAsync:1+", "cuMemcpyDtoDAsync:40"])
+@pytest.mark.parametrize("failure", ["cuMemcpyDtoDAsync:1+", "cuMemcpyDtoDAsync:40"])
 def test_driver_errors_of_copies_between_cards_change_no_results(site: Site, failure: str) -> None:
     _, trace = start(site)
     finish([program(site, seed, 12, NVSHARE_SIM_FAIL=failure) for seed in (1, 2, 3)])

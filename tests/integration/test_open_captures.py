@@ -41,14 +41,11 @@ def program_of(site: Site, body: str) -> tuple[FakeDaemon, Program]:
     return begin(site, PREPARED + body + ENDING, allocated=64 * MIB)
 
 
-# By name: calls captured before the pause and afterwards, and the value of the filled 64 MiB.
+# By name: calls before and after the pause, and the value of the filled 64 MiB afterwards.
 RESTING = {
-    "nothing": ("capture()\naway()\ncapture_ends()\n", 7),
     "a launch": ("capture()\nwait_in(captured)\nreached.value = 1\naway()\ncapture_ends()\n", 7),
     "in a stream that waits for the default one":
         ("capture(legacy)\nfill_in(legacy, 9)\naway()\ncapture_ends(legacy)\n", 9),
-    "two": ("capture()\ncapture(side)\nfill_in(side, 9)\naway()\ncapture_ends(side)\n"
-            "capture_ends()\n", 9),
     "again": ("capture()\ncapture_ends()\nfill_in(side, 8)\ncall('cuStreamSynchronize', side)\n"
               "capture()\nfill_in(captured, 9)\naway()\ncapture_ends()\n", 9),
 }

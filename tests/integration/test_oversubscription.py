@@ -8,7 +8,7 @@ from tests.integration.conftest import Site, kill
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_managed import CONTEXTS, on_the_card, program
 
-CAPACITY = 240 * MIB
+CAPACITY = 120 * MIB
 ALLOWED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 
 
@@ -22,7 +22,7 @@ def test_allocation_beyond_the_card_without_single_oversub_returns_out_of_memory
 ) -> None:
     site.start("--capacity", str(CAPACITY))
     for settings in ({}, {"NVSHARE_ENABLE_SINGLE_OVERSUB": "0"}):
-        large = workload(site, "320MiB", **settings)
+        large = workload(site, "160MiB", **settings)
         said, _ = large.communicate(timeout=PATIENCE)
         assert large.returncode == 3, said
 
@@ -30,7 +30,7 @@ def test_allocation_beyond_the_card_without_single_oversub_returns_out_of_memory
 def test_program_larger_than_the_card_computes_right_results_in_turns(site: Site) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "300ms", "--capacity", str(CAPACITY), "--trace", trace)
-    both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
+    both = [workload(site, "160MiB", **ALLOWED), workload(site, "80MiB")]
     for one in both:
         said, _ = one.communicate(timeout=PATIENCE)
         assert one.returncode == 0, said
@@ -52,7 +52,7 @@ def asked(address):
     return [base.value - address, length.value, attribute(2, address, c_uint),
             attribute(8, address, c_uint), attribute(9, address, c_int),
             attribute(1, address) == context.value, attribute(13, address, c_uint)]
-size = 200 * MIB
+size = 100 * MIB
 here, beyond = allocate(size), allocate(size)
 fill(here, 3, size)
 fill(beyond, 4, size)
@@ -82,7 +82,7 @@ assert used() <= GRAIN, used()          # one page is kept for small allocations
 ''')
     assert one.hears() == "away"
     assert on_the_card(site) < CAPACITY + CONTEXTS
-    hook = site.holding(220 * MIB)
+    hook = site.holding(110 * MIB)
     assert on_the_card(site) < CONTEXTS
     one.go_on()
     one.go_on()
@@ -98,15 +98,15 @@ def test_program_larger_than_the_card_survives_a_daemon_restart(site: Site) -> N
     command = "--tq", "1", "--capacity", str(CAPACITY)
     daemon = site.start(*command)
     one = program(site, '''
-first = [managed(100 * MIB) for _ in range(4)]          # two of the four are beyond the card
+first = [managed(50 * MIB) for _ in range(4)]          # two of the four are beyond the card
 for place, address in enumerate(first):
-    fill(address, place, 100 * MIB)
+    fill(address, place, 50 * MIB)
 away()
 call("cuMemFree_v2", first.pop())
-first.append(managed(100 * MIB))
-fill(first[3], 3, 100 * MIB)
+first.append(managed(50 * MIB))
+fill(first[3], 3, 50 * MIB)
 for place, address in enumerate(first):
-    assert get(address, 100 * MIB) == bytes([place]) * (100 * MIB)
+    assert get(address, 50 * MIB) == bytes([place]) * (50 * MIB)
 ''')
     assert one.hears() == "away"
     kill(daemon)

@@ -7,7 +7,7 @@ from tests.integration.programs import Program, ends_well
 
 
 def said_while_away(site: Site, body: str) -> None:
-    """Runs the body from "away" on, while another client holds the card, until "done"."""
+    """Runs the program from "away" to "done" while another client holds the card."""
     site.start("--tq", "1")
     program = Program(site, body)
     hook = program.lose_card()
@@ -19,7 +19,7 @@ def said_while_away(site: Site, body: str) -> None:
 
 def test_unmap_of_program_mapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
-size = 96 * MIB
+size = 64 * MIB
 data = noise(size)
 first, second = reserve(2 * size), reserve(size)
 handles = [create(size), create(size)]
@@ -44,7 +44,7 @@ assert used() == 0
 
 def test_cumemmap_of_swapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
-size = 96 * MIB
+size = 64 * MIB
 data = noise(size)
 (first, handle), second = map_memory(size), reserve(3 * size)
 put(first, data)
@@ -99,7 +99,7 @@ assert held(True) == 0
 def test_memory_mapped_by_the_program_keeps_its_content_over_an_eviction(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
-size = 96 * MIB
+size = 64 * MIB
 data = noise(size)
 (first, handle), second = map_memory(size), reserve(size)
 put(first, data)
@@ -160,7 +160,7 @@ call("cuMemUnmap", address, 32 * MIB, result=INVALID)
 call("cuMemSetAccess", address, 32 * MIB, byref(Access(Location(1, 0), 3)), 1, result=INVALID)
 call("cuMemUnmap", address + 32 * MIB, size, result=INVALID)
 call("cuMemMap", address + 2 * size, 2 * MIB, 0, other, 0)
-call("cuMemUnmap", address, 4 * size)                       # both mappings, and the holes between
+call("cuMemUnmap", address, 4 * size)                       # both mappings and the gaps
 call("cuMemExportToShareableHandle", byref(c_int()), handle, 1, 0, result=INVALID)
 call("cuMemRelease", handle)
 call("cuMemRelease", other)
@@ -216,9 +216,9 @@ def test_address_reservation_that_the_driver_refuses_is_repeated_with_a_smaller_
     refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
     site.environment |= {"NVSHARE_SIM_FAIL": refused}
     ends_well(site, '''
-data, addresses = noise(64 * MIB), [c_uint64() for _ in range(10)]
+data, addresses = noise(MIB), [c_uint64() for _ in range(10)]
 for address in addresses:                # more than the region that is reserved first
     call("cuMemAlloc_v2", byref(address), 64 * MIB)
     put(address, data)
-assert all(get(address, 64 * MIB) == data for address in addresses)
+assert all(get(address, MIB) == data for address in addresses)
 ''')

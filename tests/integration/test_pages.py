@@ -258,15 +258,3 @@ def test_commands_without_root_in_readme_share_a_simulated_gpu(site: Site, tmp_p
         command = program.replace("python train.py", f"{workload} --memory 8MiB --steps 2")
         assert "right" in sh(enter, simulated, command)
         assert "Simulated GPU" in sh(enter, simulated, status)
-
-
-@pytest.mark.long
-def test_make_demo_in_readme_shows_two_programs_that_share_a_gpu() -> None:
-    if not (ROOT / ".venv" / "demo-ready").exists():
-        pytest.skip("make test made no .venv here")
-    demo, suite = pages.block("README.md", "make demo").splitlines()
-    assert suite.startswith("make test ")               # that command runs this test
-    done = subprocess.run(
-        ["sh", "-ec", demo], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "right" in done.stdout

@@ -16,7 +16,7 @@ other = c_void_p()
 call("cuDevicePrimaryCtxRetain", byref(other), 1)
 def on(which):
     call("cuCtxSetCurrent", which)
-size = 96 * MIB
+size = 32 * MIB
 first = allocate(size)
 on(other)
 second, zeros = allocate(size), allocate(size)

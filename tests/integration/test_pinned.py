@@ -26,15 +26,12 @@ def pin_and_free(times):
 def test_pin_requests_of_threads_that_pin_and_free_arrays_repeatedly_are_all_granted(
     site: Site
 ) -> None:
-    """A card of 1 GiB, of which another client needs 600 MiB, and never more than four are pinned.
-
-    In all 1,600 MiB are. While a thread is on its way from the answer to its memory, what others
-    pin counts on, also when it is freed: on a busy machine that may be a hundred of theirs.
-    """
+    """Beside the 600 MiB of another client the card has room for all arrays of 1 MiB that exist at
+    once, and not for the sum of all arrays ever created. A grant counts until its array exists."""
     site.start("--tq", "1")
     hook = site.allocating(600 * MIB)
     program = Program(site, CHURNED + '''
-threads = [threading.Thread(target=pin_and_free, args=(400,)) for _ in range(4)]
+threads = [threading.Thread(target=pin_and_free, args=(150,)) for _ in range(4)]
 for thread in threads:
     thread.start()
 for thread in threads:

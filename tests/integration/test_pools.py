@@ -339,7 +339,7 @@ assert copied(address) == data
 def test_peer_access_to_a_pool_can_be_set_again_after_a_failed_call(
     site: Site
 ) -> None:
-    site.environment["NVSHARE_SIM_FAIL"] = "cuMemSetAccess:13"
+    site.environment["NVSHARE_SIM_FAIL"] = "cuMemSetAccess:5"
     site.start()
     first_result = under(site, POOLS + TWO + KERNEL + '''
 on(context)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl preload as a process: on a folder that looks like a system, in a system of its
-own that programs run in, and on a copy of this machine's /etc in a mount namespace."""
+"""nvsharectl preload as a process, on the root folder of another system, and on a copy of this
+machine's /etc in a mount namespace."""
 
 import json
 import os
@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 CTL = [sys.executable, "-c", PROGRAM, "preload"]
 INSIDE = "/usr/lib/libnvshare.so"
-OTHERS = "# what others want\n/opt/other.so /opt/more.so\n"
+OTHERS = "# entries of other products\n/opt/other.so /opt/more.so\n"
 PROGRAMS = ("true", "sh", "env", "cat", "mount")
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="that takes root")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
 
 
 def namespaces() -> bool:
@@ -36,7 +36,7 @@ def namespaces() -> bool:
 
 
 own_mounts = pytest.mark.skipif(
-    os.geteuid() != 0 or not namespaces(), reason="mounts of one's own are forbidden here")
+    os.geteuid() != 0 or not namespaces(), reason="mount namespaces are forbidden here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,6 @@ def compile_library(path: Path, script: str) -> None:
     subprocess.run(["sh", "-ec", script, "sh", str(path)], cwd=path.parent, check=True)
 
 
-def remove_c_library(path: Path) -> None:
-    for one in [*path.parents[2].rglob("libc.so.6")]:
-        one.unlink()
-
-
 ENDS_PROGRAMS = """
 echo '#include <unistd.h>
 __attribute__((constructor)) static void bad(void) { _exit(9); }' |
@@ -155,11 +150,9 @@ __attribute__((constructor)) static void bad(void) { _exit(9); }' |
 UNFIT: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "missing": (Path.unlink, [f"there is no {{top}}{INSIDE}"]),
     "for i386": (lambda path: put_byte(path, 18, 3), ["cannot be preloaded", "this system"]),
-    "empty": (lambda path: path.write_text(""), ["cannot be preloaded"]),
     "for a newer system": (need_newer_c_library, ["GLIBC_2.99' not found"]),
     "ends programs": (lambda path: compile_library(path, ENDS_PROGRAMS), [
         "a simple program ended with 9", "the list is as it was"]),
-    "without C library": (remove_c_library, ["programs of this system do not run", "libc.so.6"]),
 }
 
 
@@ -188,23 +181,16 @@ def test_preload_enable_without_programs_or_folders_is_refused(
     assert not (system.top / "etc").exists()
 
 
-@pytest.mark.parametrize("obstacle", ["file", "folder", "folder above", "folder of a link"])
+@pytest.mark.parametrize("is_link", [False, True])
 def test_preload_enable_of_a_library_writable_by_others_is_refused(
-    system: System, obstacle: str
+    system: System, is_link: bool
 ) -> None:
-    path = system.top / INSIDE[1:]
-    match obstacle:
-        case "file":
-            changed = path
-        case "folder":
-            changed = path.parent
-        case "folder above":
-            changed = path.parent.parent
-        case _:
-            changed = system.top / "home"
-            changed.mkdir()
-            path.rename(changed / path.name)
-            path.symlink_to(f"/home/{path.name}")
+    path = changed = system.top / INSIDE[1:]
+    if is_link:
+        changed = system.top / "home"
+        changed.mkdir()
+        path.rename(changed / path.name)
+        path.symlink_to(f"/home/{path.name}")
     changed.chmod(changed.stat().st_mode | 0o002)
     system.refused(ExitCode.FAILURE, f"others than root can change {changed}: all users may")
     changed.chmod(0o755)
@@ -238,7 +224,6 @@ def test_preload_enable_of_a_relative_path_or_a_path_with_a_blank_is_refused(
 
 
 @as_root
-@pytest.mark.other_user
 def test_preload_enable_without_permission_exits_as_not_permitted(system: System) -> None:
     for path in [*system.top.parents, system.top]:
         if path.stat().st_uid == 0 and path != Path("/"):
@@ -260,18 +245,15 @@ def test_preload_enable_without_permission_exits_as_not_permitted(system: System
 
 
 @own_mounts
-@pytest.mark.parametrize("options", ["size=4k", "nr_inodes=2"])
-def test_preload_enable_on_a_full_disk_keeps_the_old_ld_so_preload(
-    system: System, options: str
-) -> None:
+def test_preload_enable_on_a_full_disk_keeps_the_old_ld_so_preload(system: System) -> None:
     script = (
-        'mount -t tmpfs -o "$1" full "$2/etc"; shift 2\n'
+        'mount -t tmpfs -o size=4k full "$1/etc"; shift\n'
         'printf "/opt/other.so\\n" >"$1/etc/ld.so.preload" || exit 99\n'
         'while printf "%4096s" x 2>/dev/null >>"$1/etc/fill"; do :; done\n'
         'shift; "$@"; echo "status $?"; cat "$TOP/etc/ld.so.preload"; ls -A "$TOP/etc"\n'
     )
     done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "bash", "-c", script, "bash", options,
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c", script, "bash",
          str(system.top), str(system.top), *CTL, "enable", "--root", str(system.top),
          "--library", INSIDE],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -284,7 +266,7 @@ def test_preload_enable_on_a_full_disk_keeps_the_old_ld_so_preload(
 
 @pytest.fixture
 def private_etc(tmp_path: Path) -> list[str]:
-    """Begins a command that has a copy of this machine's /etc for its own, and /opt too."""
+    """Begins a command that sees a copy of this machine's /etc, and an /opt with the library."""
     shutil.copytree("/etc", tmp_path / "etc", symlinks=True)
     (tmp_path / "opt").mkdir()
     shutil.copy(library.hook(), tmp_path / "opt" / "libnvshare.so")

@@ -8,7 +8,7 @@ import sys
 from tests.integration.conftest import ROOT
 from tests.integration.test_random_handovers import built
 
-KILLS = 12
+KILLS = 8
 
 
 def test_soak_with_kills_ends_with_every_byte_right() -> None:

@@ -3,7 +3,6 @@
 
 import fcntl
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -211,12 +210,3 @@ def test_max_clients_beyond_the_limit_of_open_files_is_logged_with_advice(site: 
     site.log.write_text("")
     site.start("--max-clients", str(most))
     assert "max-clients" not in site.log.read_text()
-
-
-def test_man_page_of_nvshared_conf_states_the_descriptor_limits_of_the_systemd_unit() -> None:
-    unit = (ROOT / "systemd" / "nvshared.service").read_text()
-    page = (ROOT / "packaging" / "man" / "nvshared.conf.5.in").read_text()
-    files = re.findall(r"LimitNOFILE=(\d+)", unit + page)
-    kept = re.findall(r"FileDescriptorStoreMax=(\d+)", unit + page)
-    assert (files, kept) == ([files[0]] * 2, [kept[0]] * 2)
-    assert f"enough for {most_clients(int(files[0]))} clients" in page

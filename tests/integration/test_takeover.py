@@ -155,7 +155,7 @@ def test_daemon_restart_during_a_hand_over_keeps_connections_and_results(
 ) -> None:
     first = site.folder / "first"
     daemon = manager.start(*SETTINGS, "--trace", str(first))
-    programs = [program(site, seed, 40) for seed in range(1, PROGRAMS + 1)]
+    programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
     await_state(first, state)
     kill(daemon)
     end(manager.start(*SETTINGS))       # before all clients have answered INTRODUCE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits, weights, suspension and preemption of single real programs."""
+"""Limits, suspension and names of real programs."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB, SECOND
-from tests.integration.conftest import ROOT, Process, Site, wait_until
+from tests.integration.conftest import ROOT, Process, Site, kill, wait_until
 from tests.integration.programs import PRELUDE
 from tests.integration.test_doctor import PROGRAM
 from tests.integration.test_kills import finish, program
@@ -149,3 +149,24 @@ def test_compute_limit_bounds_the_card_time_of_a_program_of_short_kernels(
     assert 0 < ran <= percent + 2 + 100 * longest / SECOND / seconds
     control.set_client_term(client, "compute-limit", 100)
     finish([alone])
+
+
+def test_name_of_a_program_survives_a_restart_of_the_daemon(site: Site, bus: str) -> None:
+    daemon = site.start("--bus", bus)
+    names = {"my model", "x" * 87, "nvshare-workload"}
+    programs = [
+        program(site, 1, None, NVSHARE_NAME="my model"), program(site, 2, None),
+        # A name is not cut within a character.
+        program(site, 3, None, NVSHARE_NAME="x" * 87 + "\u00e4"),
+    ]
+
+    def shown() -> set[str]:
+        with Control(bus) as control:
+            return {client.name for client in control.snapshot().clients}
+
+    wait_until(lambda: shown() == names)
+    kill(daemon)
+    site.start("--bus", bus)
+    wait_until(lambda: shown() == names)
+    assert f"my model[{programs[0].pid}] came" in site.log.read_text()
+    finish(programs)

@@ -10,7 +10,7 @@ from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import pump
 from tests.integration.programs import Program
 
-SIZE = 400 * MIB
+SIZE = 240 * MIB
 
 # One kernel is always in flight. It ends when the program writes a word on the card; the next
 # kernel is queued before that.
@@ -28,13 +28,13 @@ def launch_next():
     launch(waiting, work, flag, rounds + 1)
     call("cuEventRecord", events[rounds % 2], work)
 def feed():
-    "The kernel looks for this very word: the next one comes when it has seen it."
+    "Ends the kernel in flight by the word that it waits for, after the next kernel is queued."
     global rounds
     rounds += 1
     launch_next()
     call("cuMemsetD32Async", flag, c_uint(rounds), 1, words)
     while cuda.cuEventQuery(events[(rounds - 1) % 2]):
-        time.sleep(0.0001)
+        time.sleep(0.001)
 def feed_until_told():
     while not select.select([0], [], [], 0)[0]:
         feed()

@@ -118,30 +118,3 @@ def test_program_waiting_for_the_reply_to_a_commit_request_logs_the_reason(site:
     program.go_on()
     daemon.rest()
     program.ends_well()
-
-
-ASKS_LATER = '''
-pause("there")
-''' + ASKS
-
-
-def test_program_waiting_in_an_allocation_logs_that_the_daemon_does_not_run(site: Site) -> None:
-    """As under systemd, which keeps the socket of a daemon that cannot start: the program connects,
-    and gets no reply."""
-    daemon = FakeDaemon(site)
-    program = Own(site, ASKS_LATER)
-    daemon.accept()
-    assert program.hears() == "there"
-    daemon.listen()
-    daemon.connection.close()
-    daemon.connect()                    # reconnected; its COMMIT is unanswered
-    site.socket.unlink()
-    program.go_on()
-    assert program.popen.stderr is not None
-    line = program.popen.stderr.readline()
-    assert "nvshared is not running, and this program waits for it" in line
-    daemon.send(daemon.limits)
-    daemon.until(Type.COMMIT)           # the COMMIT is refused by the LIMITS sent before
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
