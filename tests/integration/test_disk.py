@@ -4,9 +4,7 @@
 import errno
 import os
 import resource
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ address = allocate(size)
 data = bytearray(noise(size))
 put(address, bytes(data))
 def changes():
-    "One byte of the second block, and of the last."
+    "Changes one byte of the second block and one byte of the last block."
     for at in (40 * MIB + 7, size - 1):
         data[at] ^= 1
         put(address + at, bytes(data[at:at + 1]))
@@ -51,13 +49,6 @@ def swap_and_store(site: Site, daemon: FakeDaemon) -> None:
     daemon.store(file=file)
     os.close(file)
     daemon.until_true(lambda: daemon.stored.moved == SIZE and daemon.memory.host == 0)
-
-
-def threads_of(pid: int, *names: str) -> list[int]:
-    return [
-        int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()
-        if (task / "comm").read_text().strip() in names
-    ]
 
 
 def test_memory_stored_on_disk_uses_no_host_memory_and_is_evicted_again_without_a_copy(
@@ -134,58 +125,60 @@ os.closerange(3, 4096)                  # closes all descriptors, the library's 
 assert get(address, size) == data
 ''')
     swap_and_store(site, daemon)
-    pid = program.popen.pid
-    threads = threads_of(pid, "nvshare-read", "nvshare-write")
+    threads = [
+        task for task in Path(f"/proc/{program.popen.pid}/task").iterdir()
+        if (task / "comm").read_text().strip() in ("nvshare-read", "nvshare-write")
+    ]
     assert threads
     for thread in threads:
-        links = list(Path(f"/proc/{pid}/task/{thread}/fd").iterdir())
-        assert len(links) == 1, links
+        assert len(list((thread / "fd").iterdir())) == 1, thread
     daemon.run()
     program.finish()
 
 
-@pytest.mark.parametrize("parked", [False, True])
-def test_client_reports_its_stored_bytes_to_a_restarted_daemon(site: Site, parked: bool) -> None:
+def test_client_reports_its_stored_bytes_to_a_restarted_daemon_also_while_parked(
+    site: Site
+) -> None:
     daemon, program = start(site, UNCHANGED)
     swap_and_store(site, daemon)
-    if parked:
-        daemon.send(OrderRecord(Type.PARK))
-        assert daemon.until(Type.PARKED).moved == Park.DONE
-    daemon.stored = ReportRecord(Type.STORED)
-    daemon.listen()
-    daemon.connection.close()
-    daemon.connect()
-    assert daemon.stored.moved == SIZE
-    assert parked or daemon.stored.number == 0     # STORED came before any STORE order
-    if parked:
-        daemon.connection.send(encode_unpark(site.uuids[0]))
-        daemon.send(OrderRecord(Type.INTRODUCE, number=1))
-        daemon.until(Type.HELLO)
+
+    def restart() -> None:
+        daemon.stored = ReportRecord(Type.STORED)
+        daemon.listen()
+        daemon.connection.close()
+        daemon.connect()
+        assert daemon.stored.moved == SIZE
+
+    restart()
+    assert daemon.stored.number == 0    # STORED came before any STORE order
+    daemon.send(daemon.limits, OrderRecord(Type.PARK))
+    assert daemon.until(Type.PARKED).moved == Park.DONE
+    restart()
+    daemon.connection.send(encode_unpark(site.uuids[0]))
+    daemon.send(OrderRecord(Type.INTRODUCE, number=1))
+    daemon.until(Type.HELLO)
     daemon.send(daemon.limits)
     daemon.let_return(program)
 
 
-def test_disk_write_error_is_reported_and_bytes_stay_in_host_memory(site: Site) -> None:
+@pytest.mark.parametrize(("error", "most"), [(errno.ENOSPC, 0), (errno.EFBIG, 64 * MIB)])
+def test_disk_write_error_is_reported_and_the_program_continues_with_right_bytes(
+    site: Site, error: int, most: int
+) -> None:
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
     host = daemon.memory.host
-    file = os.open("/dev/full", os.O_RDWR)
+    if error == errno.ENOSPC:
+        file = os.open("/dev/full", os.O_RDWR)
+    else:
+        resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))
+        file = open_file(site.folder)
     daemon.store(file=file)
     os.close(file)
     daemon.until_true(lambda: daemon.stored.took != 0)
-    assert (daemon.stored.took, daemon.stored.moved) == (errno.ENOSPC, 0)
-    assert daemon.memory.host == host
-    daemon.let_return(program)
-
-
-def test_file_size_limit_of_a_program_ends_disk_stores_but_not_the_program(site: Site) -> None:
-    daemon, program = start(site, UNCHANGED)
-    swap(daemon)
-    resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))
-    daemon.store(file=open_file(site.folder))
-    daemon.until_true(lambda: daemon.stored.took != 0)
-    assert daemon.stored.took == errno.EFBIG
-    assert daemon.stored.moved <= 64 * MIB
+    assert daemon.stored.took == error
+    assert daemon.stored.moved <= most
+    assert daemon.memory.host + daemon.stored.moved >= host
     daemon.let_return(program)
 
 
@@ -223,87 +216,20 @@ def test_read_of_bytes_lost_by_the_disk_returns_an_error_and_no_wrong_data(site:
     assert "are lost, as they cannot be read back from disk" in errors
 
 
-@contextmanager
-def disk(site: Site, fault: str) -> Iterator[None]:
-    """Meanwhile the disk of a program of start_faulty() has this fault of disk.c."""
-    switch = site.folder / fault
-    switch.touch()
-    yield
-    switch.unlink()
-
-
-def start_faulty(site: Site, body: str) -> tuple[FakeDaemon, Program]:
+def faulty_disk(site: Site) -> Sequence[str]:
+    """A command that runs a program with disk.c, whose faults are files in the site's folder."""
     preloaded = f"LD_PRELOAD={compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}"
-    within = ("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}")
-    return start(site, body, within)
-
-
-def test_loads_and_frees_continue_while_a_disk_write_hangs(site: Site) -> None:
-    daemon, program = start_faulty(site, '''
-assert get(address, size) == data
-changes()
-away()
-assert get(address, size) == data
-call("cuMemFree_v2", address)
-away()
-''')
-    daemon.store(file=open_file(site.folder))
-    with disk(site, "pwrite"):
-        swap(daemon)
-        wait_until((site.folder / "hangs").exists)
-        daemon.run()
-        program.go_on()
-        assert program.hears() == "away"
-        swap(daemon)  # evicts blocks again while their older bytes are being written to the file
-        daemon.run()
-        program.go_on()
-        assert program.hears() == "away"
-        assert daemon.stored.moved == 0
-    daemon.until_true(lambda: daemon.memory.host == 0)
-    program.finish()
+    return "env", preloaded, f"NVSHARE_TEST_DISK={site.folder}"
 
 
 @pytest.mark.long
 def test_disk_write_that_hangs_for_long_is_reported_to_the_daemon_as_etimedout(site: Site) -> None:
-    daemon, program = start_faulty(site, UNCHANGED)
+    daemon, program = start(site, UNCHANGED, faulty_disk(site))
     daemon.store(file=open_file(site.folder))
-    with disk(site, "pwrite"):
-        swap(daemon)
-        daemon.until_true(lambda: daemon.stored.took == errno.ETIMEDOUT)
+    switch = site.folder / "pwrite"
+    switch.touch()
+    swap(daemon)
+    daemon.until_true(lambda: daemon.stored.took == errno.ETIMEDOUT)
+    switch.unlink()
     daemon.until_true(lambda: (daemon.stored.took, daemon.stored.moved) == (0, SIZE))
     daemon.let_return(program)
-
-
-def test_load_by_short_and_hanging_disk_reads_ends_when_the_disk_responds_again(site: Site) -> None:
-    daemon, program = start_faulty(site, UNCHANGED)
-    with disk(site, "short"):
-        swap_and_store(site, daemon)
-        with disk(site, "pread"):
-            loads = threading.Thread(target=daemon.move, args=(Type.LOAD, CARD))
-            loads.start()
-            wait_until((site.folder / "hangs").exists)
-            assert loads.is_alive()
-        loads.join()
-    daemon.let_return(program)
-
-
-def test_disk_file_without_used_blocks_shrinks_to_the_limit_of_the_store_order(site: Site) -> None:
-    daemon, program = start(site, '''
-call("cuMemFree_v2", address)
-pause("freed")
-''')
-    swap(daemon)
-    file = open_file(site.folder)
-    daemon.store(file=file)
-    daemon.until_true(lambda: daemon.stored.moved == SIZE)
-    program.go_on()
-    assert program.hears() == "freed"
-    daemon.until_true(lambda: daemon.stored.moved == 0)
-    daemon.store()
-    assert os.fstat(file).st_size >= SIZE
-    daemon.store(64 * MIB)
-    wait_until(lambda: os.fstat(file).st_size == 64 * MIB)
-    daemon.store(0)
-    wait_until(lambda: os.fstat(file).st_size == 0)
-    os.close(file)
-    program.finish()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that exceed card and host memory together run, as some of their memory is on a disk."""
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from nvshared.hook.protocol import ReportRecord, Type
-from tests.integration.conftest import BUILD, Site, compile_faulty_disk, kill, wait_until
+from tests.integration.conftest import Site, kill, wait_until
 from tests.integration.programs import Program
+from tests.integration.test_disk import faulty_disk
 from tests.integration.test_kills import finish, follow
 from tests.integration.test_neighbour import LINKED
-from tests.records import encode_report
 
 PROGRAMS = 6
 # Together 288 MiB, of which card and host memory hold 176 at most.
@@ -62,28 +60,6 @@ def files_of(pid: int, folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.long
-def test_ten_notebooks_of_a_quarter_of_the_card_each_have_a_turn_with_a_disk(
-    site: Site, folder: Path
-) -> None:
-    """As ten of 20 GiB on a card of 80 GiB with 64 GiB of host memory, each GiB as 4 MiB."""
-    _, trace = start(site, folder, "--capacity", "320MiB", "--swap-budget", "256MiB")
-    notebooks = [
-        site.workload(
-            "--memory", "80MiB", "--chunk", "8MiB", "--until-told", "--kernel-us", "2000",
-            "--cpu-ms", "200", "--seed", str(seed), "--json")
-        for seed in range(1, 11)
-    ]
-    next(stored(trace))
-    waits = {one.pid for one in notebooks}
-    lines = follow(trace)
-    while waits:                        # until each program has had a turn with its memory
-        line = next(lines)
-        if line.get("report") == "turn-started":
-            waits.discard(line.get("pid"))
-    finish(notebooks)
-
-
 @pytest.mark.parametrize("killed", ["program", "daemon"])
 def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_other_programs(
     site: Site, folder: Path, killed: str
@@ -111,46 +87,18 @@ def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_ot
     wait_until(lambda: not files_of(daemon.pid, folder))
 
 
-def test_programs_finish_after_the_disk_directory_is_removed(site: Site, folder: Path) -> None:
-    _, trace = start(site, folder)
-    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
-    next(stored(trace))
-    assert not [*folder.iterdir()]      # the files have no name
-    shutil.rmtree(folder)
-    finish(programs)                    # open files outlive their folder
-
-
-def test_daemon_whose_disk_directory_cannot_be_used_stores_no_memory_on_disk(site: Site) -> None:
-    start(site, site.folder / "none")
-    finish([program(site, seed) for seed in (1, 2)])
-    assert "no memory goes to the disk" in site.log.read_text()
-    assert not site.lines(order="store")
-
-
-def test_client_that_reports_stored_bytes_without_a_store_order_is_disconnected(
-    site: Site, folder: Path
-) -> None:
-    start(site, folder)
-    liar = site.hook()
-    assert liar.hello() is not None
-    liar.send(encode_report(ReportRecord(Type.STORED, moved=1 << 60)))
-    wait_until(lambda: "bytes on the disk, and may have 0 there" in site.log.read_text())
-    finish([program(site, 1)])
-
-
 def test_disk_read_that_hangs_delays_no_other_program_and_is_reported(
     site: Site, folder: Path
 ) -> None:
     _, trace = start(site, folder, "--capacity", "224MiB", "--swap-budget", "128MiB",
                      "--park-after", "100ms", "--stuck-after", "500ms")
-    preloaded = f"LD_PRELOAD={compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}"
     idle = Program(site, '''
 address = allocate(96 << 20)
 data = noise(96 << 20)
 put(address, data)
 away()
 assert get(address, 96 << 20) == data
-''', within=("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}"))
+''', within=faulty_disk(site))
     assert idle.hears() == "away"
     hook = site.holding(200 << 20)
     next(line for line in stored(trace) if line["pid"] == idle.popen.pid)
