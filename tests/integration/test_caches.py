@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A framework is asked to give back what it has cached, and asked at no wrong moment.
+"""The trim module frees a framework's cached memory at the library's request, at no wrong moment.
 
-The framework is standin.py; the real ones are in tests/gpu. The test plays the daemon, so that each
-order comes when it is meant to.
+The framework is a stand-in, as PyTorch does not run on a simulated card; tests/gpu has real ones.
+The test plays the daemon, so that each order is sent at a chosen moment.
 """
 
 import json
@@ -13,12 +13,10 @@ import pytest
 from nvshared import library
 from nvshared.hook.protocol import OrderRecord, ReportRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site, wait_until
+from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FOR_EVER, FakeDaemon
 from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import Program
-from tests.integration.standin import READY, STAND_IN, STEPS
-from tests.integration.test_kills import finish
+from tests.integration.programs import FUTEX, Program
 
 ROOM = 900 * MIB
 MUCH = 480 * MIB                        # bytes: less than the program has allocated with its cache
@@ -32,6 +30,94 @@ def daemon(site: Site) -> FakeDaemon:
     return FakeDaemon(site, ROOM, host=128 * MIB)
 
 
+STAND_IN = '''
+import importlib.util, threading, time, types
+importlib.util.find_spec("torch")       # as `import torch` does; torch need not be installed
+class Caching:
+    "Keeps freed blocks for later allocations of the same size."
+    def __init__(self):
+        self.sizes, self.kept, self.lock = {}, [], threading.Lock()
+        self.looked = self.emptied = 0
+    def take(self, size, value=None):
+        with self.lock:
+            for address in self.kept:
+                if self.sizes[address] == size:
+                    self.kept.remove(address)
+                    break
+            else:
+                memory = c_uint64()
+                call("cuMemAlloc_v2", byref(memory), size)
+                address = memory.value
+                self.sizes[address] = size
+        if value is not None:
+            call("cuMemsetD8_v2", address, value, size)
+        return address
+    def give(self, address):
+        self.kept.append(address)
+    def figures(self, device):
+        assert device == 0
+        self.looked += 1
+        held = sum(self.sizes.values())
+        return {"reserved_bytes.all.current": held,
+                "active_bytes.all.current": held - sum(map(self.sizes.get, self.kept)),
+                "inactive_split_bytes.all.current": 0}
+    def empty(self):
+        with self.lock:
+            while self.kept:
+                address = self.kept.pop()
+                call("cuMemFree_v2", address)
+                del self.sizes[address]
+            self.emptied += 1
+    def use(self, device):
+        call("cuCtxSetCurrent", context)
+    def counts(self):
+        return [self.looked, self.emptied]
+caching = Caching()
+def module(name, **content):
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(content)
+torch_cuda = types.SimpleNamespace(
+    is_initialized=lambda: True, set_device=caching.use, empty_cache=lambda: caching.empty(),
+    memory_stats=lambda device: caching.figures(device))
+module("torch", cuda=torch_cuda)
+def report():
+    "Prints the counts 20 ms after they are those that the test sends, or after a timeout."
+    expected = json.loads(sys.stdin.readline())
+    until = time.monotonic() + PATIENCE
+    while caching.counts() != expected and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    say(caching.counts())
+kept, cached = caching.take(100 * MIB, 3), caching.take(400 * MIB)
+caching.give(cached)
+'''.replace("PATIENCE", str(PATIENCE // 4))
+# The library requests nothing before the trim thread waits for requests. Three looks in sequence
+# must find a futex wait, because a single futex wait may be for Python's lock.
+READY = f'''
+for thread in threading.enumerate():
+    looks = 0
+    while thread.name == "nvshare_caches" and looks < 3:
+        time.sleep(0.005)
+        with open(f"/proc/self/task/{{thread.native_id}}/syscall") as file:
+            looks = looks + 1 if file.read().startswith("{FUTEX} ") else 0
+say("ready")
+'''
+STEPS = '''
+stream = new_stream()
+c_library = ctypes.PyDLL(None)          # keeps Python's lock during calls
+def wait():
+    "Waits for a line of the test; no other Python thread runs meanwhile."
+    sys.setswitchinterval(3600)         # between the two calls no other thread gets the lock
+    c_library.write(1, b"0\\n", 2)
+    c_library.read(0, ctypes.create_string_buffer(1), 1)
+    sys.setswitchinterval(.005)
+def begin():
+    call("cuStreamBeginCapture_v2", stream, 0)
+def end():
+    graph = c_void_p()
+    call("cuStreamEndCapture", stream, byref(graph))
+    call("cuGraphDestroy", graph)
+'''
 Start = Callable[..., Program]
 
 
@@ -49,7 +135,7 @@ def start(site: Site, daemon: FakeDaemon) -> Start:
 
 
 def counted(program: Program, expected: list[int]) -> None:
-    """Expects these numbers of reads of its statistics, and of emptied caches.
+    """Expects how often the framework's statistics were read, and its cache was emptied.
 
     Each request to trim reads the statistics once, and once more after it emptied the cache.
     """
@@ -58,7 +144,7 @@ def counted(program: Program, expected: list[int]) -> None:
 
 
 def evict_and_load(daemon: FakeDaemon) -> ReportRecord:
-    """The other client's need for the card is smaller than the cached memory."""
+    """Evicts less than the cached memory and loads it: another client had a turn."""
     daemon.stop()
     daemon.move(Type.EVICT, MUCH)
     return daemon.move(Type.LOAD, ROOM)
@@ -89,19 +175,6 @@ def test_trim_module_that_the_program_itself_imports_after_its_start_trims_cache
     program = start("report()", f"sys.path.append({folder!r})\nimport nvshare_caches\n")
     daemon.run(contended=True)
     counted(program, [2, 1])
-    program.ends_well()
-
-
-@pytest.mark.parametrize("missing", ["NVSHARE_TRIM_CACHES", "PYTHONPATH"])
-def test_framework_caches_are_not_trimmed_without_nvshare_trim_caches_or_the_trim_module(
-    site: Site, start: Start, daemon: FakeDaemon, missing: str
-) -> None:
-    del site.environment[missing]
-    program = start(FOUR_REPORTS)
-    for _ in range(4):
-        daemon.run()
-        daemon.run(contended=True)
-        counted(program, [0, 0])
     program.ends_well()
 
 
@@ -136,11 +209,11 @@ for number in range(5):
 ''')
     daemon.run(contended=True)
     counted(program, [2, 1])
-    evict_and_load(daemon)              # the program has less, and would have had more untrimmed
+    evict_and_load(daemon)              # without the trim this program's memory would not fit
     daemon.run(contended=True)
     counted(program, [3, 1])
     daemon.stop()
-    daemon.run(contended=True)          # no other program needed the room between the turns
+    daemon.run(contended=True)          # no other program needed memory between the turns
     counted(program, [3, 1])
     counted(program, [3, 1])
     evict_and_load(daemon)
@@ -315,30 +388,21 @@ module("cupy", get_default_memory_pool=Pool, cuda=types.SimpleNamespace(Device=D
 '''
 
 
-@pytest.mark.parametrize(("body", "expected"), [
-    pytest.param(CUPY, [2, 1], id="cupy"),
-    pytest.param(WITHOUT, [0, 0], id="neither"),
-    pytest.param("torch_cuda.is_initialized = lambda: False", [0, 0], id="not-on-the-card"),
-    pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", [1, 1], id="too-little"),
+@pytest.mark.parametrize(("body", "missing", "expected"), [
+    pytest.param(CUPY, "", [2, 1], id="cupy"),
+    pytest.param(WITHOUT, "", [0, 0], id="no framework"),
+    pytest.param("torch_cuda.is_initialized = lambda: False", "", [0, 0], id="not initialised"),
+    pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", "", [1, 1],
+                 id="too little cached"),
+    pytest.param("", "NVSHARE_TRIM_CACHES", [0, 0], id="not requested"),
+    pytest.param("", "PYTHONPATH", [0, 0], id="no trim module"),
 ])
-def test_framework_caches_are_trimmed_only_of_initialised_frameworks_with_enough_cached_memory(
-    start: Start, daemon: FakeDaemon, body: str, expected: list[int]
+def test_framework_caches_are_trimmed_only_if_requested_and_large_enough(
+    site: Site, start: Start, daemon: FakeDaemon, body: str, missing: str, expected: list[int]
 ) -> None:
+    site.environment.pop(missing, None)
     program = start("report()", body)
     daemon.run(contended=True)
     counted(program, expected)
     _, errors = program.popen.communicate(timeout=PATIENCE)
     assert (program.popen.returncode, errors) == (0, "")
-
-
-def test_c_program_with_nvshare_trim_caches_takes_turns_with_right_results(site: Site) -> None:
-    trace = str(site.folder / "trace")
-    site.start("--tq", "100ms", "--capacity", str(60 * MIB), "--trace", trace)
-    programs = [
-        site.workload(
-            "--memory", "40MiB", "--chunk", "4MiB", "--until-told", "--kernel-us", "2000",
-            "--seed", str(seed), "--json", **WANTED)
-        for seed in range(2)
-    ]
-    wait_until(lambda: bool(site.lines(event="evicted")))
-    finish(programs)
