@@ -142,39 +142,41 @@ def test_driver_call_returns_while_gpu_work_waits_for_the_calling_thread(
     assert Type.REOPENED not in answering.hears_all()
 
 
-def said_while_drained(site: Site, call: str, capturing: bool, *behind: OrderRecord) -> list[Type]:
-    """The library's reports during a drain in which `call` returned the driver's result."""
+def said_while_drained(
+    site: Site, calls: list[str], capturing: bool, *behind: OrderRecord
+) -> list[Type]:
+    """The library's reports during drains, one for each call, in which the call returned the
+    driver's result. `behind`: orders sent behind each STOP."""
     begins, ends = ("capture()", "capture_ends()") if capturing else ("", "")
-    daemon, answering, program = dependent(
-        site, f"spins()\n{begins}\naway()\nsay({call}())\n{ends}\n")
-    assert program.hears() == "away"
-    daemon.send(OrderRecord(Type.STOP))
-    wait_until(daemon.has_no_unread_order)      # on a busy machine the program could end before
-    for order in behind:
-        daemon.send(order)
-    program.go_on()
-    assert program.hears() == CALLS.get(call, 0)
+    daemon, answering, program = dependent(site, "".join(
+        f"reached.value = 0\nspins()\n{begins}\naway()\nsay({call}())\n{ends}\n"
+        "reached.value = 1\ncall('cuStreamSynchronize', stream)\n" for call in calls))
+    for call in calls:
+        assert program.hears() == "away"
+        daemon.send(OrderRecord(Type.STOP))
+        wait_until(daemon.has_no_unread_order)      # on a busy machine the program could end before
+        daemon.send(*behind)
+        program.go_on()
+        assert program.hears() == CALLS.get(call, 0), call
     program.ends_well()
     return answering.hears_all()
 
 
 @pytest.mark.parametrize("capturing", [False, True])
-@pytest.mark.parametrize("call", CALLS)
 def test_driver_call_returns_in_a_drain_while_gpu_work_waits_for_the_calling_thread(
-    site: Site, call: str, capturing: bool
+    site: Site, capturing: bool
 ) -> None:
     # The EVICT behind the STOP moves memory, so it waits for the end of the drain.
     said = said_while_drained(
-        site, call, capturing, OrderRecord(Type.EVICT, number=2, room=512 * MIB, host=1 << 40))
-    assert said.count(Type.STOPPED) + said.count(Type.REOPENED) == 1
+        site, [*CALLS], capturing, OrderRecord(Type.EVICT, number=2, room=512 * MIB, host=1 << 40))
+    assert said.count(Type.STOPPED) + said.count(Type.REOPENED) == len(CALLS)
 
 
 @pytest.mark.parametrize("capturing", [False, True])
-@pytest.mark.parametrize("export", EXPORTS)
 def test_memory_export_returns_during_a_drain_while_gpu_work_waits_for_the_calling_thread(
-    site: Site, export: str, capturing: bool
+    site: Site, capturing: bool
 ) -> None:
-    assert Type.REOPENED not in said_while_drained(site, export, capturing)
+    assert Type.REOPENED not in said_while_drained(site, EXPORTS, capturing)
 
 
 @pytest.mark.parametrize("export", EXPORTS)
