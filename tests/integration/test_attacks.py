@@ -43,7 +43,7 @@ MOST_MEMORY = 100 * MIB                 # bytes that the daemon may occupy
 KINDS = 6                               # kinds of journal lines that one user can cause
 
 # One of each kind is in the ordinary tests, all of them in the long ones.
-OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf", "cgroup", "users",
+OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf", "cgroup",
          "memory.current"}
 
 another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library reports whether the GPU had work throughout a second of a turn."""
+"""In BUSY records the library reports whether the GPU idled for a part of the last second."""
 
 from nvshared.hook.protocol import Flag, Type
 from tests.integration.conftest import Site

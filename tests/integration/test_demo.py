@@ -16,14 +16,14 @@ import pytest
 from tests.integration.fakehook import PATIENCE
 
 COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
-# With short steps, so that the demonstration ends soon.
+# Runs the demo with short steps, so that the demo ends soon.
 QUICK = ("from nvshared import demo; demo.STEPS = 3; "
          "demo.STEP_CPU_MS, demo.STEP_GPU_US, demo.TQ = 20, 300_000, 1; ") + COMMAND
 MARK = "NVSHARE_TEST_MARK"
 
 
 class Demo:
-    """A demonstration. Its processes are found by a mark in their environment."""
+    """A running demo. An environment variable with a unique value marks all its processes."""
 
     def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Demo:
 @pytest.fixture
 def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     """A demonstration on a simulated GPU; its processes are killed after the test."""
-    folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # short, for sockets
+    folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # short: it has sockets
     folder.mkdir()
     demo = Demo(folder, getattr(request, "param", COMMAND))
     yield demo
@@ -91,10 +91,9 @@ def test_demo_has_right_results_and_leaves_no_process_or_file(demo: Demo) -> Non
 
 
 @pytest.mark.parametrize(("moment", "number"), [
-    ("Two programs share it", signal.SIGHUP), ("holds the GPU", signal.SIGINT),
-    ("holds the GPU", signal.SIGTERM),
-    # near the end of the demonstration
-    pytest.param("checking every word", signal.SIGTERM, marks=pytest.mark.long),
+    ("holds the GPU", signal.SIGINT),
+    *(pytest.param(moment, number, marks=pytest.mark.long) for moment, number in (
+        ("Two programs share it", signal.SIGHUP), ("checking every word", signal.SIGTERM))),
 ])
 def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo: Demo, moment: str, number: signal.Signals
@@ -107,18 +106,14 @@ def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo.leaves_nothing()
 
 
-@pytest.mark.parametrize(("seed", "seconds"), [
-    (0, 1), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(1, 8)),
-])
-def test_demo_ended_by_many_signals_leaves_no_process_or_file(
-    demo: Demo, seed: int, seconds: int
-) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8))
+def test_demo_ended_by_many_signals_leaves_no_process_or_file(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
-    # The signal comes only after the begin: while Python starts, it would end like any program.
+    # No signal before this line: while Python starts, a signal ends the demo without clean-up.
     demo.until("The GPU is simulated")
-    delay = chance.uniform(0, seconds)
     with pytest.raises(subprocess.TimeoutExpired):
-        demo.process.wait(delay)
+        demo.process.wait(chance.uniform(0, 4))
     for _ in range(chance.randint(1, 3)):
         demo.process.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
     _, errors = demo.process.communicate()
