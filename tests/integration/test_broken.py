@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program with a context that fails for good while swapped gets the error at its next call."""
+"""A program whose context fails while its memory is swapped gets the error at its next call."""
 
 import time
 
@@ -12,12 +12,12 @@ from tests.integration.test_pools import POOLS
 
 ILLEGAL_ADDRESS = 700
 
-# The context fails by a kernel that the library does not see: a program without a turn cannot start
-# a kernel. A failing card breaks all contexts in the same way.
-BROKEN = PRELUDE + '''
+# Calls the driver without the library's wrapper, and so without waiting for a turn: a kernel with a
+# wrong address breaks the context of a program without a turn, as a failing card does.
+BEHIND_THE_LIBRARY = '''
 import struct
 def behind_the_library(name):
-    "The driver's own function, by its file's table of symbols."
+    "Returns the driver's function of this name, found in the symbol table of its file."
     with open("/proc/self/maps") as maps:
         places = [line.split() for line in maps if "/libcuda.so" in line]
     place, path = next((p[0], p[-1]) for p in places if int(p[2], 16) == 0)
@@ -33,6 +33,8 @@ def behind_the_library(name):
         if image.startswith(name.encode() + b"\\0", names + named):
             return ctypes.CFUNCTYPE(c_int)(int(place.split("-")[0], 16) + value)
     raise LookupError(name)
+'''
+BROKEN = PRELUDE + BEHIND_THE_LIBRARY + '''
 filling, stream, address = kernel("fill"), new_stream(), c_uint64(allocate(64 * MIB))
 put(address, noise(64 * MIB))
 away()

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory is not evicted while work is in flight in any context, however it was created."""
+"""A client's memory is not evicted while work is in flight in any of the client's contexts."""
 
 import pytest
 
 from tests.integration.conftest import Site, kill
 from tests.integration.programs import PRELUDE, Program
+from tests.integration.test_broken import BEHIND_THE_LIBRARY
 from tests.integration.test_contexts import WAITING
 
 MANY = 20
 
-# In the current context, work that waits and then fills memory of another context.
+# Work of the current context, which waits and then fills memory of another context.
 UNDER_WAY = '''
 stream = new_stream()
 wait_in(stream)
@@ -26,29 +27,16 @@ other, size = c_void_p(), 64 * MIB
 address = allocate(size)
 '''
 
-# The driver's own function, found in the library file's symbol table.
-PAST_THE_LIBRARY = '''
-import subprocess
-def past(name):
-    maps = [line.split() for line in open("/proc/self/maps") if "/libcuda.so" in line]
-    names = subprocess.run(["nm", "-D", maps[0][-1]], capture_output=True, text=True).stdout
-    offset = next(line.split()[0] for line in names.splitlines() if line.split()[-1] == name)
-    return ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)(
-        int(maps[0][0].split("-")[0], 16) + int(offset, 16))
-assert past("cuCtxCreate_v2")(ctypes.addressof(other), 0, 0) == 0
+UNSEEN = BEHIND_THE_LIBRARY + '''
+assert behind_the_library("cuCtxCreate_v2")(byref(other), c_uint64(0), c_uint64(0)) == 0
 '''
 
 MADE = {
-    f"the last of {MANY}": f'''
-for _ in range({MANY}):
-    new_context()
-''',
+    f"the last of {MANY}": f"for _ in range({MANY}): new_context()\n",
     "for OpenGL": 'call("cuGLCtxCreate_v2", byref(other), 0, 0)\n',
-    "by whom nobody sees, then entered": PAST_THE_LIBRARY + 'call("cuCtxSetCurrent", other)\n',
-    "by whom nobody sees, then pushed": PAST_THE_LIBRARY + 'call("cuCtxPushCurrent_v2", other)\n',
-    "by whom nobody sees, then used": PAST_THE_LIBRARY + '''
-more = allocate(MIB)
-''',
+    "created behind the library, then set": UNSEEN + 'call("cuCtxSetCurrent", other)\n',
+    "created behind the library, then pushed": UNSEEN + 'call("cuCtxPushCurrent_v2", other)\n',
+    "created behind the library, then used": UNSEEN + "more = allocate(MIB)\n",
 }
 
 PROGRAMS = {how: MINE + made + UNDER_WAY for how, made in MADE.items()}
@@ -88,7 +76,7 @@ away()
 
 
 def test_drain_does_not_wait_for_an_ended_context(site: Site) -> None:
-    """The drain does not wait either for a new context at the same address without work."""
+    """Nor does it wait for a new context at the same address, which has no work."""
     site.start("--tq", "1")
     sent_away(site, MINE + '''
 for _ in range(40):
