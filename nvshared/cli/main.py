@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from nvshared import __version__, parser
-from nvshared.cli import completion, doctor, history, preload, run, settings, status, trial
+from nvshared.cli import completion, history, machine, run, settings, status
 from nvshared.cli.verb import Verb, discard, print_error
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
@@ -70,7 +70,7 @@ VERBS: tuple[Verb, ...] = (
     status.status, status.top, status.clients, status.tenants, history.history, run.run,
     settings.set_tq, settings.anti_thrash, settings.limit, settings.weight, settings.priority,
     settings.suspend, settings.resume, settings.park, settings.move, settings.preempt,
-    settings.reset, settings.drain, preload.preload, doctor.doctor, trial.demo, trial.trial,
+    settings.reset, settings.drain, machine.preload, machine.doctor, machine.demo, machine.trial,
     completion.completion, completion.help,
 )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nvshared import library
-from nvshared.cli.preload import RESCUE
+from nvshared.cli.machine import RESCUE
 from nvshared.errors import ExitCode
 from nvshared.preload.switch import entries
 

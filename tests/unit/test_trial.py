@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli import trial
+from nvshared.cli import machine as trial
 from nvshared.cli.main import build
 from nvshared.control import unit
-from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.errors import NotPermitted, NvshareError
 
 SYSTEMCTL = """\
 #!/bin/sh
@@ -70,15 +70,6 @@ def test_trial_whose_service_fails_to_start_leaves_no_files(run: Run, systemctl:
         run("start")
     assert not trial.FOLDER.exists()
     assert not trial.DROP_IN.exists()
-
-
-@pytest.mark.parametrize(("words", "match"), [
-    (("--gpus", "17"), "cannot be 17 GPUs"), (("--memory", "1MiB"), "1MiB is too little"),
-])
-def test_trial_with_wrong_values_is_refused(run: Run, words: tuple[str, ...], match: str) -> None:
-    with pytest.raises(InvalidArgs, match=match):
-        run("start", *words)
-    assert not trial.FOLDER.exists()
 
 
 def test_trial_start_and_stop_remove_files_of_an_interrupted_start_and_require_root(
