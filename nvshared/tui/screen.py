@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
@@ -303,16 +304,15 @@ def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: i
     return found, hits
 
 
-class Dashboard:
-    def __init__(self, snapshot: Snapshot, past: Past | None = None) -> None:
-        self._state = State(snapshot, past or Past())
+class Dashboard(NamedTuple):
+    snapshot: Snapshot
+    past: Past = Past()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        width = options.max_width
-        assert self._state.snapshot is not None
-        yield from gpus(self._state.snapshot, self._state.past, width, None, 0)
-        if shown := rows(self._state):
-            lines, _ = listing(self._state, shown, 0, len(shown), width, 0)
+        state, width = State(self.snapshot), options.max_width
+        yield from gpus(self.snapshot, self.past, width, None, 0)
+        if shown := rows(state):
+            lines, _ = listing(state, shown, 0, len(shown), width, 0)
             yield from lines
 
 
@@ -593,11 +593,11 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
             pending += model.tab_hint(state, state.unconfirmed)
         return _message_lines(pending, width, "bold yellow"), []
     typed: list[Text] = []
-    if state.prompt is not None:
-        prompt, label = state.prompt, "Filter"
-        if prompt.client is not None:
-            hint = model.tab_hint(state, prompt)
-            label = f"{model.target_name(prompt)}{hint}: {model.COMMANDS[prompt.verb].prompt}"
+    if state.in_filter:
+        typed = _message_lines(f"Filter: {state.filter}▏", width, "bold")
+    elif (prompt := state.prompt) is not None:
+        hint = model.tab_hint(state, prompt)
+        label = f"{model.target_name(prompt)}{hint}: {model.COMMANDS[prompt.verb].prompt}"
         typed = _message_lines(f"{label}: {prompt.text}▏", width, "bold")
     found = _message_lines(state.message, width, "yellow") if state.message else []
     if state.daemon_error:

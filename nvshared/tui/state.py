@@ -115,6 +115,7 @@ class Command(NamedTuple):
     client: ClientSnapshot              # the program
     value: int = 0                      # the term's new value, in the unit used on D-Bus
     tenant: str = ""                    # the target of the command; "": the program
+    text: str = ""                      # what the user has typed for `value`
 
     def question(self) -> str:
         kind, name = COMMANDS[self.verb], target_name(self)
@@ -138,17 +139,10 @@ class Command(NamedTuple):
         return tables.program_sentence(target_name(self), term, value, gpu)
 
 
-class Prompt(NamedTuple):
-    verb: str                           # "filter", or the verb of the command
-    client: ClientSnapshot | None       # the command's program; None: for "filter"
-    text: str = ""
-    tenant: str = ""                    # target of the command, as in Command
-
-
-def target_name(pending: Command | Prompt) -> str:
-    if pending.tenant:
-        return tables.shortened(tables.short_tenant(pending.tenant), LONGEST_NAME)
-    return process(pending.client) if pending.client else ""
+def target_name(command: Command) -> str:
+    if command.tenant:
+        return tables.shortened(tables.short_tenant(command.tenant), LONGEST_NAME)
+    return process(command.client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +165,8 @@ class State:
     sort: str = "GPU"
     reverse: bool = False
     filter: str = ""
-    prompt: Prompt | None = None
+    in_filter: bool = False             # typed keys change the filter
+    prompt: Command | None = None       # the user is typing its value
     unconfirmed: Command | None = None      # the user is asked to confirm it
     message: str = ""                   # shown until the next key
     opened: Opened | None = None        # the program shown in detail
@@ -290,7 +285,7 @@ COMMANDS: dict[str, CommandKind] = {
 VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 
 
-def parsed(prompt: Prompt) -> int:
+def parsed(prompt: Command) -> int:
     """The typed value of a command. Raises ValueError that says which values are valid."""
     term = COMMANDS[prompt.verb].term
     text = prompt.text.strip()
@@ -358,7 +353,8 @@ def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
         case Sort(column):          # a second click reverses the order
             reverse = column == state.sort and not state.reverse
             return reselected(replace(state, sort=column, reverse=reverse, first=0)), None
-        case Row(clicked) if clicked == state.selected and not (state.prompt or state.unconfirmed):
+        case Row(clicked) if clicked == state.selected and not (
+                state.in_filter or state.prompt or state.unconfirmed):
             return _open_details(state)
         case Row(clicked):
             return reselected(replace(state, selected=clicked)), None
@@ -371,6 +367,8 @@ def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
         return _answer_question(state, state.unconfirmed, key)
     if state.prompt is not None:
         return _edit_prompt(state, state.prompt, key), None
+    if state.in_filter:
+        return _edit_filter(state, key), None
     if key in ("q", "Q", "f10"):
         return state, Request.QUIT
     if key in ("?", "h", "f1"):
@@ -388,7 +386,7 @@ def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
         case "enter" | "right" | "d":
             return _open_details(state)
         case "/" | "f":
-            return replace(state, prompt=Prompt("filter", None, state.filter)), None
+            return replace(state, in_filter=True), None
         case "<" | "," | "backtab":
             return _sorted_next(state, -1), None
         case ">" | "." | "tab":
@@ -442,7 +440,7 @@ def _begin_command(state: State, verb: str) -> State:
     if obstacle := _obstacle(state, verb, client):
         return replace(state, message=obstacle)
     if COMMANDS[verb].prompt:
-        return replace(state, prompt=Prompt(verb, client))
+        return replace(state, prompt=Command(verb, client))
     if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
         found = (one.name for one in _tenants(state, client) if one.value("suspended"))
         return replace(state, unconfirmed=Command(verb, client, tenant=next(found, client.tenant)))
@@ -463,21 +461,21 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     return ""
 
 
-def tab_hint(state: State, pending: Prompt | Command) -> str:
+def tab_hint(state: State, command: Command) -> str:
     """Names the target that Tab would select for the command; "": Tab has no effect."""
-    after = pending._replace(tenant=next_target(state, pending))
-    return f" (Tab: {target_name(after)})" if pending.client and after != pending else ""
+    after = command._replace(tenant=next_target(state, command))
+    return f" (Tab: {target_name(after)})" if after != command else ""
 
 
-def next_target(state: State, pending: Prompt | Command) -> str:
+def next_target(state: State, command: Command) -> str:
     """The command's target after Tab: the program (""), or one of its tenants.
 
     All but the innermost tenant are known only while the program's details are shown."""
-    if pending.client is None or not COMMANDS[pending.verb].term:
+    if not COMMANDS[command.verb].term:
         return ""
-    known = [one.name for one in _tenants(state, pending.client)] or [pending.client.tenant]
+    known = [one.name for one in _tenants(state, command.client)] or [command.client.tenant]
     targets = ["", *known, ""]
-    return targets[targets.index(pending.tenant) + 1] if pending.tenant in targets else ""
+    return targets[targets.index(command.tenant) + 1] if command.tenant in targets else ""
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
@@ -504,31 +502,33 @@ def _answer_question(state: State, command: Command, key: str) -> Answer:
     return state, None
 
 
-def _edit_prompt(state: State, prompt: Prompt, key: str) -> State:
+def _edit_filter(state: State, key: str) -> State:
+    """Changes the filter, and with it the list, at each key."""
+    if key == "enter":
+        return replace(state, in_filter=False)
+    if key == "escape":
+        state, key = replace(state, in_filter=False), "clear"
+    return reselected(replace(state, filter=_edited(state.filter, key)))
+
+
+def _edit_prompt(state: State, prompt: Command, key: str) -> State:
     match key:
         case "escape":
-            before = "" if prompt.verb == "filter" else state.filter
-            return reselected(replace(state, prompt=None, filter=before))
+            return replace(state, prompt=None)
         case "enter":
             return _submit_prompt(state, prompt)
-        case "backspace":
-            prompt = prompt._replace(text=prompt.text[:-1])
-        case "clear":
-            prompt = prompt._replace(text="")
         case "tab" | "backtab":
-            prompt = prompt._replace(tenant=next_target(state, prompt))
-        case _ if len(key) == 1:
-            prompt = prompt._replace(text=prompt.text + key)
-        case _:
-            return state
-    state = replace(state, prompt=prompt)
-    # While a filter is typed, each key changes the list at once.
-    return reselected(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
+            return replace(state, prompt=prompt._replace(tenant=next_target(state, prompt)))
+    return replace(state, prompt=prompt._replace(text=_edited(prompt.text, key)))
 
 
-def _submit_prompt(state: State, prompt: Prompt) -> State:
-    if prompt.client is None:           # Enter ends typing of the filter
-        return replace(state, prompt=None)
+def _edited(text: str, key: str) -> str:
+    if key in ("backspace", "clear"):
+        return text[:-1] if key == "backspace" else ""
+    return text + key if len(key) == 1 else text
+
+
+def _submit_prompt(state: State, prompt: Command) -> State:
     if not prompt.text.strip():
         return replace(state, prompt=None, message="Nothing was changed.")
     try:
@@ -538,4 +538,4 @@ def _submit_prompt(state: State, prompt: Prompt) -> State:
     state = replace(state, prompt=None)
     if not prompt.tenant and (obstacle := _obstacle(state, prompt.verb, prompt.client)):
         return replace(state, message=obstacle)
-    return replace(state, unconfirmed=Command(prompt.verb, prompt.client, value, prompt.tenant))
+    return replace(state, unconfirmed=prompt._replace(value=value, text=""))
