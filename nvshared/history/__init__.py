@@ -10,7 +10,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from operator import sub
 from pathlib import Path
 from typing import TypeVar
@@ -54,7 +53,7 @@ class HistoryFile:
 
     def keep(self, start: int, batch: Batch) -> None:
         """Has the thread write the usage of the minute that began at `start` (s since 1970)."""
-        self._last = self._do(partial(self._append, start, batch))
+        self._last = self._thread.submit(self._append, start, batch)
         self._last.add_done_callback(_report)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
@@ -66,16 +65,13 @@ class HistoryFile:
             raise NoHistory("too many ask for the history at once", "try again")
         self._pending[query.uid] += 1
         try:
-            return await asyncio.wrap_future(self._do(partial(self._answer, query, shape)))
+            return await asyncio.wrap_future(self._thread.submit(self._answer, query, shape))
         finally:
             self._pending[query.uid] -= 1
 
     def close(self) -> None:
-        self._do(self._store.close)
+        self._thread.submit(self._store.close)
         self._thread.shutdown()
-
-    def _do(self, task: Callable[[], Shaped]) -> "Future[Shaped]":
-        return self._thread.submit(task)
 
     def _append(self, start: int, batch: Batch) -> None:
         if batch:

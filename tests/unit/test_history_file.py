@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -47,17 +47,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / FILE_NAME
 
 
-def at_once(_file: HistoryFile, task: Callable[[], Any]) -> "Future[Any]":
-    """Replaces HistoryFile._do: makes the call in the caller's thread."""
+def at_once(_threads: ThreadPoolExecutor, task: Callable[..., Any], *values: Any) -> "Future[Any]":
+    """Replaces ThreadPoolExecutor.submit: makes the call in the caller's thread."""
     done: Future[Any] = Future()
-    done.set_result(task())
+    done.set_result(task(*values))
     return done
 
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HistoryFile]:
     """A history that makes its calls in the thread of the test."""
-    monkeypatch.setattr(HistoryFile, "_do", at_once)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", at_once)
     history = HistoryFile(tmp_path, 0)
     yield history
     history._store.close()
@@ -176,10 +176,8 @@ def test_history_file_damaged_while_in_use_is_renamed(path: Path, history: Histo
     assert seconds(path) == 10
 
 
-@pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
 def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
-        path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture,
-        by_query: bool) -> None:
+        path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     history.keep(NOON, MINUTE)
     with full_disk():
@@ -188,10 +186,7 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
         assert len(history._unwritten) == KEPT
         found = history._answer(Query(NOON, NOON + 86400, 0, "user"), lambda found: found)
     assert found.missing == "database or disk is full"
-    if by_query:
-        history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
-    else:
-        history.keep(NOON + 60 * 3 * KEPT, {})
+    history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
     assert seconds(path) == 3 * KEPT
     assert caplog.messages == [
         f"{path} is not written, and tried again each minute: database or disk is full",
@@ -212,11 +207,11 @@ def test_history_file_on_a_full_file_system_keeps_its_usage_until_there_is_space
         tmp_path: Path, began: bool) -> None:
     """A small tmpfs in a mount namespace; the history may have no file yet."""
     program = textwrap.dedent(f"""
-        import sys
+        from concurrent.futures import ThreadPoolExecutor
         from pathlib import Path
         from nvshared.history import HistoryFile
         from tests.unit.test_history_file import MINUTE, NOON, at_once, seconds
-        HistoryFile._do = at_once
+        ThreadPoolExecutor.submit = at_once
         folder = Path({str(tmp_path)!r})
         history = HistoryFile(folder, 0)
         if {began}:
@@ -250,25 +245,6 @@ def test_history_file_on_a_full_file_system_keeps_its_usage_until_there_is_space
     if "unshare failed" in ended.stderr or "mount:" in ended.stderr:
         pytest.skip("no mount namespace can be had here")
     assert (ended.returncode, ended.stdout) == (0, "21\n"), ended.stderr
-
-
-def test_history_keeps_usage_until_the_folder_can_be_created(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(HistoryFile, "_do", at_once)
-    state = tmp_path / "state"
-    state.write_text("in the way")
-    history = HistoryFile(state, 0)
-    for number in range(3):
-        history.keep(NOON + number * 60, MINUTE)
-    with pytest.raises(NoHistory) as refused:
-        history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
-    (line,), answer = caplog.messages, str(refused.value)
-    assert line == (f"{state}/{FILE_NAME} is not written, and tried again each minute: File exists")
-    assert answer == f"{state}/{FILE_NAME} cannot be read: File exists"
-    state.unlink()
-    history.keep(NOON + 180, MINUTE)
-    history._store.close()
-    assert seconds(state / FILE_NAME) == 4
 
 
 def test_history_loses_only_the_minute_whose_write_raises_an_unexpected_exception(
@@ -347,11 +323,11 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks: list[tuple[Future[QueryResult], Callable[[], QueryResult]]] = []
 
-    def later(_file: HistoryFile, task: Callable[[], QueryResult]) -> "Future[QueryResult]":
-        tasks.append((Future(), task))
+    def later(_: ThreadPoolExecutor, task: Callable[..., Any], *values: Any) -> "Future[Any]":
+        tasks.append((Future(), partial(task, *values)))
         return tasks[-1][0]
 
-    monkeypatch.setattr(HistoryFile, "_do", later)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", later)
     history = HistoryFile(tmp_path, 0)
 
     def ask(uid: int) -> asyncio.Task[QueryResult]:
