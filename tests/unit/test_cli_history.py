@@ -67,17 +67,3 @@ def test_history_plot_as_png_without_the_converter_is_refused(
     converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; echo no font >&2; exit 1\n")
     with pytest.raises(NvshareError, match="rsvg-convert failed: no font"):
         verb.draw_plot(str(tmp_path / "used.png"), FOUND, LABELS, 1)
-
-
-@pytest.mark.parametrize("days", [1, 30, 1000])
-def test_history_plot_has_axis_labels_at_whole_hours(days: int) -> None:
-    since = verb.moment("2026-02-03 04:05")
-    found = FOUND._replace(since_usec=since, until_usec=since + days * DAY)
-    marks = verb._marks(found)
-    assert 3 <= len(marks) <= verb.LABELS
-    hour = verb.STEPS["hour"]
-    for position, label in marks:
-        assert 0 <= position < 1
-        at = round((since + position * days * DAY) / hour) * hour
-        assert verb.shown(at).partition(" ")[0].endswith(label.partition(" ")[0])
-        assert position == (at - since) / (days * DAY)

@@ -138,19 +138,6 @@ def test_every_setting_is_a_command_line_option_with_an_explanation() -> None:
             assert option.parse(option.default) == getattr(Config(), option.name.replace("-", "_"))
 
 
-def test_help_and_readme_show_the_same_first_steps() -> None:
-    words = config.parser().format_help()
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    for line in (
-        "nvshared --bus session --socket /tmp/nvshare.sock",
-        "NVSHARE_SOCKET=/tmp/nvshare.sock nvsharectl run -- python train.py",
-        "nvsharectl --bus session status",
-    ):
-        assert line in words
-        assert line in readme
-    assert "LD_PRELOAD" not in words    # the library is in no folder that every loader searches
-
-
 def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
     file, given, only_check = config.parse(
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"])

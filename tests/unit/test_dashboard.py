@@ -104,25 +104,6 @@ def test_table_wider_than_the_terminal_drops_the_least_important_columns_first(
         assert all(COLUMNS[at].drop_rank < least for at in there)
 
 
-@pytest.mark.parametrize("width", [30, 50, 60, 90])
-def test_table_on_a_narrow_terminal_drops_whole_columns_and_cuts_no_number(width: int) -> None:
-    clients = (HOLDER._replace(memory_limit=200 << 20, compute_limit=30, weight=7), WAITER)
-    card = CARD._replace(holders=(2,))
-    now = SHARED._replace(gpus=(card,), clients=clients)
-    lines = drawn(table(CLIENTS, clients, width), width)
-    assert len(lines) == 4
-    assert all(len(line.rstrip()) <= width for line in lines)
-    assert lines[0].split()[:2] == ["GPU", "PID"]
-    for line, client in zip(lines[2:], clients, strict=True):
-        assert line.split()[:2] == ["0", str(client.pid)]
-        assert client.state in line.split()
-    assert ("LIMITS" in lines[0]) is ("200M,30%,w7" in lines[2])
-    if width >= 60:
-        assert "200M,30%,w7" in lines[2].split()
-    (gpu,) = drawn(table(gpu_columns(now), now.gpus, width), width)[2:]
-    assert "[123456]" in gpu
-
-
 @given(st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60))
 def test_memory_bar_is_never_longer_than_its_width(whole: int, amounts: list[int],
                                                    width: int) -> None:
@@ -180,6 +161,8 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
         assert words in gpus[2]
+    assert tables.quantum_of(CARD._replace(tq_usec=994_999, tq_auto=True)) == "auto (994ms)"
+    assert tables.quantum_of(CARD._replace(state="shared", tq_auto=True)) == "auto"
     automatic = LONG._replace(tq_auto=True)
     gpus = drawn(table(gpu_columns(one), [automatic], width), width)
     assert "auto (1d00h) auto" in gpus[2].replace("  ", " ")
@@ -191,9 +174,3 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
         assert (column.name in clients[0].split()) is (width > 80 or column.name != "SWAPPED")
     assert "250G,99%,w1000" in clients[2].split()
     assert plain(CLIENTS, [LONGEST]).splitlines()[1].endswith(LONGEST.command.removeprefix("/opt/"))
-
-
-def test_term_suspended_is_shown_as_a_word_in_tables_and_sentences() -> None:
-    suspended = tables.TERM_FORMATS["suspended"]
-    assert [suspended.value(value) for value in (1, 0)] == ["yes", "no"]
-    assert [suspended.words(value) for value in (1, 0)] == ["suspended", "no longer suspended"]

@@ -56,15 +56,6 @@ def test_demo_reads_a_trace_line_only_when_it_is_complete(tmp_path: Path) -> Non
     handovers.trace.close()
 
 
-def test_demo_programs_fit_the_card_alone_but_not_together() -> None:
-    for capacity in (256 * MIB, 512 * MIB, 8 << 30):
-        one, two = tasks(CARD._replace(capacity=capacity))
-        assert one.memory == two.memory <= 0.7 * capacity
-        assert one.memory + two.memory > capacity
-        assert one.memory >= one.chunk
-        assert one.seed != two.seed
-
-
 async def test_demo_on_a_small_gpu_fails_at_once_and_names_the_memory_needed(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:

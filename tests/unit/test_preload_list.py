@@ -32,17 +32,6 @@ def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found:
 
 
 @pytest.mark.parametrize(("before", "after"), [
-    ("", "/usr/lib/libnvshare.so\n"),
-    ("# mine\n/a.so\n", "# mine\n/a.so\n/usr/lib/libnvshare.so\n"),
-    ("/old/libnvshare.so\n/a.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
-    ("/a.so\n/usr/lib/libnvshare.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
-    ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
-])
-def test_preload_list_contains_the_library_once_after_it_is_added(before: str, after: str) -> None:
-    assert with_library(before.encode(), OURS).decode() == after
-
-
-@pytest.mark.parametrize(("before", "after"), [
     ("/a.so\n/usr/lib/libnvshare.so\n/b.so\n", "/a.so\n/b.so\n"),
     ("/a.so:libnvshare.so:/b.so\n", "/a.so /b.so\n"),
     ("libnvshare.so # for the lab\n", "# for the lab\n"),

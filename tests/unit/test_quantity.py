@@ -8,7 +8,7 @@ import pytest
 
 from nvshared import quantity
 from nvshared.quantity import LARGEST, LONGEST_TQ, Amount, amount, duration, limit, size
-from nvshared.units import GIB, MIB, SECOND
+from nvshared.units import GIB, SECOND
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), [
@@ -56,10 +56,3 @@ def test_endpoint_is_parsed_and_printed(text: str, value: tuple[str, int], shown
 ])
 def test_size_is_printed_as_entered(text: str) -> None:
     assert quantity.sized(size(text.removesuffix("ytes").removesuffix("yte"))) == text
-
-
-@pytest.mark.parametrize(("size", "text"), [
-    (256 * MIB, "256 MiB"), (GIB, "1.0 GiB"), (150_109_880_320, "139.8 GiB"),
-])
-def test_rounded_size_below_a_gibibyte_is_in_mebibytes(size: int, text: str) -> None:
-    assert quantity.rounded(size) == text

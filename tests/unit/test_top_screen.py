@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from rich.console import Console
 
 from nvshared.control.snapshot import Snapshot, Tenant, Term, Turn
 from nvshared.tui.canvas import graph
@@ -87,17 +86,6 @@ def test_top_omits_unknown_figures() -> None:
     assert f"{(ours + GIB) / GIB:.1f} of 80.0 GiB" in shown
     assert "None" not in shown
     assert re.search(r" crowded .* 1.0s +\? ", shown)
-
-
-@pytest.mark.parametrize(("microseconds", "words"), [
-    (123_456, "auto (123ms)"), (994_999, "auto (994ms)"), (1_234_567, "auto (1.2s)"),
-])
-def test_top_shows_an_automatic_quantum_with_the_present_length(
-        microseconds: int, words: str) -> None:
-    card = CARD._replace(tq=-(-microseconds // SECOND), tq_usec=microseconds, tq_auto=True)
-    assert f"TQ {words} " in text(seen(SHARED._replace(gpus=(card,))))
-    shared = card._replace(state="shared")
-    assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
 def test_top_lists_keys_and_shows_a_message_when_no_gpu_program_or_match_exists() -> None:
@@ -220,31 +208,6 @@ def test_top_graph_scale_includes_the_present_value() -> None:
     assert shown[here].split()[-2] == shown[here + 1].split()[-2]
 
 
-def test_top_memory_bar_of_the_selected_row_is_drawn_like_others() -> None:
-    frame = draw(seen(), 130, 40)
-    (row,) = [line for line in frame.lines if line.plain.startswith("›")]
-    console = Console()
-
-    def reversed_at(character: str) -> bool | None:
-        return row.get_style_at_offset(console, row.plain.index(character)).reverse
-
-    assert reversed_at("4711")
-    assert not reversed_at("█")
-    assert not row.plain[1].isspace() or not row.get_style_at_offset(console, 1).color
-
-
-def test_top_at_80_columns_gives_most_lines_to_programs_and_leaves_few_empty_on_large_terminals(
-        ) -> None:
-    shown = lines(seen(SCENE._replace(clients=(*SCENE.clients, *programs(30))), 3), 80, 24)
-    heading = next(at for at, line in enumerate(shown) if "COMMAND" in line)
-    assert heading <= 8
-    assert "about 26s more" in shown[heading - 2]
-    assert " m c w s r p " in shown[-1]
-    high = lines(seen(looks=3), 200, 60)
-    assert "p preempt" in high[-1]
-    assert sum(not line for line in high) < 60 / 5
-
-
 def test_top_headings_show_the_sorting_and_do_not_depend_on_the_shown_programs() -> None:
     state = strike(seen(), ">", width=200)[0]
     assert f"{state.sort}▲" in text(state, 200)
@@ -275,9 +238,6 @@ def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
     assert kinds.count(Row) == 4
     assert kinds.count(Sort) > 8
     assert kinds.count(Key) > 5
-
-
-ON_CARD = SHARED.of(CARD)
 
 
 def at(turns: int, gib_in: int = 0, use: float | None = 0.5, waiting: int = 0) -> Snapshot:
@@ -316,9 +276,6 @@ def test_top_graph_shows_the_mean_of_each_interval_within_its_span() -> None:
     assert found.series(0, "bytes_out", 300)[-10:] == [0] * 10
     assert found.series(0, "use", 300)[:-10] == [None] * 290
     assert found.series(0, "waiting", 60)[-3:] == [2.5, 7, 10]
-    assert found.series(0, "resident", 300)[-1] == sum(one.resident + one.pinned for one in ON_CARD)
-    assert found.series(0, "swapped", 300)[-1] == sum(one.swapped for one in ON_CARD)
-    assert found.series(0, "use", 0) == []
     assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
     assert long.samples[0].moment >= 995 - SPAN - 5
