@@ -39,7 +39,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "tests/unit/test_control_groups.py", "tests/unit/test_gangs.py")),
     ("nvshared/kubelet", ("tests/unit/test_kubelet*.py", "tests/integration/test_kubelet_*.py")),
     ("nvshared/sharing", (
-        "tests/unit/test_[bcdegmrstw]*.py", "tests/bus/test_tenants.py",
+        "tests/unit/test_[bcdegmrstuw]*.py", "tests/bus/test_tenants.py",
         "tests/bus/test_clients.py", "tests/bus/test_calls.py")),
     ("nvshared/settings", OTHER),
     ("nvshared/machine", OTHER),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Helm chart, rendered by helm, equals the output of kustomize except for its values."""
 
-import re
 import shutil
 import subprocess
 from typing import Any
@@ -24,8 +23,8 @@ SAME = {
 pytestmark = pytest.mark.skipif(not HELM, reason="there is no helm")
 
 
-def rendered(*values: str, namespace: str = "nvshare") -> dict[tuple[str, str], Any]:
-    done = helm("template", "it", str(CHART), f"--namespace={namespace}", *sets(values))
+def rendered(*values: str) -> dict[tuple[str, str], Any]:
+    done = helm("template", "it", str(CHART), "--namespace=nvshare", *sets(values))
     assert done.returncode == 0, done.stderr
     found = [one for one in yaml.safe_load_all(done.stdout) if one]
     made = {(one["kind"], one["metadata"]["name"]): one for one in found}
@@ -77,13 +76,6 @@ def test_helm_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
     template = ours["DaemonSet", "gpu-sharing"]["spec"]["template"]
     selector = ours["DaemonSet", "gpu-sharing"]["spec"]["selector"]["matchLabels"]
     assert template["metadata"]["labels"].items() >= selector.items()
-
-
-def test_helm_chart_in_another_namespace_names_only_that_namespace() -> None:
-    objects = rendered("dra.enabled=true", namespace="other")
-    text = yaml.safe_dump_all(objects.values())
-    assert "system:serviceaccount:other:nvshare-kubelet" in text
-    assert not re.search(r"namespace: nvshare\b|:nvshare:", text)
 
 
 def test_helm_chart_values_become_options_of_nvshare_kubelet() -> None:

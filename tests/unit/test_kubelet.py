@@ -43,6 +43,7 @@ from nvshared.kubelet.claims import (
     Claim,
     Pod,
     Prepared,
+    clipped,
     pod,
     read,
 )
@@ -299,7 +300,8 @@ def test_shares_requested_by_any_kind_of_container_count_for_the_pod(kind: str) 
 
 
 @pytest.mark.parametrize(("content", "is_reported"), [
-    ("", True), ({"ResourceName": RESOURCE}, False), ({"ResourceName": "other"}, True),
+    ("", True), ({"ResourceName": RESOURCE}, False),
+    ({"ResourceName": "other", "DeviceIDs": ["a"]}, True),      # a list, as before kubelet 1.20
     ("broken", False),                  # the checkpoint reader reports an unreadable file
 ])
 def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
@@ -438,6 +440,10 @@ def test_refused_priority_class_is_reported_for_the_pod_and_fails_no_claim(
     daemon.replies.set()
     assert known.result(60) is None
     assert conditions.get(timeout=60) == "priority cannot be 3: pod lab/a cannot have that"
+
+
+def test_clipped_text_is_limited_in_bytes_and_ends_at_a_whole_character() -> None:
+    assert [clipped("short", 5), clipped("longer", 5), clipped("ääää", 6)] == ["short", "lo…", "ä…"]
 
 
 @pytest.mark.parametrize(("key", "text", "reason"), [

@@ -161,21 +161,6 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 
 
-def test_gpu_replaces_the_timer_when_the_scheduler_returns_another_deadline(
-        gpu: GPU, time: Time) -> None:
-    joined(gpu, 1, Noted())
-    scheduler = Scripted.latest
-    for when in (50, 20, 30):
-        scheduler.due = time.now + when
-        gpu.tell(MemoryChanged(1, Memory(), wants=True))
-    assert [at - time.now for at, _ in time.timers] == [30]
-    due, scheduler.due = scheduler.due, None
-    time.pass_by(100)
-    assert scheduler.events[-1] == Tick()
-    assert scheduler.times[-1] == due
-    assert not time.timers
-
-
 def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_orders(
         gpu: GPU) -> None:
     class Breaking(Noted):

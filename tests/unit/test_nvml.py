@@ -152,17 +152,6 @@ def test_nvml_skips_a_card_without_a_handle_or_dedicated_memory_and_logs_the_rea
     assert f"GPU 0 is left out: {why}" in caplog.text
 
 
-def test_nvml_sample_reuses_the_handle_of_a_card_until_a_query_fails(library: FakeLibrary) -> None:
-    nvml = NVML()
-    nvml.find()
-    library.failing["nvmlDeviceGetHandleByUUID"] = 15
-    assert nvml.sample(FACTS.uuid).memory_used == 3 * GIB
-    library.failing["nvmlDeviceGetMemoryInfo"] = 999
-    assert nvml.sample(FACTS.uuid).memory_used is None
-    with pytest.raises(GPULost):        # again after a failed query
-        nvml.sample(FACTS.uuid)
-
-
 QUESTIONS = (
     "HandleByIndex", "UUID", "Name", "PciInfo", "MemoryInfo", "MigMode", "UtilizationRates",
     "PowerUsage", "ComputeRunningProcesses", "Temperature", "HandleByUUID",

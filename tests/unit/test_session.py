@@ -69,12 +69,10 @@ class Hook:
 
 
 @pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+def manager(monkeypatch: pytest.MonkeyPatch, time: Time) -> Manager:
     script(monkeypatch)
-    time = Time()
     made = Manager(lambda: DEFAULTS, time.clock, time.timer)
     made.add(FACTS, Sample(memory_used=0), gather=False)
-    setattr(made, "time", time)         # noqa: B010
     return made
 
 
@@ -342,14 +340,14 @@ def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
 
 
 def test_swap_file_that_exceeds_the_store_order_is_emptied_and_the_client_dropped(
-        hook: Hook, disk: Path, manager: Manager) -> None:
+        hook: Hook, disk: Path, time: Time) -> None:
     hook.is_told(replace(STORE, size=MIB))
     (descriptor,) = hook.wire.descriptors
     os.posix_fallocate(descriptor, 0, 64 * MIB)
-    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    time.pass_by(SECOND)
     assert not hook.wire.dropped
     os.posix_fallocate(descriptor, 0, 80 * MIB)
-    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    time.pass_by(SECOND)
     assert hook.wire.dropped.endswith("and may have 1048576 there")
     assert os.fstat(descriptor).st_blocks == 0
     hook.session.ended()
@@ -357,7 +355,7 @@ def test_swap_file_that_exceeds_the_store_order_is_emptied_and_the_client_droppe
 
 
 def test_swap_file_size_is_enforced_from_disconnection_until_the_process_ends(
-        hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+        hook: Hook, disk: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
     ended: list[bool] = [False]
     monkeypatch.setattr("nvshared.machine.host.has_ended", lambda pid, started: ended[0])
@@ -365,12 +363,12 @@ def test_swap_file_size_is_enforced_from_disconnection_until_the_process_ends(
     (descriptor,) = hook.wire.descriptors
     hook.session.ended()
     os.posix_fallocate(descriptor, 0, 4 * MIB)
-    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    time.pass_by(SECOND)
     assert os.fstat(descriptor).st_blocks == 0
     ended[0] = True
-    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    time.pass_by(SECOND)
     os.posix_fallocate(descriptor, 0, 4 * MIB)
-    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    time.pass_by(SECOND)
     assert os.fstat(descriptor).st_blocks
     os.close(descriptor)
 
