@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of nvsharectl: the list of verbs, the parser, and the report of errors."""
+"""The entry point of nvsharectl: the list of verbs, the parser, completion, the report of errors.
+
+A shell that completes words runs nvsharectl with _ARGCOMPLETE in the environment, and argcomplete
+prints the candidates."""
 
 import argparse
 import io
 import os
 import signal
+import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from nvshared import __version__, parser
-from nvshared.cli import completion, history, machine, run, settings, status
-from nvshared.cli.verb import Verb, discard, print_error
+from nvshared.cli import history, machine, run, settings, status
+from nvshared.cli.verb import Options, Verb, argument, discard, print_error, verb
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
+from nvshared.parser import PATHS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             parser = build(VERBS)
             if "_ARGCOMPLETE" in os.environ:        # a shell completes a command (Tab key)
-                completion.print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
+                print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
             options = parser.parse_args(given)
         except SystemExit:              # after --help and --version
             sys.stdout.flush()          # raises OSError if stdout cannot be written
             raise
         as_json = options.json
-        verb: Verb = options.verb or status.status
-        code = None if settings.act_predecessors(options) else verb.act(options)
+        chosen: Verb = options.verb or status.status
+        code = None if settings.act_predecessors(options) else chosen.act(options)
         sys.stdout.flush()
         return code or ExitCode.OK
     except NvshareError as known:
@@ -66,12 +71,66 @@ def _prepare_output() -> None:
             stream.reconfigure(errors="replace")
 
 
+KNOWN = {"BUS": ("system", "session")}  # suggested values; BUS may also be a D-Bus address
+SHELLS = ("bash", "zsh", "fish")
+
+
+def print_candidates(parser: argparse.ArgumentParser, shell: str) -> None:
+    """Prints the candidates for the word at the cursor, and exits."""
+    import argcomplete
+
+    values: Any = _values               # typed as Any: argcomplete's annotation excludes a function
+    argcomplete.autocomplete(
+        parser, default_completer=values, always_complete_options=shell == "bash")
+
+
+def _values(prefix: str, action: argparse.Action, parsed_args: Options, **_: Any) -> Iterable[str]:
+    """The candidates for an argument without choices: paths, programs, `auto` of TIME|auto."""
+    from argcomplete.completers import FilesCompleter
+
+    meant, runs = str(action.metavar), action.nargs == argparse.REMAINDER
+    if meant not in PATHS and not runs:
+        return KNOWN.get(meant) or [one for one in meant.split("|")[1:] if one.islower()]
+    found: list[str] = FilesCompleter()(prefix)
+    if runs and parsed_args.command in ([], ["--"]):
+        programs = subprocess.run(["bash", "-c", 'compgen -c -- "$0"', prefix], text=True,
+                                  capture_output=True, check=False)
+        found += programs.stdout.split()
+    return found
+
+
+@verb("completion", argument("shell", "SHELL", ", ".join(SHELLS), choices=SHELLS))
+def completion(options: Options) -> None:
+    """Print the script that makes the Tab key complete words.
+
+    Prints a completion script for bash, zsh or fish.
+
+        eval "$(nvsharectl completion bash)"                                     # in ~/.bashrc
+        eval "$(nvsharectl completion zsh)"  # in ~/.zshrc, after compinit
+        nvsharectl completion fish > ~/.config/fish/completions/nvsharectl.fish  # once
+    """
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["nvsharectl"], use_defaults=False, shell=options.shell))
+
+
+@verb("help", argument("about", "HELP", "the verb to explain (default: all)", nargs="?"))
+def help(options: Options) -> None:
+    """The same as --help.
+
+    Prints the help of nvsharectl, or that of one verb.
+
+        nvsharectl help limit  # the same as: nvsharectl limit --help
+    """
+    options.parser.parse_args([*filter(None, [options.about]), "--help"])
+
+
 VERBS: tuple[Verb, ...] = (
     status.status, status.top, status.clients, status.tenants, history.history, run.run,
     settings.set_tq, settings.anti_thrash, settings.limit, settings.weight, settings.priority,
     settings.suspend, settings.resume, settings.park, settings.move, settings.preempt,
     settings.reset, settings.drain, machine.preload, machine.doctor, machine.demo, machine.trial,
-    completion.completion, completion.help,
+    completion, help,
 )
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
@@ -150,14 +209,14 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
                      help="the same as: nvsharectl anti-thrash")
     verb_parsers = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=Parser)
     parser.set_defaults(verb=None, parser=parser)
-    for verb in verbs:
-        one = _parser(verb.description, verb.examples, verb_parsers.add_parser, verb.more,
-                      name=verb.name, help=verb.summary, usage=verb.usage)
+    for known in verbs:
+        one = _parser(known.description, known.examples, verb_parsers.add_parser, known.more,
+                      name=known.name, help=known.summary, usage=known.usage)
         # SUPPRESS: an option before the verb keeps its value unless it is repeated after the verb.
         _add_common(one, argparse.SUPPRESS, argparse.SUPPRESS)
-        for names, parameters in verb.arguments:
+        for names, parameters in known.arguments:
             one.add_argument(*names, **parameters)
-        one.set_defaults(verb=verb)
+        one.set_defaults(verb=known)
     return parser
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.completion import SHELLS
-from nvshared.cli.main import VERBS
+from nvshared.cli.main import SHELLS, VERBS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
