@@ -233,8 +233,8 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
     Raises ConfigError with all errors of files or variables, InvalidArgs for the command line."""
     path = file or DEFAULT_FILE
     files = _Files()
-    for one in [path] * (file is not None or _is_there(path)) + drop_ins(path):
-        files.read(one)
+    for one in (path, *drop_ins(path)):
+        files.read(one, is_optional=file is None and one == path)
     wrong = [*files.wrong, *rules.contradictions(files.rules)]
     if wrong:
         raise wrong[0] if len(wrong) == 1 else ConfigError("\n".join(map(str, wrong)))
@@ -264,13 +264,6 @@ def drop_ins(path: Path) -> list[Path]:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}") from None
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-
-
 class _Files:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -279,12 +272,13 @@ class _Files:
         self.wrong: list[ConfigError] = []
         self._known = {(option.section, option.name): option for option in options()}
 
-    def read(self, path: Path) -> None:
+    def read(self, path: Path, *, is_optional: bool) -> None:
         """Reads one more file, which overrides earlier files; appends errors to `wrong`."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            self.wrong.append(ConfigError(f"{path} cannot be read: {error.strerror}"))
+            if not is_optional or not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                self.wrong.append(ConfigError(f"{path} cannot be read: {error.strerror}"))
             return
         except UnicodeDecodeError as error:
             self.wrong.append(ConfigError(f"{path} is not text: {error}"))

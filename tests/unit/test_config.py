@@ -112,7 +112,7 @@ def test_config_path_that_is_missing_binary_or_unreadable_is_an_error(
     with pytest.raises(ConfigError, match=r"a\.conf\.d cannot be read: Too many levels"):
         load(path, {}, {})
     monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / ("x" * 300))
-    with pytest.raises(ConfigError, match=r"x cannot be read: File name too long"):
+    with pytest.raises(ConfigError, match=r"x\.d cannot be read: File name too long"):
         load(None, {}, {})
 
 
