@@ -10,6 +10,7 @@ import os
 import re
 import resource
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
@@ -382,10 +383,9 @@ def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
 
 def neighbour_mode() -> str:
     """The setting `neighbour`; off if `tiers` excludes it; the default if the file is invalid."""
-    try:
+    config = Config()
+    with suppress(NvshareError):
         config = load(None, os.environ, {})
-    except NvshareError:
-        config = Config()
     return config.neighbour if "neighbour" in config.tiers else "off"
 
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -45,12 +46,9 @@ def moment(text: str) -> int:
 
 
 def step(text: str) -> int:
-    if text in STEPS:
-        return STEPS[text]
-    try:
-        found = quantity.duration(text)
-    except ValueError:
-        found = 0
+    found = STEPS.get(text, 0)
+    with suppress(ValueError):
+        found = found or quantity.duration(text)
     if not STEPS["minute"] <= found <= LONGEST_STEP:
         raise InvalidArgs(f"the step cannot be {text!r}",
                           "give minute, hour, day, or a time from 1min to 366d, as in 6h")
@@ -230,7 +228,6 @@ def _csv(found: History, by: str) -> None:
 WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#bbbbbb")
 BLOCKS = " ▁▂▃▄▅▆▇█"
-COLUMNS = 72
 NAMES_ABREAST = 4                       # names in one line of a plot's legend
 LONGEST = 28                            # most characters of a name in a plot's legend
 
@@ -278,7 +275,7 @@ def _steps(values: Sequence[float], across: float) -> list[tuple[float, float]]:
             for number, value in enumerate(values) for end in (number, number + 1)]
 
 
-def terminal(shares: Shares, columns: int = COLUMNS) -> str:
+def terminal(shares: Shares, columns: int = 72) -> str:
     """Draws the shares as a line of blocks for each name; the highest block is a share of 1."""
     wide = max(10, *map(len, shares))
     return "\n".join(f"{name:{wide}}|{_line(values, columns)}|" for name, values in shares.items())

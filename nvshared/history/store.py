@@ -350,8 +350,7 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
     # By length of a step: the time from which on all steps of this length are kept.
     kept = {length: dropped.get(length, -length) + length for length in STEPS}
-    since, until = _rounded(kept, query.since, query.until)
-    reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
+    since, until, reach = _rounded(kept, query.since, query.until)
     step = -(-query.step // reach) * reach
     # Lengths of steps that fill each row of the result exactly.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
@@ -371,8 +370,8 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
         for start, name, user, *sums in rows])
 
 
-def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
-    """Rounds both ends outwards to the finest steps that are kept there."""
+def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int, int]:
+    """Rounds both ends outwards to the finest steps kept there. Also returns the first length."""
     lengths = sorted(STEPS)
     begin = next((one for one in lengths if kept[one] <= since), lengths[0])
     end = lengths[-1]
@@ -380,7 +379,7 @@ def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
         if kept[finer] > until - until % coarser:
             break
         end = finer
-    return since - since % begin, -(-until // end) * end
+    return since - since % begin, -(-until // end) * end, begin
 
 
 def _pieces(kept: dict[int, int], lengths: list[int], since: int,

@@ -74,14 +74,6 @@ def read(tree: Tree) -> bytes:
         raise _error(path, error, "read") from error
 
 
-def check_writable(tree: Tree) -> None:
-    """Raises NotPermitted if the list cannot be written, NvshareError if it has no folder."""
-    path = _list_path(tree)
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        code = errno.EACCES if path.parent.is_dir() else errno.ENOENT
-        raise _error(path, OSError(code, os.strerror(code)), "written")
-
-
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
     """Replaces the list by edit(list), or removes it if that is blank. Returns the old list.
 
@@ -251,7 +243,10 @@ def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     """Adds the library to the list after checks and trials. Returns the trials' results.
 
     If /bin/true fails with the new list, restores the old one, as after every NvshareError."""
-    check_writable(tree)                # checked first, because trials take long
+    path = _list_path(tree)             # checked first, because trials take long
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        code = errno.EACCES if path.parent.is_dir() else errno.ENOENT
+        raise _error(path, OSError(code, os.strerror(code)), "written")
     check_guarded(tree, library)
     baseline = trial.baseline_stderr(tree)
     tried = tuple(trial.run(tree, library, baseline))

@@ -71,7 +71,8 @@ def check(tree: Tree, library: Path | None, baseline: frozenset[str] | None = No
     `baseline`: an earlier result of baseline_stderr(). Raises Unloadable if the program fails."""
     if _can_run(tree):
         baseline = baseline_stderr(tree) if baseline is None else baseline
-        _check_result(SIMPLE, _run_true(tree, library), baseline, library or "the library")
+        ended = _run(_preloaded(tree, library, [str(TRUE)]))
+        _check_result(SIMPLE, ended, baseline, library or "the library")
 
 
 def baseline_stderr(tree: Tree) -> frozenset[str]:
@@ -81,7 +82,7 @@ def baseline_stderr(tree: Tree) -> frozenset[str]:
             f"there is no program {tree.outside(TRUE)}", "is --root the top folder of a system?")
     if not _can_run(tree):
         return frozenset()
-    ended = _run_true(tree)
+    ended = _run(_preloaded(tree, None, [str(TRUE)]))
     if ended.returncode != 0:
         said = ended.stderr.strip().splitlines()
         raise Unloadable("programs of this system do not run: "
@@ -139,10 +140,6 @@ def _setuid(tree: Tree, library: Path, baseline: frozenset[str]) -> TrialResult:
         return TrialResult(name, reason[-1])
     _check_result(name, done, baseline, library, tree.resolve(library))
     return TrialResult(name, "")
-
-
-def _run_true(tree: Tree, library: Path | None = None) -> Ended:
-    return _run(_preloaded(tree, library, [str(TRUE)]))
 
 
 def _run(command: Sequence[str]) -> Ended:

@@ -418,7 +418,8 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
         for name, value in tables.program_terms(client).items() if value != USUAL_TERMS[name]]
     for one in tenants:
         rows += [
-            (term.name, tables.term_value(term), f"{one.name}: {tables.term_source(term)}")
+            (term.name, tables.TERM_FORMATS[term.name].value(term.value),
+             f"{one.name}: {tables.term_source(term)}")
             for term in one.terms if term is one.holding(term.name)]
     if not rows:
         return [*found, Text("No terms are set for the program or its tenants.", style="dim")]

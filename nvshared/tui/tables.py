@@ -179,10 +179,6 @@ def sources(tenant: Tenant) -> str:
     return ",".join(sorted(found))
 
 
-def term_value(term: Term) -> str:
-    return TERM_FORMATS[term.name].value(term.value)
-
-
 def term_source(term: Term) -> str:
     """Where the term was set: a rule, or by hand, pod or job."""
     if term.rule:
@@ -434,6 +430,6 @@ def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: i
 
 TERMS = [
     Column("TERM", lambda term: term.name),
-    Column("VALUE", term_value, right=True),
+    Column("VALUE", lambda term: TERM_FORMATS[term.name].value(term.value), right=True),
     Column("FROM", term_source),
 ]
