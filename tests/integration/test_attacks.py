@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary user does the worst, and everybody else keeps their turns.
+"""Clients keep their turns, and the daemon its memory, while an ordinary user attacks the daemon.
 
-Attackers are processes of another user where this one may become another; else
-they are of ours, and what is left out says why.
+If root runs the tests, attackers are processes of another user, else of the same user.
 """
 
 import os
@@ -25,8 +24,7 @@ from nvshared.hook.protocol import Type
 from nvshared.report.log import BURST
 from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
-from tests.integration.attacker import ATTACKS
-from tests.integration.busattacks import BUS_ATTACKS
+from tests.integration.attacker import ATTACKS, BUS_ATTACKS
 from tests.integration.conftest import ROOT, Process, Site, public_build, wait_until
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
@@ -39,10 +37,10 @@ WIDTH = 20                              # connections at a time of an attack tha
 OF_ONE_USER = 1024                      # the default limit of connections of a user
 OF_A_CONNECTION = 2                     # the daemon's descriptors for a connection before HELLO
 HAND_OVERS = 6
-MOST_MEMORY = 100 * MIB                 # bytes that the daemon may occupy
+MOST_MEMORY = 100 * MIB                 # bytes that the daemon may have resident
 KINDS = 6                               # kinds of journal lines that one user can cause
 
-# One of each kind is in the ordinary tests, all of them in the long ones.
+# `make test` runs these attacks and lookups, `make test-long` runs all.
 OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf", "cgroup",
          "memory.current"}
 
@@ -77,7 +75,7 @@ class Daemon:
         return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def is_well(self) -> None:
-        """True if the daemon runs, its memory is small, and its log has few lines."""
+        """Fails unless the daemon runs with little memory and has logged few lines."""
         log = self.site.log.read_text()
         assert self.process.poll() is None, log[-2000:]
         assert self.memory <= MOST_MEMORY
@@ -100,9 +98,9 @@ def attack(
     site: Site, name: str, address: str, *options: str,
     before: Callable[[int], None] = lambda _: None,
 ) -> Process:
-    """Begins at once, after `before` with its pid. Without a number of rounds it goes on until
-    `rest`."""
-    # An attacker that behaves as a client may have turns, so it uses another card.
+    """Starts an attack, after a call of `before` with the attacker's pid. Without --rounds the
+    attack lasts until `rest`."""
+    # Attackers that obey orders get turns like other clients, so they use another card.
     card = 1 if name in ("change", "gang") else 0
     user = ["--uid", str(NOBODY_UID)] if IS_ROOT else []
     popen = subprocess.Popen(
@@ -183,20 +181,20 @@ def test_program_beyond_max_clients_per_user_runs_unshared_and_logs_the_reason(
     crowd = attack(site, "hold", str(site.socket), "--width", "5", "--rounds", "1")
     crowd.wait_for("done")
     wait_until(lambda: daemon.sockets >= crowded)
-    done = as_somebody(site)
+    done = run_as(site)
     assert "nvshared refuses this program: it has too many clients. The GPU is used unshared." in (
         done.stderr)
     assert done.returncode == 0, done.stderr
     finish([program(site, 1, 4)])       # a program of another user
     rest(crowd)
     wait_until(lambda: daemon.sockets < crowded)
-    assert as_somebody(site).stderr == ""
+    assert run_as(site).stderr == ""
 
 
-def as_somebody(
+def run_as(
     site: Site, user: int = NOBODY_UID, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """A program of the attacker's, from its start to its end."""
+    """Runs nvshare-workload as another user until it ends."""
     pipe = public_build(site)
     return subprocess.run(
         [str(pipe / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
@@ -208,7 +206,6 @@ def as_somebody(
         timeout=PATIENCE, check=False)
 
 
-# The clients of this test report memory that the driver does not show: false figures.
 @pytest.mark.parametrize(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling")))
 def test_turns_are_handed_over_while_a_client_attacks_the_daemon(
@@ -225,8 +222,8 @@ def test_turns_are_handed_over_while_a_client_attacks_the_daemon(
     daemon.is_well()
 
 
-# Lookups about an attacker that never end. If the event loop waited for such a lookup, the daemon
-# would answer no client. The attacker is answered where the lookup only serves for display.
+# A read of a file about the attacker's process never ends. The event loop must not wait for such a
+# read: the daemon would answer no client.
 @another_user
 @pytest.mark.parametrize("lookup", some_long(
     ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]))
@@ -285,7 +282,7 @@ def test_allocation_of_900_mib_is_granted_while_another_user_attacks_the_daemon(
 ) -> None:
     daemon = start("--swap-budget", "4GiB")
     attacker = attack(site, name, str(site.socket), "--width", str(WIDTH))
-    done = as_somebody(site, NOBODY_UID - 1, "--memory", "900MiB", "--used", "10%")
+    done = run_as(site, NOBODY_UID - 1, "--memory", "900MiB", "--used", "1%")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     daemon.is_well()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program in the background submits nothing while another has work under way, both being on the
-card: with the real daemon, and whatever becomes of the other and of the daemon."""
+"""A program of the lowest priority submits no work while a resident program of another user has
+work in flight, also when that program or the daemon stops, restarts or dies."""
 
 import os
 import signal
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(
 
 NOBODY_UID = 65534                        # a user that every system has
 
-# Another user, because programs of one user belong to one tenant. Files that the program needs
-# are read before it changes its user.
+# The urgent program changes its user, because programs of a single user are a single tenant. It
+# first reads the files that the other user may not read.
 OTHER_USER = f'''
 import ctypes, json, os, sys, threading
 ctypes.CDLL("libcuda.so.1")
@@ -36,7 +36,7 @@ def kernel(name):
     return found
 spin = kernel("spin")
 '''
-# Counts its finished kernels, and prints the count for each line of input.
+# Runs short kernels without end, and prints the number of finished kernels for each line of input.
 BACKGROUND = KERNEL + '''
 count = 0
 def work():
@@ -51,7 +51,7 @@ print(0, flush=True)
 for _ in sys.stdin:
     print(count, flush=True)
 '''
-# Keeps a kernel in flight from the line "begin" to "end"; "more" submits another kernel behind it.
+# Keeps a kernel in flight from the line "begin" to the line "end"; "more" submits a short kernel.
 URGENT = KERNEL + '''
 wait_flag = kernel("wait_flag")
 host, flag = c_void_p(), c_uint64()
@@ -103,11 +103,11 @@ class Pair:
         wait_until(lambda: self.count >= before + 5)
 
     def rests(self) -> None:
-        """Returns when the background program launches nothing more: its counter stands still."""
+        """Waits until the background program finishes no more kernels."""
         seen = [-3, -2, -1]
 
         def unchanged() -> bool:
-            self.tell("more")           # the program is not stuck
+            self.tell("more")           # the urgent program can submit work meanwhile
             seen.append(self.count)
             return len(set(seen[-4:])) == 1
 
@@ -139,7 +139,7 @@ def test_background_client_launches_no_work_while_another_client_has_work(pair: 
     pair.daemon = pair.site.start(*pair.options)
     pair.rests()
     pair.other.popen.send_signal(signal.SIGSTOP)
-    pair.goes_on()                      # a stopped program delays others a bounded time
+    pair.goes_on()                      # a stopped urgent program delays others for bounded time
     pair.other.popen.send_signal(signal.SIGCONT)
     pair.tell("end")
     pair.tell("begin")
