@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forks release: another thread releases the context, which waits for work; the work ends only when
- *     the child that is forked meanwhile has ended.
- * forks everything SECONDS: forks children while other threads allocate, free, create and destroy
- *     contexts, capture and export memory, and while a rival on the card causes evictions.
+ * forks SECONDS: two processes fork children while other threads allocate, free, create and destroy
+ * contexts, capture, and share memory between the processes. The two take turns on the card.
  *
  * Each child calls the driver, and prints "child RESULT RESULT..." if the results differ from the
  * last child's. "inherited KIND" reports an inherited descriptor: "socket" of the library, "shared"
@@ -32,11 +30,9 @@ int cuCtxDestroy_v2(void *);
 int cuCtxSynchronize(void);
 int cuDeviceGetCount(int *);
 int cuDevicePrimaryCtxRelease_v2(int);
-int cuDevicePrimaryCtxReset_v2(int);
 int cuIpcGetMemHandle(struct handle *, unsigned long long);
 int cuIpcOpenMemHandle_v2(unsigned long long *, struct handle, unsigned);
 int cuIpcCloseMemHandle(unsigned long long);
-int cuLaunchHostFunc(void *, void (*)(void *), void *);
 int cuMemAddressFree(unsigned long long, size_t);
 int cuMemAddressReserve(unsigned long long *, size_t, size_t, unsigned long long, unsigned long long);
 int cuMemAllocAsync(unsigned long long *, size_t, void *);
@@ -50,7 +46,7 @@ int cuStreamCreate(void **, unsigned);
 int cuStreamEndCapture(void *, void **);
 int cuThreadExchangeStreamCaptureMode(int *);
 
-static _Atomic int over;
+static _Atomic int over, opened;     /* opened: the other process has opened shared memory */
 static struct handle handle_of_other;
 
 /* NULL: a descriptor of another kind. Files of a simulated card's exports have a read lock. */
@@ -141,32 +137,6 @@ static void fork_child(void)
     memcpy(last, results, sizeof last);
 }
 
-static void wait_for_the_end(void *unused)
-{
-    (void)unused;
-    while (!atomic_load(&over))
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-}
-
-static void *release(void *unused)
-{
-    (void)unused;
-    must(cuCtxSetCurrent(context) == 0 && cuDevicePrimaryCtxRelease_v2(0) == 0, "releasing");
-    return NULL;
-}
-
-static void fork_in_release(void)
-{
-    pthread_t thread;
-    begin();
-    must(cuLaunchHostFunc(NULL, wait_for_the_end, NULL) == 0, "work");
-    must(pthread_create(&thread, NULL, release, NULL) == 0, "a thread");
-    nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
-    fork_child();
-    over = 1;
-    must(pthread_join(thread, NULL) == 0, "joining");
-}
-
 static void *allocate(void *argument)
 {
     unsigned seed = (unsigned)(size_t)argument;
@@ -236,6 +206,7 @@ static void *share(void *unused)
         UNLESS_CAPTURING(cuIpcGetMemHandle(&handle, address), "sharing");
         must(write(handles[1], &handle, sizeof handle) == sizeof handle
              && read(handles[0], &done, 1) == 1 && cuMemFree_v2(address) == 0, "being opened");
+        opened |= done;
     }
     close(handles[1]);
     return NULL;
@@ -245,26 +216,24 @@ static void *share(void *unused)
 static void *import(void *unused)
 {
     struct handle handle;
-    int opened = 0;
     (void)unused;
     must(cuCtxSetCurrent(context) == 0, "a context");
     while (read(handles[0], &handle, sizeof handle) == sizeof handle) {
         unsigned long long address;
         handle_of_other = handle;
         /* The owner may be unable to share while its captures follow each other closely. */
-        if (cuIpcOpenMemHandle_v2(&address, handle, 1) == 0) {
-            opened++;
+        char done = cuIpcOpenMemHandle_v2(&address, handle, 1) == 0;
+        if (done)
             UNLESS_CAPTURING(cuIpcCloseMemHandle(address), "closing");
-        }
-        must(write(handles[1], "", 1) == 1, "answering");
+        must(write(handles[1], &done, 1) == 1, "answering");
     }
-    must(opened > 0, "opening");
     return NULL;
 }
 
-static void fork_in_everything(int seconds)
+int main(int count, char **arguments)
 {
-    int there[2], back[2];
+    must(count == 2, "one argument: seconds");
+    int seconds = atoi(arguments[1]), there[2], back[2];
     must(pipe(there) == 0 && pipe(back) == 0, "pipes");
     pid_t other = fork();
     handles[0] = other == 0 ? there[0] : back[0];
@@ -279,7 +248,7 @@ static void fork_in_everything(int seconds)
     for (size_t i = 0; i < 5; i++)
         must(pthread_create(&threads[i], NULL, work[i], (void *)i) == 0, "a thread");
     int forks = 0;
-    for (; time(NULL) < end; forks++)
+    for (; time(NULL) < end || (other != 0 && !opened); forks++)
         fork_child();
     over = 1;
     for (size_t i = 0; i < 5; i++)
@@ -288,15 +257,5 @@ static void fork_in_everything(int seconds)
     int status;
     must(other == 0 || (waitpid(other, &status, 0) == other && status == 0), "the other process");
     printf("%d forks\n", forks);
-}
-
-int main(int count, char **arguments)
-{
-    if (count == 2 && strcmp(arguments[1], "release") == 0)
-        fork_in_release();
-    else if (count == 3 && strcmp(arguments[1], "everything") == 0)
-        fork_in_everything(atoi(arguments[2]));
-    else
-        must(0, "what is this to do");
     return 0;
 }
