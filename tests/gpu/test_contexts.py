@@ -17,7 +17,6 @@ from tests.integration.test_broken import AWAY
 PROGRAMS = {
     "retained meanwhile": contexts.RETAINED,
     "let go of in vain": contexts.IN_VAIN,
-    "destroyed while one captures": contexts.DESTROYED,
     "memory from a pool": contexts.FROM_A_POOL,
     "default streams": contexts.DEFAULT_STREAMS,
     **green.PROGRAMS,

@@ -349,27 +349,6 @@ torch_cuda.empty_cache = slow
     program.ends_well()
 
 
-def test_forked_child_is_not_asked_to_trim(start: Start, daemon: FakeDaemon) -> None:
-    program = start('''
-go_on, told = os.pipe()
-child = os.fork()
-if child == 0:
-    os.read(go_on, 1)
-    time.sleep(0.02)
-    say(caching.counts())
-    os._exit(0)
-say("forked")
-report()
-os.write(told, b"0")
-assert os.waitpid(child, 0)[1] == 0
-''')
-    program.hears()
-    daemon.run(contended=True)
-    counted(program, [2, 1])
-    assert program.hears() == [0, 0]
-    program.ends_well()
-
-
 WITHOUT = """
 del sys.modules["torch"]
 """

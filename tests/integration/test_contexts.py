@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts that are created or destroyed while other contexts of the process have work."""
+"""Contexts are created and destroyed while other contexts of the process have work in flight."""
 
 import shutil
 
@@ -23,7 +23,7 @@ def in_thread(name, *arguments):
         results.append(cuda[name](*arguments))
     thread = threading.Thread(target=runs)
     thread.start()
-    time.sleep(0.2)                      # the thread waits at its call now
+    time.sleep(0.2)                      # by now the thread waits in its call
     return thread, results
 '''
 
@@ -66,29 +66,6 @@ print(json.dumps(results))
 
 def test_release_of_an_unretained_primary_context_fails_as_without_the_library(site: Site) -> None:
     alike(site, IN_VAIN)
-
-
-DESTROYED = WAITING + '''
-captured, graph, own = new_stream(), c_void_p(), new_context()
-address = c_uint64(allocate(8 * MIB))
-wait_in(None)
-call("cuMemsetD8Async", address, 1, 8 * MIB, 0)
-call("cuCtxSetCurrent", home)
-call("cuStreamBeginCapture_v2", captured, c_int(RELAXED))
-thread, results = in_thread("cuCtxDestroy_v2", own)
-reached.value = 1
-thread.join()
-results.append(cuda.cuStreamEndCapture(captured, byref(graph)))
-results.append(cuda.cuMemAlloc_v2(byref(address), c_size_t(8 * MIB)))
-results.append(cuda.cuMemsetD8_v2(address, 2, c_size_t(8 * MIB)))
-results.append(cuda.cuCtxSynchronize())
-results.append(cuda.cuCtxCreate_v2(byref(own), 0, 0))
-print(json.dumps(results))
-'''
-
-
-def test_drain_waits_for_work_of_a_context_while_another_context_captures(site: Site) -> None:
-    alike(site, DESTROYED)
 
 
 FROM_A_POOL = WAITING + POOLS + '''
@@ -168,7 +145,7 @@ print(json.dumps([first == second, get(second, 4)[0]]))
 def test_pool_memory_freed_in_a_default_stream_is_not_reused_in_another_contexts_default_stream(
     site: Site
 ) -> None:
-    """Also with drivers before CUDA 12, which give streams no ids."""
+    """With a driver like those before CUDA 12, which have no cuStreamGetId."""
     old = site.folder / "old"
     shutil.copytree(ROOT / "libhook" / "build" / "simulator", old, symlinks=True)
     for file in old.iterdir():

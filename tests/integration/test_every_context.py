@@ -73,17 +73,3 @@ away()
     program.go_on()
     program.evict()
     program.ends_well()
-
-
-def test_drain_does_not_wait_for_an_ended_context(site: Site) -> None:
-    """Nor does it wait for a new context at the same address, which has no work."""
-    site.start("--tq", "1")
-    sent_away(site, MINE + '''
-for _ in range(40):
-    call("cuCtxCreate_v2", byref(other), 0, 0)
-    call("cuCtxDestroy_v2", other)
-call("cuCtxSetCurrent", home)
-put(address, bytes([5]) * size)
-away()
-assert get(address, size) == bytes([5]) * size
-''')

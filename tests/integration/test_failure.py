@@ -10,9 +10,7 @@ import pytest
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, Site, wait_until
-from tests.integration.fakehook import PATIENCE, pump
-
-LARGE = 700 * MIB
+from tests.integration.fakehook import PATIENCE
 
 
 def test_client_that_never_reads_from_its_socket_is_disconnected(site: Site) -> None:
@@ -32,33 +30,11 @@ def test_connection_without_hello_is_closed_and_a_client_silent_after_hello_is_n
 ) -> None:
     site.start("--hello-timeout", "200ms")
     hook = site.hook()
-    if hook.hello() is None:            # the machine was too slow to send HELLO in time
-        pytest.skip("this machine is too slow for the question")
-    assert site.hook().hear() is None   # the timeout of the later connection is over
+    if hook.hello() is None:            # on a busy machine HELLO may come after the timeout
+        pytest.skip("this machine is too slow to send HELLO in time")
+    assert site.hook().hear() is None   # until the timeout of a second connection
     assert "sent no HELLO" in site.log.read_text()
     assert hook.allocate(MIB)
-
-
-@pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.long)])
-def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
-    site.start("--hello-timeout", "1h")         # the HELLOs take long on a busy machine
-    hooks = []
-    # the daemon refuses more connections of a process at once
-    for _ in range(0, number, 250):
-        hooks += (new := [site.hook() for _ in range(250)])
-        for hook in new:
-            hook.say(Type.HELLO)
-        for hook in new:
-            answer = hook.hear()
-            assert answer is not None
-            assert answer.type is Type.LIMITS
-            hook.limits = answer
-    # A client requests memory, and gets unused commit of others.
-    hooks[0].say(Type.COMMIT, number=1, wanted=MIB)
-    pump(hooks, lambda: hooks[0].limits.commit >= MIB)
-    assert hooks[0].allocate(MIB)
-    hooks[0].want()
-    pump(hooks, lambda: hooks[0].running)
 
 
 def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> None:
@@ -81,7 +57,7 @@ def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> No
 def test_journal_names_the_unshared_program_that_a_client_waits_for(site: Site) -> None:
     site.start("--stuck-after", "1s", "--sample-interval", "100ms")
     hog = site.workload("--memory", "700MiB", "--hold", "--used", "1%", LD_PRELOAD="")
-    # NVML's sample shows the unshared process while the first client is there.
+    # The daemon samples NVML, which shows the unshared process, only while it has a client.
     site.workload("--memory", "8MiB", "--hold")
     site.workload("--memory", "600MiB", "--steps", "1", "--used", "1%")
     named = f"these use it unshared: nvshare-workloa[{hog.pid}] ("
