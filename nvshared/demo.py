@@ -145,7 +145,7 @@ class Outcome(NamedTuple):
 SIMULATED_MEMORY = 256 * MIB
 SIMULATED_COPY_RATE = 4 * GIB           # bytes per second in each direction
 MOST = 8 * GIB                          # most bytes of a real card to share: the demo stays short
-LEAST = 256 * MIB                       # bytes that `capacity` must have: a context must fit, too
+LEAST = 256 * MIB                       # least `capacity` in bytes: two CUDA contexts must fit, too
 HOST_SHARE = 0.5                        # part of free host memory that swapped memory takes at most
 NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 

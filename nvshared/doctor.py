@@ -74,7 +74,7 @@ class InspectedGPU(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    driver: str = ""                    # version
+    driver: str = ""                    # version of the driver
     cards: tuple[InspectedGPU, ...] = ()
     error: NvshareError | None = None
     trial: str = ""                     # environment for programs during a trial; "": no trial

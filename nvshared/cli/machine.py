@@ -177,7 +177,7 @@ RAN = "ran"                             # name of a file in FOLDER: the service 
 MOST_GPUS = 16
 LEAST_MEMORY = 64 * MIB
 DAEMON = "/usr/bin/nvshared"
-CONTEXT = 8 * MIB                       # bytes that a CUDA context takes of a simulated GPU
+CONTEXT = 8 * MIB                       # bytes of a simulated GPU that one CUDA context uses
 
 
 def _memory(text: str) -> int:

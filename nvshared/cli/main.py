@@ -135,7 +135,7 @@ VERBS: tuple[Verb, ...] = (
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
 WIDTH = 78                              # columns of help text, for a terminal of 80
-FEW = 5                                 # choices in a hint at most; else the closest choice alone
+FEW = 5                                 # most choices that a hint lists; of more, only the closest
 HELP_COLUMN = 18                        # column where the text for an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."

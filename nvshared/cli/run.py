@@ -12,7 +12,7 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free caches when the library asks
 MODULES = "PYTHONPATH"
-REQUIRED = "NVSHARE_REQUIRED"           # without nvshared, the program 1: waits; 0: runs unshared
+REQUIRED = "NVSHARE_REQUIRED"           # without nvshared, 1: the program waits; 0: runs unshared
 VERBOSE = "NVSHARE_VERBOSE"             # 1: the library prints that the program waits, and why
 NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes

@@ -410,9 +410,9 @@ def preempt(options: Options) -> None:
 
 DRAIN_POLL = 1.0                        # seconds between two polls of the daemon
 SETTLED = 5                             # polls with equal results after which --no-wait gives up
-SLOW = 30                               # in place of SETTLED while a program's state is in MOVING
+SLOW = 30                               # replaces SETTLED while the state of a program is in MOVING
 LONGEST = 60.0                          # seconds until --no-wait gives up though results change
-EMPTY_WITHIN = 3600.0                   # most seconds until the reply: programs move one by one
+EMPTY_WITHIN = 3600.0                   # most seconds until the reply: nvshared moves one by one
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 

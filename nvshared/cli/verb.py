@@ -25,7 +25,7 @@ Options = argparse.Namespace
 Act = Callable[[Options], ExitCode | None]          # None: ExitCode.OK
 Argument = tuple[list[str], dict[str, Any]]         # parameters of add_argument()
 LONGEST_PID = 1 << 22                   # the kernel's PID_MAX_LIMIT
-NARROWEST = 40                          # columns that are assumed for a terminal with fewer
+NARROWEST = 40                          # columns; a narrower terminal is treated as one with 40
 EXAMPLE = re.compile(r"^ *(\S.*?)\s+# (.+)$", re.MULTILINE)
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 Shaped = TypeVar("Shaped")
 WallClock = Callable[[], float]         # seconds since 1970; may jump forwards and backwards
 
-FRESH = SECOND                          # microseconds for which later queries use a query's samples
+FRESH = SECOND                          # microseconds between two queries that sample all clients
 MINUTE = 60
 PARTIES = 1024                          # most parties per minute and GPU; more are summed up
 KEPT = 60                               # most unwritten batches; of more, the oldest two merge

@@ -17,8 +17,8 @@ from nvshared.units import MIB
 
 # Most bytes of one EVICT or LOAD order: PCIe needs about 10 ms for them, the order itself 0.1 ms.
 STEP = 512 * MIB
-STEP_SHARE = 32                         # on small cards, at most 1/32 of the memory per order,
-STEP_LEAST = 32 * MIB                   # bytes per order, at least: one block of the library
+STEP_SHARE = 32                         # on small cards, an order moves at most 1/32 of the memory
+STEP_LEAST = 32 * MIB                   # least bytes of an order: one block of the library
 PAGE = 2 * MIB                          # granularity of device memory
 
 

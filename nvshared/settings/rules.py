@@ -75,7 +75,7 @@ class Rule(NamedTuple):
     pattern: str
     term: str                           # a key of TERMS
     value: int                          # for memory limits, 0 is no limit
-    place: str                          # FILE:LINE; without pattern: of TERM_SOURCES; "": by hand
+    place: str                          # FILE:LINE; of a tenant's own term: of TERM_SOURCES, or ""
 
     @property
     def source(self) -> str:

@@ -92,7 +92,7 @@ WITH_GRAPHS = 4                         # lines of a GPU's frame with graphs, be
 GRAPHS = 2                              # graphs in a frame, one above the other
 HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # lines of a graph; the largest number that fits is used
 HIGH = 40                               # screen lines from which on GPUs take all free lines
-PART = 3                                # on lower screens, 1/PART at most is for large graphs
+PART = 3                                # on screens below HIGH, large graphs take 1/PART at most
 ROWS = 5                                # rows that graphs leave to the list of programs
 QUIET = frozenset({"idle", "suspended", "parked"})
 
@@ -454,7 +454,7 @@ def indented(lead: Text, words: str, width: int) -> list[Text]:
     return [Text.assemble(lead, first), *(Text.assemble(blanks, line) for line in more)]
 
 
-# By screen: keys of its bottom line as (key, label, effect). A narrow line has the first keys.
+# For each screen: keys of the bottom line, (key, label, effect). A narrow line has the first keys.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in model.COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
