@@ -78,7 +78,8 @@ def test_completion_script_is_printed_for_each_shell() -> None:
     ("--bus=", {"system", "session"}), ("--bus=unix:s", set()),
     ("preload --root=pyproj", {"pyproject.toml"}),
 ])
-def test_completion_offers_matching_words(shell: str, line: str, offered: set[str]) -> None:
+def test_completion_of_a_partial_word_offers_matching_words(
+        shell: str, line: str, offered: set[str]) -> None:
     """fish puts the option before each value that follows an equals sign."""
     option = line.split()[-1].partition("=")[0] if line[-1] != " " else ""
     found = {one.rstrip("/").removeprefix(f"{option}=") for one in tab(shell, line)}

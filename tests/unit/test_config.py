@@ -88,7 +88,7 @@ def test_config_file_with_an_invalid_line_is_refused_with_that_line(
     assert str(caught.value) == str(file) + sentence
 
 
-def test_invalid_variable_or_option_is_refused_with_its_name(file: Path) -> None:
+def test_invalid_variable_or_option_is_refused_with_the_name(file: Path) -> None:
     with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
         load(file, {"NVSHARE_DEBUG": "x"}, {})
     with pytest.raises(ConfigError, match="NVSHARE_COMPUTE_WINDOW_MS cannot be '2s'; give a pos"):

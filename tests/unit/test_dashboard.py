@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Unshared
 from nvshared.tui import tables
 from nvshared.tui.canvas import table
 from nvshared.tui.screen import waiting_for
@@ -81,6 +81,15 @@ def test_details_of_a_program_on_a_vanished_gpu_name_no_other_programs() -> None
     assert waiting_for(SHARED, client._replace(state="running", waiting_usec=0)) == ""
 
 
+@pytest.mark.parametrize(("state", "words"), [
+    ("limited", "until its time limit permits a turn"), ("suspended", "to be resumed"),
+    ("crowded", "for memory of programs that do not share the GPU (blender[99] has 3.0G)"),
+])
+def test_reason_of_waiting_depends_on_the_state_of_the_client(state: str, words: str) -> None:
+    card = CARD._replace(unshared=(Unshared(99, 0, "blender", 3 * GIB),))
+    assert waiting_for(SHARED._replace(gpus=(card,)), WAITER._replace(state=state)) == words
+
+
 COLUMNS = chosen(CLIENTS, [HOLDER._replace(weight=7)])
 
 
@@ -105,8 +114,8 @@ def test_table_wider_than_the_terminal_drops_the_least_important_columns_first(
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60))
-def test_memory_bar_is_never_longer_than_its_width(whole: int, amounts: list[int],
-                                                   width: int) -> None:
+def test_memory_bar_is_never_longer_than_the_given_width(whole: int, amounts: list[int],
+                                                         width: int) -> None:
     parts = tuple(Part(amount, "x", "") for amount in amounts)
     bar = Bar(1000, (Part(1, "a", ""), Part(0, "b", ""), Part(1, "c", "")))
     assert bar.characters(10) == [1, 0, 1]
@@ -161,7 +170,8 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
         assert words in gpus[2]
-    assert tables.quantum_of(CARD._replace(tq_usec=994_999, tq_auto=True)) == "auto (994ms)"
+    for usec, words in ((994_999, "auto (994ms)"), (1_234_567, "auto (1.2s)")):
+        assert tables.quantum_of(CARD._replace(tq_usec=usec, tq_auto=True)) == words
     assert tables.quantum_of(CARD._replace(state="shared", tq_auto=True)) == "auto"
     automatic = LONG._replace(tq_auto=True)
     gpus = drawn(table(gpu_columns(one), [automatic], width), width)

@@ -6,7 +6,6 @@ import json
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,14 +38,6 @@ def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
     return [(finding.topic, str(finding.grade)) for finding in found]
 
 
-@contextmanager
-def served(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(path))
-        listening.listen()
-        yield listening
-
-
 def a_client(pid: int) -> ClientSnapshot:
     fields: dict[str, Any] = dict.fromkeys(ClientSnapshot._fields, 0)
     return ClientSnapshot(**{**fields, "id": 1, "pid": pid, "name": "python", "state": "idle"})
@@ -70,8 +61,8 @@ def test_doctor_without_a_driver_reports_only_the_missing_driver() -> None:
     (Mode(exclusive=True), OTHERS, Grade.FAULT, "one process"),
     (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
 ])
-def test_doctor_grades_a_card_by_its_mode_and_sample(mode: Mode, sample: Sample | None,
-                                                     grade: Grade, words: str) -> None:
+def test_doctor_grades_a_card_by_mode_and_nvml_sample(mode: Mode, sample: Sample | None,
+                                                      grade: Grade, words: str) -> None:
     inspection = Inspection("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
     driver, card = checks.driver_findings(inspection)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
@@ -217,8 +208,8 @@ AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFi
     ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
     (None, "warning"),
 ])
-def test_doctor_grades_systemd_units_by_their_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                    shown: str | None, grade: str) -> None:
+def test_doctor_grades_systemd_units_by_active_and_enabled_state(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str | None, grade: str) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
     answer = NotRunning("nvshared is not running", "start it")
@@ -265,7 +256,9 @@ def test_doctor_reports_a_failed_bus_as_a_fault_but_as_a_warning_while_programs_
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     *_, bus = checks.daemon_findings("system", error)
     assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
-    with served(tmp_path / "socket") as listening:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
         *_, found, bus = checks.daemon_findings("system", error)
         listening.setblocking(False)
         with pytest.raises(BlockingIOError):    # systemd would start a failed service again
@@ -301,7 +294,7 @@ def test_doctor_grades_the_list_of_preloaded_libraries(
     assert grades(checks.installation_findings())[-1] == ("preload", grade)
     monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")
     assert grades(checks.installation_findings())[-1] == ("environment", "note")
-    monkeypatch.setattr(library, "_INSTALLED", tmp_path)        # without libnvshare.so
+    monkeypatch.setattr(library, "_INSTALLED", tmp_path)        # a folder without libnvshare.so
     assert grades(checks.installation_findings())[1] == ("library", "fault")
 
 
@@ -324,7 +317,7 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
     assert ("cannot share" in rest[-1]) is (grade is Grade.FAULT)
 
 
-def test_doctor_warns_of_static_pods_that_started_without_their_gpu(
+def test_doctor_warns_of_static_pods_that_started_without_a_gpu(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(checks, "STATIC_PODS", tmp_path / "file")
     assert grades(checks.static_pod_findings()) == []

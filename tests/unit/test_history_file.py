@@ -203,7 +203,7 @@ def test_history_file_has_a_bounded_size_and_is_synced_at_each_commit(path: Path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
 @pytest.mark.parametrize("began", [True, False])
-def test_history_file_on_a_full_file_system_keeps_its_usage_until_there_is_space(
+def test_history_file_on_a_full_file_system_keeps_usage_in_memory_until_there_is_space(
         tmp_path: Path, began: bool) -> None:
     """A small tmpfs in a mount namespace; the history may have no file yet."""
     program = textwrap.dedent(f"""
@@ -223,7 +223,7 @@ def test_history_file_on_a_full_file_system_keeps_its_usage_until_there_is_space
                     file.write(bytes(4096))
             except OSError:
                 pass
-            if not {began}:             # room to begin, and no more
+            if not {began}:             # leaves 8 KiB: room to begin a file, and no more
                 file.truncate(file.tell() - 8192)
                 history.keep(NOON, MINUTE)
         for number in range(1, 20):
@@ -257,7 +257,7 @@ def test_history_loses_only_the_minute_whose_write_raises_an_unexpected_exceptio
     assert [record.message for record in caplog.records] == ["the history has a fault"]
 
 
-def test_full_history_drops_its_oldest_rows(path: Path) -> None:
+def test_full_history_file_drops_the_oldest_rows(path: Path) -> None:
     store = Store(path, 0)
     store.pages = pages = 72
     names = [f"unit:u{one}/{'x' * 90}-{{}}.service" for one in range(20)]

@@ -44,7 +44,7 @@ def test_modules_loaded_into_programs_have_no_effect_without_the_library(
 
 
 def test_other_sitecustomize_module_is_loaded_after_nvshares_module(tmp_path: Path) -> None:
-    assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")       # nvshare's own
+    assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")       # the module of nvshare
     theirs = tmp_path / "sitecustomize.py"
     theirs.write_text("print('theirs')")
     assert states(tmp_path) == ["theirs", "True 1 False", str(theirs)]

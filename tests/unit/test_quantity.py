@@ -46,7 +46,8 @@ def test_quantity_without_unit_or_beyond_its_range_is_refused_with_advice(
     ("9402", ("", 9402), "port 9402"), ("127.0.0.1:80", ("127.0.0.1", 80), "127.0.0.1:80"),
     ("[::1]:9402", ("::1", 9402), "[::1]:9402"),
 ])
-def test_endpoint_is_parsed_and_printed(text: str, value: tuple[str, int], shown: str) -> None:
+def test_endpoint_with_or_without_address_is_parsed_and_printed(
+        text: str, value: tuple[str, int], shown: str) -> None:
     found = quantity.endpoint(text)
     assert (found, str(found)) == (value, shown)
 

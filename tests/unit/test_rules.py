@@ -24,7 +24,8 @@ def read(file: Path, text: str) -> Config:
     return load(file, {}, {})
 
 
-def test_rules_are_read_with_their_line_number(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_of_a_config_file_are_read_with_the_line_number(
+        file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "total", lambda: 80 * GIB)
     found = read(file, """
 [tenant user:*]

@@ -89,14 +89,16 @@ def test_top_click_on_a_row_heading_or_key_label_acts_like_the_key_and_page_keys
     frame = draw(state, 130, 40)
     for hit in frame.hits:
         state, request = act(seen(), Click(hit.start, hit.line), frame)
+        words = frame.lines[hit.line].plain[hit.start:hit.end].split()
         match hit.target:
-            case Row(clicked) if clicked == seen().selected:
-                assert (state.screen, request) == (Screen.DETAILS, Request.SNAPSHOT)
             case Row(clicked):
-                assert (state.selected, state.screen) == (clicked, Screen.MAIN)
+                assert str(clicked[1]) in words
+                assert (state.selected, state.screen, request) == (
+                    (clicked, Screen.MAIN, None) if clicked != seen().selected else
+                    (clicked, Screen.DETAILS, Request.SNAPSHOT))
             case Sort(column):
-                assert state.sort == column
-                assert state.reverse is (column == "GPU")       # sorted by GPU before
+                assert " ".join(words).rstrip("▼▲") == state.sort == column
+                assert state.reverse is (column == "GPU")       # the list was sorted by GPU
     assert act(seen(), Click(0, 39), frame)[0].screen is Screen.HELP    # a click on "? help"
     assert act(seen(), Click(129, 38), frame) == (seen(), None)
     many = seen(scene(1, [100]))

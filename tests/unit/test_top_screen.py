@@ -10,8 +10,7 @@ import pytest
 from nvshared.control.snapshot import Snapshot, Tenant, Term, Turn
 from nvshared.tui.canvas import graph
 from nvshared.tui.screen import draw
-from nvshared.tui.state import SPAN, Past, Rates, Request, Row, Screen, Sort, State, with_snapshot
-from nvshared.tui.terminal import Key
+from nvshared.tui.state import SPAN, Past, Rates, Request, Row, Screen, State, with_snapshot
 from nvshared.units import GIB, SECOND
 from tests.unit import top_scene
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
@@ -78,7 +77,7 @@ def test_top_shows_gpu_holder_and_waiting_programs(width: int) -> None:
         assert words in outsider
 
 
-def test_top_omits_unknown_figures() -> None:
+def test_top_of_a_card_with_unknown_figures_omits_the_figures() -> None:
     unknown = CARD._replace(memory_used=None, utilization=None, temperature=None, power=None)
     waits = WAITER._replace(waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
     shown = text(seen(SHARED._replace(gpus=(unknown,), clients=(HOLDER, waits))))
@@ -186,18 +185,6 @@ def test_top_counts_waiting_programs_besides_the_next_one() -> None:
     assert re.search(r"3\.9s, about 26s more; 1 more\s", shown)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"state": "limited"}, "until its time limit permits a turn"),
-    ({"state": "loading"}, "its memory to be loaded"),
-    ({"state": "crowded"}, "programs that do not share the GPU (blender[99] has 3.0G)"),
-    ({"state": "suspended"}, "to be resumed"),
-])
-def test_top_details_say_the_reason_of_waiting(changes: dict[str, str], words: str) -> None:
-    now = SCENE._replace(clients=(HOLDER, top_scene.WAITS._replace(**changes), IDLE))    # type: ignore[arg-type]
-    state, _ = strike(seen(now), "down", "enter")
-    assert words in prose(state)
-
-
 def test_top_graph_scale_includes_the_present_value() -> None:
     small = SCENE._replace(clients=(HOLDER._replace(resident=4 * GIB),))
     state = seen(small, looks=20)
@@ -221,23 +208,6 @@ def test_top_headings_show_the_sorting_and_do_not_depend_on_the_shown_programs()
             next(line for line in lines(seen(one), width) if "COMMAND" in line).split()
             for one in (quiet, busy)]
         assert names[0] == names[1]
-
-
-def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
-    frame = draw(seen(), 130, 40)
-    for hit in frame.hits:
-        words = frame.lines[hit.line].plain[hit.start:hit.end].strip()
-        match hit.target:
-            case Sort(column):
-                assert words.rstrip("▼▲") == column
-            case Row((_, pid)):
-                assert str(pid) in words.split()
-            case Key():
-                assert words
-    kinds = [type(hit.target) for hit in frame.hits]
-    assert kinds.count(Row) == 4
-    assert kinds.count(Sort) > 8
-    assert kinds.count(Key) > 5
 
 
 def at(turns: int, gib_in: int = 0, use: float | None = 0.5, waiting: int = 0) -> Snapshot:

@@ -110,7 +110,7 @@ async def test_config_watch_reports_a_changed_file_after_a_time_without_changes(
 async def test_config_watch_does_not_report_a_change_already_read(
         changes: Callable[[Path], Changes], file: Path) -> None:
     watched = changes(file)
-    put(file.with_name(".nvshared.conf.swp"), "x")      # another file of the folder
+    put(file.with_name(".nvshared.conf.swp"), "x")      # no file of the configuration
     put(file, "[gpu]\ntq = 3\n")
     watched.watch.note()
     put(file, "[gpu]\ntq = 44\n")
