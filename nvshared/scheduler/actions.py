@@ -41,10 +41,16 @@ class TurnEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """RUN: opens the gate, or changes how a client runs whose gate is open."""
+class ClientAction:
+    """An order to a client's hook, or a report about the client."""
 
     client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run(ClientAction):
+    """RUN: opens the gate, or changes how a client with an open gate runs."""
+
     pace: bool = False                  # other clients wait: bound the work in flight
     report_idle: bool = False           # send IDLE after `idle_window` without work
     report_copies: bool = False         # send COPIES when the program's use of the bus changes
@@ -54,18 +60,14 @@ class Run:
     step_pause: int = 0                 # us from the end of a launch to the next launch
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(ClientAction):
     """STOP: close the gate, drain, and send STOPPED."""
 
-    client: int
-
 
 @dataclass(frozen=True, slots=True)
-class MoveOrder:
+class MoveOrder(ClientAction):
     """Tells a client to move memory."""
 
-    client: int
     number: int
     room: int
     host: int                           # bytes of host memory that the client may hold
@@ -92,52 +94,46 @@ class Writeback(MoveOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class Preallocate:
+class Preallocate(ClientAction):
     """PREALLOCATE: allocate host memory while running, up to `host` bytes in all. Has no reply."""
 
-    client: int
     host: int
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(ClientAction):
     """STORE: keep up to `size` bytes on the disk in all. Valid until the next STORE."""
 
-    client: int
     number: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Yield:
+class Yield(ClientAction):
     """YIELD: end this speculative EVICT or LOAD early; blocks moved so far stay moved."""
 
-    client: int
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(ClientAction):
     """PUBLISH: begin or stop to show in shared memory whether work is in flight; see turns.py."""
 
-    client: int
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(ClientAction):
     """WATCH: submit nothing while client `watched` has work in flight; `on` False: stop this."""
 
-    client: int
     watched: int
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(ClientAction):
     """LIMITS: how far a client may grow; bytes. The first action after a client joined."""
 
-    client: int
     number: int                         # number of the answered COMMIT request; 0: no answer
     commit: int                         # bytes promised to the client
     most: int                           # bytes that could be promised if the client asked
@@ -146,45 +142,38 @@ class Limits:
     reason: str = ""                    # the limit because of which the COMMIT is refused
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
-    """Report: a client's gate opens."""
-
-    client: int
+class TurnStarted(ClientAction):
+    """Report: the client's gate opens."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnEnded:
+class TurnEnded(ClientAction):
     """Report: a client has closed its gate and drained, or has disconnected."""
 
-    client: int
     reason: TurnEnd
     held_time: int                      # us since RUN was sent
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(ClientAction):
     """Report: a client has not acknowledged an order for `stuck_after`. One report an order."""
 
-    client: int
     state: ClientState
     waited: int                         # us since the order
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
+class Crowded(ClientAction):
     """Report: a client that does not fit even alone has waited `stuck_after`. One report a wait."""
 
-    client: int
     needs: int                          # bytes of all its memory, pinned memory included
     room: int                           # bytes that the client could fill, alone on the card
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class Pinned(ClientAction):
     """Report: a client is undrainable, so its memory is pinned from now on."""
 
-    client: int
     reason: PinReason
 
 

@@ -21,6 +21,7 @@ from nvshared.units import MILLISECOND
 
 # Groups by name, with the condition of membership. Each phase names a group, too.
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
+    "everyone": lambda c: True,
     "queued": lambda c: c.queued,                   # waits; neither terms nor gang forbid a turn
     "holding": lambda c: c.holds,
     "moving": lambda c: c.moves,                    # an order to move memory is unanswered
@@ -51,6 +52,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
+    "idle_swapped": lambda c: c.swapped and c.is_idle,
     "borrowing": lambda c: c.lender,                # may hold memory of another card
     "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
@@ -91,8 +93,6 @@ class Figures(NamedTuple):
     filled: int = 0
     out_of_reach: int = 0
     disk: int = 0
-    swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
-    unpinned_commit: int = 0            # read for each client; the sum over clients is not used
 
 
 class Counted(NamedTuple):
@@ -119,8 +119,7 @@ def counted(client: ScheduledClient) -> Counted:
         unshown=unshown if client.account else 0,
         need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
-        disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
-        unpinned_commit=unpinned)
+        disk=client.disk_charged)
     unused = committed - figures.used
     of_host = Stake(
         unpinned + beyond, unused, client.memory.allocated - client.stored + beyond,
@@ -188,11 +187,6 @@ class Groups:
         self.settle()
         return self._sums
 
-    def each(self) -> list[tuple[int, Figures]]:
-        """The figures of each client, with its id. Cheaper than the client's properties."""
-        self.settle()
-        return [(id, one.figures) for id, one in self._counted.items()]
-
     def accounts(self) -> Mapping[str, Account]:
         """The sums by account, of accounts with a figure that is not 0."""
         self.settle()
@@ -238,7 +232,7 @@ class Card:
     disk: BudgetPart
     neighbour: Neighbour                # this card, as other cards see it
     domains: Domains                    # limits of host memory, of all cards
-    memory_limits: Domains = field(default_factory=Domains)     # memory limits of tenants here
+    memory_limits: Domains              # memory limits of tenants on this card
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenants: Tenants = field(default_factory=Tenants)
@@ -338,11 +332,6 @@ class Card:
         """Bytes of host memory that the client may still take under all limits."""
         self.groups.settle()
         return min([self.host_free, *(domain.untaken for domain in client.domains)])
-
-    @property
-    def everyone(self) -> list[ScheduledClient]:
-        """All clients, in the order in which they joined."""
-        return [self.clients[id] for id in sorted(self.clients)]
 
     @property
     def holders(self) -> list[ScheduledClient]:

@@ -185,12 +185,14 @@ class Promise(Counting):
 class Pause:
     """A pause after a failure, twice as long after each further failure in a row; us."""
 
+    least: int
+    most: int
     until: int = 0                      # the order is not tried again before this time
     length: int = 0
 
-    def extend(self, now: int, least: int, most: int) -> None:
+    def extend(self, now: int) -> None:
         """Begins the pause after another failure."""
-        self.length = min(max(2 * self.length, least), most)
+        self.length = min(max(2 * self.length, self.least), self.most)
         self.until = now + self.length
 
 
@@ -198,7 +200,7 @@ class Pause:
 class Failures:
     """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
 
-    load: Pause = field(default_factory=Pause)
+    load: Pause = field(default_factory=lambda: Pause(SECOND // 4, 2 * SECOND))
     evict_after: int = 0                # no EVICT before this time, after one without effect
     evictions_ignored: int = 0          # EVICTs without effect in a row
     pinned_until: int = 0               # its memory counts as pinned until then; see moves.py
@@ -206,7 +208,7 @@ class Failures:
     spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
     drains: int = 0                     # drains in a row that did not end
     store_since: int = 0                # when a block was last stored, or a STORE was sent
-    store: Pause = field(default_factory=Pause)
+    store: Pause = field(default_factory=lambda: Pause(SECOND, 64 * SECOND))
     copies_after: int = 0               # no order to give up copies on the disk before this time
 
 
@@ -247,7 +249,8 @@ class ScheduledClient(Counting):
 
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # Crowded was reported in the current wait
-    busy_exclusion: Pause = field(default_factory=Pause)    # no busy turns until its end: turns.py
+    # After a gap the client has no busy turns until the end of this pause; see turns.py.
+    busy_exclusion: Pause = field(default_factory=lambda: Pause(2 * SECOND, 64 * SECOND))
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback

@@ -178,10 +178,16 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """HELLO. `running`: the client's gate is open, because it ran while the daemon restarted."""
+class ClientEvent:
+    """An event of one client."""
 
     client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(ClientEvent):
+    """HELLO. `running`: the client's gate is open, because it ran while the daemon restarted."""
+
     memory: Memory = Memory()
     running: bool = False
     wants: bool = False                 # a thread waits at the gate
@@ -195,18 +201,14 @@ class Joined:
     lender: str = ""                    # UUID of the card on which its borrowed memory lies
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(ClientEvent):
     """The client's connection has ended, for any reason."""
 
-    client: int
-
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(ClientEvent):
     """A record of a client's hook, with its figures."""
 
-    client: int
     memory: Memory
 
 
@@ -312,10 +314,9 @@ class SettingsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class TermsChanged:
+class TermsChanged(ClientEvent):
     """These terms are set for a client from now on."""
 
-    client: int
     terms: Terms
 
 
@@ -369,7 +370,6 @@ class GPULost:
     """The GPU is gone: all gates open, and only loads are ordered."""
 
 
-ClientEvent = Joined | Left | Record | TermsChanged
 Event = (
     ClientEvent | CapacityChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
     | Ganged | Tick | GPULost

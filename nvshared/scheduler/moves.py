@@ -28,16 +28,12 @@ HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IGNORED_EVICTS = 3                      # EVICTs without effect until a client counts as pinned
 PINNED_FOR = 60 * SECOND                # us for which that client then counts as pinned
-LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
-LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
 SHORTFALL = 10 * SECOND                 # a LOAD without memory lowers the capacity for this time
 RESERVE_PART = 8                        # 1/8 of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # less than 1/8 of host memory or disk free: little is free
 STORE_EARLY_PART = 10                   # then blocks go to the disk after 1/10 of park_after
 STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block
-STORE_PAUSE_LEAST = SECOND              # from a failed STORE to the next,
-STORE_PAUSE_MOST = 64 * SECOND          # doubled each time up to this
 COPIES_AGAIN = SECOND                   # between orders to a client to give up copies on the disk
 # After such an order the client stores nothing for a while. This must be well below turns.STALLED,
 # after which a chosen client that waits for the host memory gives way.
@@ -251,7 +247,7 @@ def _take_kept_host(card: Card, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     if host_short <= 0 or card.groups["evicting"]:
         return                          # the evictions under way may free enough
-    keepers = [c for c in card.everyone
+    keepers = [c for c in card.groups["everyone"]
                if c.host_charged > 0 and _has_answered_all(c) and c.id not in evictions.amounts]
     certain = [c for c in keepers if _unused_host(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
@@ -362,7 +358,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Moved, done: Move) -> b
     failed = (answer.no_memory or answer.driver_error
               or (idle and client.room >= client.memory.need))
     if failed:
-        client.failures.load.extend(card.now, LOAD_PAUSE_LEAST, LOAD_PAUSE_MOST)
+        client.failures.load.extend(card.now)
     else:
         client.failures.load.length = 0
     return failed
@@ -414,7 +410,8 @@ def store_blocks(card: Card, short: int) -> None:
     block = card.settings.block
     if not (card.disk.budget.size or card.groups["storing"]):
         return
-    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs free unused bytes
+    if short:                           # LOADs free unused bytes
+        short -= sum(map(_unused_host, card.groups["everyone"]))
     moves = card.free >= block or card.groups["evicting"]
     chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
@@ -435,7 +432,7 @@ def store_blocks(card: Card, short: int) -> None:
             card.store(client, most + more)
             card.due(card.now + STORE_STALLED)
         elif card.due(client.failures.store_since + STORE_STALLED):
-            client.failures.store.extend(card.now, STORE_PAUSE_LEAST, STORE_PAUSE_MOST)
+            client.failures.store.extend(card.now)
             card.due(client.failures.store.until)
             continue
         goes_on.add(client.id)
@@ -474,4 +471,4 @@ def stored(card: Card, client: ScheduledClient, answer: Stored) -> None:
     """Handles STORED: a hook has received a STORE, or could not carry it out."""
     client.stores = tuple(one for one in client.stores if one.number >= answer.number)
     if answer.failed:
-        client.failures.store.extend(card.now, STORE_PAUSE_LEAST, STORE_PAUSE_MOST)
+        client.failures.store.extend(card.now)

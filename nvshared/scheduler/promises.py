@@ -267,17 +267,15 @@ def _send_limits(
     promise = client.promise
     bounded = client.terms.memory_limit or client.memory_limits
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
+    more = client.memory.beyond if card.lost else more
     promise.last_most, promise.last_total = most, _total_for(card, client)
     card.send(Limits(client.id, number, promise.commit, most, promise.last_total, more, reason))
 
 
 def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -> None:
     """Grants a COMMIT request on a lost card, so that the program gets the driver's error."""
-    promise = client.promise
-    promise.commit = max(promise.commit, request.wanted)
-    promise.last_most, promise.last_total = promise.commit, _total_for(card, client)
-    card.send(Limits(client.id, request.number, promise.commit, promise.commit, promise.last_total,
-                     client.memory.beyond))
+    client.promise.commit = max(client.promise.commit, request.wanted)
+    _send_limits(card, client, request.number, client.promise.commit)
 
 
 def _total_for(card: Card, client: ScheduledClient) -> int:
@@ -330,8 +328,8 @@ def _displaced_by_pins(card: Card, client: ScheduledClient, pins: int) -> list[S
     if pins == 0:
         return []
     room = max(0, _unpinned(card) - pins)
-    found = [id for id, one in card.groups.each() if one.unpinned_commit > room]
-    return [card.clients[id] for id in sorted(found) if id != client.id]
+    return [c for c in card.groups["everyone"]
+            if c is not client and c.committed - c.pinned_expected > room]
 
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:

@@ -134,13 +134,6 @@ def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITIN
     bill_holders(card)
 
 
-def choose(card: Card, client: ScheduledClient) -> None:
-    """Adds a usual turn to `Node.ahead` of the outer and inner node of a chosen client."""
-    for node in client.path[1:3]:
-        node.ahead += _virtual_turn_time(card, node)
-        card.expecting.append(node)
-
-
 def _virtual_turn_time(card: Card, node: Node) -> float:
     """The virtual time that a turn of usual length adds to a node."""
     return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / node.rate
@@ -183,7 +176,7 @@ def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
 def apply_tenant_terms(card: Card, tenant: str, before: TenantTerms) -> None:
     """Applies a tenant's changed weight, priority, suspension and compute limit to its clients."""
     terms = card.tenants.terms_for(tenant)
-    for client in card.everyone:
+    for client in card.groups["everyone"]:
         if tenant in client.tenants:
             if terms.suspended != before.suspended:
                 set_terms(card, client, client.own)

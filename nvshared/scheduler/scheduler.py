@@ -35,11 +35,12 @@ class Scheduler:
         disk: SharedBudget | None = None,
     ) -> None:
         """`domains`, `budget`, `disk`: of all cards. `neighbour`: loans of this card's memory."""
-        budget = budget or SharedBudget(settings.host_budget)
-        disk = disk or SharedBudget(settings.disk_budget)
+        self.host = (budget or SharedBudget(settings.host_budget)).join()
+        self.disk = (disk or SharedBudget(settings.disk_budget)).join()
+        self.memory_limits = Domains()      # memory limits of tenants on this card
         self._card = Card(
-            settings, now, now + settings.gather, budget.join(), disk.join(),
-            neighbour or Neighbour(), domains or Domains())
+            settings, now, now + settings.gather, self.host, self.disk, neighbour or Neighbour(),
+            domains or Domains(), self.memory_limits)
         if settings.gather:
             self._card.deadline = now + settings.gather
 
@@ -50,7 +51,7 @@ class Scheduler:
         queue.roll_quotas(card)
         _record(card, event)
         if card.lost:
-            for client in card.everyone:
+            for client in card.groups["everyone"]:
                 _load_all(card, client)
         else:
             queue.bill_holders(card)
@@ -68,16 +69,6 @@ class Scheduler:
     def settings(self) -> Settings:
         """The settings as of the last event."""
         return self._card.settings
-
-    @property
-    def host_promisable(self) -> int:
-        """Bytes of the host budget that other cards do not need."""
-        return self._card.host.promisable
-
-    @property
-    def disk_promisable(self) -> int:
-        """Bytes of the disk budget that other cards do not need."""
-        return self._card.disk.promisable
 
     def filled(self) -> int:
         """Bytes of the card that clients and borrowers fill, without overclaims."""
@@ -117,11 +108,6 @@ class Scheduler:
         """Whether the client holds no turn, and has answered all orders to move memory."""
         found = self._card.clients.get(client)
         return found is not None and not found.holds and not found.moves
-
-    @property
-    def memory_limits(self) -> Domains:
-        """The memory limits of tenants on this card."""
-        return self._card.memory_limits
 
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, without unresponsive clients."""
@@ -174,7 +160,7 @@ def _record(card: Card, event: events.Event) -> None:
             promises.judge_claims(card, event)
         case events.Tick():
             return
-        case _:
+        case events.Record():
             client = card.clients.get(event.client)
             # A client may have been removed before its last record is read.
             if client is not None:
@@ -271,7 +257,7 @@ def _lose(card: Card) -> None:
     """Ends all turns, the queue and all orders, and opens all gates."""
     card.lost = card.host.lost = card.disk.lost = True
     card.contended, card.head = False, None
-    for client in card.everyone:
+    for client in card.groups["everyone"]:
         card.end_turn(client, TurnEnd.LOST)
         client.enter(Phase.IDLE, card.now)
         client.moves = ()

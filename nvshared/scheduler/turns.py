@@ -46,8 +46,6 @@ RETURNS_WITHIN = 20 * MILLISECOND       # most us from a busy client's drain unt
 BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a client in busy turns
 REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
 OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
-EXCLUDED_LEAST = 2 * SECOND             # a client with idle gaps has no busy turns for so long,
-EXCLUDED_MOST = 64 * SECOND             # doubled each time up to this
 EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the exclusion
 WATCHED_MOST = 64                       # clients that a background client watches at most
 
@@ -240,7 +238,7 @@ def _choose(card: Card, client: ScheduledClient, ends_with: frozenset[int] = fro
         next(card.serials), ends_with=ends_with, swapped=client.swapped,
         bytes_missing=client.missing_bytes if client.id == card.head else None)
     client.enter(Phase.LOADING, card.now)
-    queue.choose(card, client)
+    queue.bill_holders(card)
 
 
 def _suspend(card: Card) -> None:
@@ -562,7 +560,7 @@ def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None
     if excluded is not None:
         if card.now - card.busy_since >= EXCLUDED_RESET:
             excluded.busy_exclusion.length = 0
-        excluded.busy_exclusion.extend(card.now, EXCLUDED_LEAST, EXCLUDED_MOST)
+        excluded.busy_exclusion.extend(card.now)
     card.busy_members, card.busy_since = frozenset(), card.now
 
 

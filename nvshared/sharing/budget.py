@@ -25,7 +25,7 @@ class Budget:
 
     def __init__(
         self, shared: SharedBudget, timer: Timer,
-        promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
+        promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host.promisable,
     ) -> None:
         # Emitted when all cards know their clients, so that listeners may enlarge the budget.
         self.gathered: Signal[()] = Signal("gathered")

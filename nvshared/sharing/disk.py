@@ -51,7 +51,7 @@ class Disk:
         self.fault = ""                 # why the configured directory is unusable; "": no fault
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
         self.shared = SharedBudget(0)     # used by the schedulers of all cards
-        self.budget = Budget(self.shared, timer, lambda gpu: gpu.scheduler.disk_promisable)
+        self.budget = Budget(self.shared, timer, lambda gpu: gpu.scheduler.disk.promisable)
         # The setting `disk`: the directory and its budget in bytes; None: the disk is not used.
         self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run

@@ -128,7 +128,7 @@ class Site:
         committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
         needed = least_host(committed - gpu.capacity.bytes, len(programs))
         held = sum(one.host for one in programs)
-        left = gpu.scheduler.host_promisable
+        left = gpu.scheduler.host.promisable
         return size <= gpu.capacity.bytes and max(needed, held) <= left
 
     def settle(self) -> None:

@@ -73,6 +73,8 @@ class Scripted:
                  disk: SharedBudget | None = None) -> None:
         self.neighbour = neighbour
         self.settings = settings
+        self.host = SharedBudget(settings.host_budget).join()
+        self.disk = SharedBudget(settings.disk_budget).join()
         self.domains = domains
         self.events: list[events.Event] = []
         self.times: list[int] = []
@@ -143,15 +145,6 @@ class Scripted:
 
     def deadline(self) -> int | None:
         return self.due
-
-    @property
-    def host_promisable(self) -> int:
-        """As Scheduler.host_promisable: no client has memory."""
-        return self.settings.host_budget
-
-    @property
-    def disk_promisable(self) -> int:
-        return self.settings.disk_budget
 
     def snapshot(self) -> Snapshot:
         return Snapshot(

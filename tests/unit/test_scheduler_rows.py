@@ -211,7 +211,7 @@ class Counting(Scheduler):
 
     def handle(self, event: Event, now: int) -> list[Action]:
         actions, card = super().handle(event, now), self._card
-        everyone = card.everyone
+        everyone = card.groups["everyone"]
         for name, belongs in GROUPS.items():
             assert card.groups[name] == [one for one in everyone if belongs(one)], name
         parts = [counted(one) for one in everyone]

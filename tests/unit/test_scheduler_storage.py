@@ -238,7 +238,7 @@ def test_failed_disk_ends_stores_and_its_space_is_not_promised_in_commits() -> N
     store(talk, 1)
     talk.join(2)
     assert limits(talk.ask(2, 1, 79), 2)[-1].commit >= 79 * GIB
-    assert talk.scheduler.disk_promisable <= 0
+    assert talk.scheduler.disk.promisable <= 0
     budget.size = 100 * GIB
     assert stores(talk.tell(Tick())) == [(1, 20.1)]
 
