@@ -25,16 +25,17 @@ BLOCKS = 2                              # blocks preallocated beyond the need: b
 
 def interrupt(card: Card) -> None:
     """Cuts short (YIELD) each speculative move with conditions that no longer hold."""
+    copies_out = Direction.OUT in _copying(card)
     for client in card.groups["speculating"]:
-        rests = _calm(card) and client.is_idle
+        rests = _quiet(card) and not card.groups["queued"] and client.is_idle
         for move in client.moves:
             match move.goal, move.order:
                 case Goal.HEAD, _:
                     continues = not card.patience[move.direction].waits
                 case Goal.WRITEBACK, Writeback(size=0):     # a copy of borrowed memory
-                    continues = _quiet(card) and not client.holds and not _copies_out(card)
+                    continues = _quiet(card) and not client.holds and not copies_out
                 case Goal.WRITEBACK, _:
-                    continues = rests and not _copies_out(card)
+                    continues = rests and not copies_out
                 case Goal.PREFETCH, _:
                     wanted = move.direction is Direction.IN and client.phase is not Phase.IDLE
                     free = card.settings.prefetch and not card.groups["holding"]
@@ -55,12 +56,13 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _load_ahead(card, head, head.room_deficit, others, goal):
             pass                        # ordered evictions may leave host memory for more evictions
-    if _calm(card):
+    copies_out = Direction.OUT in _copying(card)
+    if _quiet(card) and not card.groups["queued"]:
         if card.settings.prefetch and not card.groups["holding"]:
             _prefetch(card)
-        if writeback_pays(card) and not _copies_out(card):
+        if writeback_pays(card) and not copies_out:
             _write_back(card)
-    if card.settings.writeback and _quiet(card) and not _copies_out(card):
+    if card.settings.writeback and _quiet(card) and not copies_out:
         _copy_borrowed(card)
     if card.settings.writeback and not _fit_together(card) and not card.groups["lacking"]:
         _preallocate(card, head)
@@ -81,10 +83,6 @@ def _most_swapped(card: Card) -> tuple[int, int]:
     return max([(c.swapped, c.id) for c in card.groups["idle_swapped"]], default=(0, 0))
 
 
-def _calm(card: Card) -> bool:
-    return _quiet(card) and not card.groups["queued"]
-
-
 def _quiet(card: Card) -> bool:
     """Whether no client loads, drains or lacks memory, or waits for a reply to COMMIT."""
     busy = ("lacking", "requesting", Phase.LOADING, Phase.DRAINING)
@@ -100,10 +98,6 @@ def _copying(card: Card) -> frozenset[Direction]:
     if card.groups["lacking"] or card.groups[Phase.DRAINING]:
         return frozenset()
     return frozenset().union(*(c.its_turn.copying for c in card.groups[Phase.RUNNING]))
-
-
-def _copies_out(card: Card) -> bool:
-    return Direction.OUT in _copying(card)
 
 
 def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
@@ -192,7 +186,7 @@ def _write_back(card: Card) -> None:
     short, (_, following) = _next_lacks(card), _most_swapped(card)
     done = sum([min(c.written_back, c.staying) for c in card.groups[Phase.IDLE]
                 if c.written_back and not c.terms.suspended])
-    if short <= done or _writes_back(card):
+    if short <= done or card.groups["writing_back"]:
         return
     idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != following]
     for client in latest_first(idle, card.now):
@@ -202,10 +196,6 @@ def _write_back(card: Card) -> None:
         short -= part
         if short <= 0:
             return
-
-
-def _writes_back(card: Card) -> bool:
-    return any(move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves)
 
 
 def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
@@ -228,7 +218,7 @@ def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
 def _copy_borrowed(card: Card) -> None:
     """Copies memory that only a neighbour card holds to the host, one client at a time."""
     block = card.settings.block
-    for client in () if _writes_back(card) else card.groups["borrowing"]:
+    for client in () if card.groups["writing_back"] else card.groups["borrowing"]:
         wanted = min(client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
         unfit = client.moves or client.holds or client.terms.suspended or wanted < block
         if not client.memory.dirty or unfit:

@@ -28,6 +28,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "answering": lambda c: c.moves and not c.unresponsive,
     "evicting": lambda c: c.moving(Direction.OUT) and not c.unresponsive,
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
+    "writing_back": lambda c: c.moves and any(m.goal is Goal.WRITEBACK for m in c.moves),
     "requesting": lambda c: c.promise.request,
     "unused_commit": lambda c: c.committed > c.memory.need,
     "granted_to_pin": lambda c: c.promise.pins,     # its hook may not have received grants to pin
@@ -265,8 +266,7 @@ class Card:
     counters: Counters = field(default_factory=Counters)
     division: Division = field(default_factory=Division)        # divides the card's time
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    serials: Iterator[int] = field(default_factory=lambda: count(1))
-    queue_numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    serials: Iterator[int] = field(default_factory=lambda: count(1))    # of turns and waits
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)

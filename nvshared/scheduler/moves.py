@@ -248,7 +248,8 @@ def _take_kept_host(card: Card, host_short: int, evictions: Evictions) -> None:
     if host_short <= 0 or card.groups["evicting"]:
         return                          # the evictions under way may free enough
     keepers = [c for c in card.groups["everyone"]
-               if c.host_charged > 0 and _has_answered_all(c) and c.id not in evictions.amounts]
+               if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
+               and c.id not in evictions.amounts]
     certain = [c for c in keepers if _unused_host(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
         if host_short > 0 and _order_host_back(card, client, host_short):
@@ -260,13 +261,11 @@ def _shrink_to_domains(card: Card) -> None:
     for domain in card.domains.unevictable:
         short = domain.unevictable
         for client in promises.members(card, domain):
-            unused = min(short, _unused_host(client))
-            if unused > 0 and _has_answered_all(client) and _order_host_back(card, client, unused):
+            unused = 0 if client.moves else min(short, _unused_host(client))
+            if client.phase is not Phase.DRAINING and unused > 0 and _order_host_back(
+                card, client, unused
+            ):
                 short -= unused
-
-
-def _has_answered_all(client: ScheduledClient) -> bool:
-    return not client.moves and client.phase is not Phase.DRAINING
 
 
 def _order_host_back(card: Card, client: ScheduledClient, size: int) -> bool:

@@ -23,7 +23,7 @@ LEVELS = range(3)                       # levels of a path at which nodes have c
 
 def join(card: Card, client: ScheduledClient) -> None:
     """Puts the client at the end of the queue."""
-    client.queue_number = next(card.queue_numbers)
+    client.queue_number = next(card.serials)
     client.enter(Phase.WAITING, card.now)
 
 

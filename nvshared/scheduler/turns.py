@@ -261,7 +261,7 @@ def _put_back_stalled(card: Card) -> None:
         under_way = client.moves or card.groups["evicting"]
         patience = card.settings.stuck_after if under_way else STALLED
         if card.due(max(client.since, client.progress, card.last_evicted) + patience):
-            client.queue_number = next(card.queue_numbers)
+            client.queue_number = next(card.serials)
             queue.cancel_turn(card, client)
             client.not_before = card.now + NOT_CHOSEN_FOR
             card.count(client, gave_way=1)
