@@ -28,12 +28,12 @@ class ClientState(StrEnum):
 class TurnEnd(StrEnum):
     """Why a turn ended."""
 
-    IDLE = "idle"                       # the client had no work while others waited or soon might
-    QUANTUM = "quantum"                 # the quantum was over and others waited
+    IDLE = "idle"                       # the client had no work, and a client waits or soon may
+    QUANTUM = "quantum"                 # the quantum was over, and a client waited
     LIMIT = "limit"                     # the compute limit of the client or a tenant was reached
     ROOM = "room"                       # the client grew, and the holders no longer fit together
     CAPACITY = "capacity"               # the capacity shrank, and the holders no longer fit
-    PREEMPTED = "preempted"             # an administrator ended it, and others waited
+    PREEMPTED = "preempted"             # an administrator ended it while a client waited
     SUSPENDED = "suspended"             # the client or one of its tenants was suspended
     GANG = "gang"                       # its gang's turn ended, or another gang was given the card
     LEFT = "left"                       # the process ended

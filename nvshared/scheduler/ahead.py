@@ -14,7 +14,7 @@ from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, lates
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
-LATER = 2                               # evict only clients expected back 2 times as late or later
+LATER = 2                               # a victim will stay idle 2 times as long as the client
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
 REPLAN_LEAST = SECOND // 10             # us until a prefetch is planned again, at least
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
@@ -233,8 +233,8 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     following = head or card.clients.get(_most_swapped(card)[1])
     if following is None or following.holds:
         return
-    # All memory of other clients can be evicted but for the pinned part. The figures are those
-    # that hooks have reported, as in `_next_lacks`.
+    # All memory of other clients can be evicted but for the pinned part. All figures
+    # are from hooks' reports, as in `_next_lacks`.
     staying = [following, *card.holders]
     pinned = card.groups.sums.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned

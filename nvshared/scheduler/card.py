@@ -63,7 +63,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
-# Most unanswered orders to a client, so that its hook begins the next without a round trip.
+# Most unanswered orders to a client, so that its hook begins the next order at once.
 DEPTH = 2
 MARGINS_MOST = 16                       # most clients of an account that count in domains.margin
 TRANSIT_PART = 8                        # with a disk, loans leave 1/8 of host memory free,

@@ -13,8 +13,8 @@ from nvshared.units import SECOND
 
 RECENT = 4                              # a new measurement has a weight of at least 1/4
 FAR = 4.0                               # a measurement counts as 1/4 to 4 times the average
-# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. With the middle one as
-# the start value, a first turn is at worst half or twice as long as it should be.
+# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12,000, 25,000 and 50,000. With the middle
+# speed as the start value, a first turn is at worst half or twice as long as it should be.
 USUAL_SPEED = 25_000
 FAST = 20 * USUAL_SPEED                 # a faster average counts as this when outliers are clamped
 
@@ -101,8 +101,8 @@ class Turn:
     """A turn of a client, from its choice to the end of the drain."""
 
     serial: int                         # increases with each turn on the card
-    # The client overtook the blocked head of the queue: serials of the turns that were under way
-    # then. This turn ends with the first of them that ends.
+    # Serials of the turns under way when the client overtook the blocked head of the queue. The
+    # client's turn ends as soon as the first of these turns ends.
     ends_with: frozenset[int] = frozenset()
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when its last further quantum began; 0: none began
@@ -201,9 +201,9 @@ class Failures:
     """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
 
     load: Pause = field(default_factory=lambda: Pause(SECOND // 4, 2 * SECOND))
-    evict_after: int = 0                # no EVICT before this time, after one without effect
+    evict_after: int = 0                # no EVICT before this time: the last EVICT had no effect
     evictions_ignored: int = 0          # EVICTs without effect in a row
-    pinned_until: int = 0               # its memory counts as pinned until then; see moves.py
+    pinned_until: int = 0               # until this time its memory counts as pinned; moves.py
     trim_after: int = 0                 # no order to give back host memory before this time
     spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
     drains: int = 0                     # drains in a row that did not end
@@ -252,10 +252,10 @@ class ScheduledClient(Counting):
     # After a gap the client has no busy turns until the end of this pause; see turns.py.
     busy_exclusion: Pause = field(default_factory=lambda: Pause(2 * SECOND, 64 * SECOND))
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
-    writeback_exhausted: bool = False   # no more can be written back before its next turn
+    writeback_exhausted: bool = False   # no writeback before its next turn: nothing is left
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
-    lender: Neighbour | None = None     # the card that lends it memory, or may; see moves.py
+    lender: Neighbour | None = None     # the card that lends it memory, or may lend; moves.py
     return_after: int = 0               # no order to return borrowed memory before this time
     copy_after: int = 0                 # no order to copy borrowed memory before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py

@@ -200,7 +200,7 @@ class Loan(NamedTuple):
     """A loan to one client; bytes."""
 
     held: int = 0                       # bytes on the other card, by the client's last record
-    charged: int = 0                    # the most of `held` and of what orders under way allow
+    charged: int = 0                    # the larger of `held` and the bytes that orders allow
     ordered: int = 0                    # bytes allowed once all orders are carried out
 
 

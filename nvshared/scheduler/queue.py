@@ -29,7 +29,7 @@ def join(card: Card, client: ScheduledClient) -> None:
 
 def arrive(card: Card, client: ScheduledClient) -> None:
     """Queues a client that did not want the card until now."""
-    client.enter(Phase.IDLE, card.now)  # else raise_virtual_time() counts a resumed one as active
+    client.enter(Phase.IDLE, card.now)  # else raise_virtual_time() counts the client as active
     for level in LEVELS:
         raise_virtual_time(card, client.path, level)
     join(card, client)

@@ -229,7 +229,7 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
                 client.enter(Phase.IDLE, card.now)
         case events.MemoryChanged(wants=True):
             turns.record_waiting_thread(card, client)
-        # Without `wants` the record may be older than a thread's wait, so it ends no wait.
+        # Without `wants` the record may be older than a thread's wait, so the record ends no wait.
 
 
 def _plan(card: Card) -> None:

@@ -32,7 +32,7 @@ DOUBLINGS = 6                           # most doublings of the time from a fail
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2
-# With these standings, a gang member that has drained keeps its turn until the others have drained.
+# With these standings, a drained gang member keeps its turn until all members have drained.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 # us after which a chosen client without room is queued again
