@@ -265,24 +265,6 @@ def test_host_memory_preallocation_is_not_ordered_when_all_clients_fit_or_when_o
     assert not preallocations(talk.said)
 
 
-def test_host_memory_preallocation_omits_memory_that_clients_without_a_turn_free() -> None:
-    talk = talking()
-    talk.run(A, 50)
-    talk.run(B, 50)
-    talk.obey(talk.idle(A))
-    # C needs 60. A keeps its turn, as no client waits.
-    assert made(talk.join(C, 60)) == [(A, 50), (B, 10)]
-
-    talk = talking()
-    talk.run(A, 60)
-    talk.run(B, 60)
-    talk.go_idle(A)
-    talk.obey(talk.want(A))
-    # Now A lacks 20; C, which lacks more, waits behind it.
-    assert made(talk.said) == [(A, 20), (B, 20)]
-    assert not preallocations(talk.run(C, 90))
-
-
 def test_host_memory_preallocation_proceeds_in_steps_up_to_half_of_the_free_bytes() -> None:
     talk = talking(step=8)
     talk.run(A, 60)
@@ -487,15 +469,6 @@ def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
     return list(waiting)
 
 
-def test_running_client_is_asked_to_report_copies_only_while_others_wait() -> None:
-    talk = three()
-    assert not any(action.report_copies for action in talk.said if isinstance(action, Run))
-    runs_sent = [action for action in talk.want(2) if isinstance(action, Run)]
-    assert [(action.client, action.report_copies) for action in runs_sent] == [(1, True)]
-    runs_sent = [action for action in talk.leave(2) if isinstance(action, Run)]
-    assert [(action.client, action.report_copies) for action in runs_sent] == [(1, False)]
-
-
 def test_load_for_the_queue_head_waits_while_a_program_copies_to_the_card() -> None:
     talk = three()
     under_way = answered(talk, talk.want(2), 1)
@@ -543,20 +516,6 @@ def test_evict_that_a_hook_ends_by_an_unordered_yield_counts_as_failed(
         assert 3 not in dict(evicts(talk.evicted(order, yielded=True)))
     if copies:
         assert {client for client, _ in evicts(talk.copying(1))} == {3}
-
-
-def test_load_for_the_queue_head_continues_despite_copies_in_the_last_part_of_a_turn() -> None:
-    talk = three()
-    (load,) = (order for order in talk.want(2) if isinstance(order, Load))
-    assert yields(talk.copying(1, inward=True)) == [2]
-    assert not loads(talk.loaded(load, lacking=4, yielded=True))
-    # Seconds to move 30 GiB at the initial pace, 25 bytes per nanosecond.
-    needed = 30 * (1 << 30) / 25_000 / SECOND
-    talk.wait(TQ - needed + 0.01)
-    assert loads(talk.said)[-1][0] == 2
-    before = len(talk.said)
-    talk.wait(needed / 2)
-    assert yields(talk.said[before:]) == []
 
 
 def test_program_that_copies_all_the_time_delays_moves_at_most_half_of_the_time() -> None:

@@ -110,16 +110,6 @@ def test_undrainable_client_is_granted_commits_while_others_fit_beside_it() -> N
     assert limits(talk.obey(talk.ask(1, 3, 51)), 1)[-1].commit < 51 * GIB
 
 
-def test_commit_beside_an_undrainable_client_is_bounded_by_the_remaining_memory() -> None:
-    talk = Talk()
-    talk.run(1, 40)
-    stay(talk, 1)
-    talk.run(2, 10)
-    assert limits(talk.ask(2, 1, 61), 2)[-1].commit < 61 * GIB
-    answer = limits(talk.ask(2, 2, 60), 2)[-1]
-    assert answer.commit == answer.most == 60 * GIB
-
-
 def test_commit_request_waits_until_an_undrainable_client_has_returned_unused_commit() -> None:
     talk = Talk()
     talk.run(1, 40)

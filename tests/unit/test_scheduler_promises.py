@@ -12,7 +12,6 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Limits, Load, MoveOrder, Run, Stop, Writeback
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
-    CapacityChanged,
     CommitAsked,
     Event,
     Evicted,
@@ -71,14 +70,6 @@ def test_commit_grant_exceeds_the_request_and_commit_beyond_the_card_is_refused(
     assert granted(talk, 1, 100.1, 3) is False
 
 
-def test_commit_beyond_the_memory_beside_pinned_memory_is_refused() -> None:
-    talk = Talk()
-    talk.join(1, pinned=20)
-    talk.join(2)
-    assert granted(talk, 2, 85) is False
-    assert granted(talk, 2, 80, 2)
-
-
 def test_pin_request_is_refused_if_another_client_would_not_fit_beside_the_pinned_memory() -> None:
     talk = Talk()
     talk.join(1, 90)
@@ -119,20 +110,6 @@ def test_commit_request_is_dropped_when_a_later_request_has_been_answered() -> N
     assert [a.number for a in limits(talk.evicted(probe), 2) if a.number] == []
 
 
-def test_unused_commit_is_reclaimed_for_a_pin_request() -> None:
-    talk = Talk()
-    talk.join(1)
-    assert granted(talk, 1, 90)
-    talk.changed(1, allocated=90)       # a GiB more is granted
-    talk.join(2, 5)
-    actions = talk.ask(2, 1, 15, 10)
-    assert not [answer for answer in limits(actions, 2) if answer.number]
-    told, = limits(actions, 1)
-    assert told.commit == 90 * GIB
-    answer, = (a for a in limits(talk.obey(actions), 2) if a.number)
-    assert answer.commit >= 15 * GIB
-
-
 @pytest.mark.parametrize(("used", "is_granted"), [(50, True), (50.5, False), (None, False)])
 def test_unused_commit_is_reclaimed_for_a_commit_request_unless_used_or_without_a_reply(
         used: float | None, is_granted: bool) -> None:
@@ -165,15 +142,6 @@ def test_new_commit_grant_is_reclaimed_only_after_a_second_without_use(uses: boo
     assert (talk.view(1).commit > 0) is uses
     answer, = (a for a in limits(actions, 2) if a.number)
     assert (answer.commit >= 60 * GIB) is not uses
-
-
-def test_commit_limits_are_sent_again_after_a_change_of_capacity() -> None:
-    talk = Talk(100, host=10)
-    talk.join(1)
-    talk.join(2)
-    told = limits(talk.ask(1, 1, 70), 2)
-    assert told[-1].most < 40 * GIB
-    assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
 
 
 def test_waiting_commit_requests_are_decided_at_once_after_a_pin_grant_to_another_user() -> None:

@@ -193,20 +193,6 @@ def test_card_time_is_shared_by_the_weights_of_all_tenant_levels(case: str) -> N
     assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
 
 
-def test_tenant_of_triple_weight_keeps_its_turn_for_several_quanta() -> None:
-    world = Tenancy(TURNS)
-    world.set_terms("user:alice", weight=300)
-    alice, bob = world.program("user:alice"), world.program("user:bob")
-    world.advance(5 * SECOND)
-    views = world.scheduler.snapshot().clients
-    before = [views[one.id].counters.turns for one in (alice, bob)]
-    assert world.shares(60)["user:alice"] == pytest.approx(0.75, abs=0.02)
-    views = world.scheduler.snapshot().clients
-    after = [views[one.id].counters.turns for one in (alice, bob)]
-    turns = [after[number] - before[number] for number in (0, 1)]
-    assert abs(turns[0] - turns[1]) <= 1        # in turn: three quanta of alice, one of bob
-
-
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 1000), weight=st.integers(1, 1000))
 def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
@@ -222,16 +208,6 @@ def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
         world.advance(15 * SECOND)
     assert plain.turns == weighed.turns == divided.turns
     assert len(plain.turns) > 5
-
-
-def test_time_in_which_several_programs_of_a_tenant_run_is_charged_to_the_tenant_once() -> None:
-    world = Tenancy()
-    hooks = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
-    hooks.append(world.program("user:bob", size=3600 * MIB))
-    world.advance(5 * SECOND)
-    together, beside, alone = world.computed(*hooks, time=30 * SECOND)
-    assert together == pytest.approx(alone, rel=0.15)
-    assert beside == pytest.approx(alone, rel=0.15)
 
 
 # Tenants of the idle and of the other programs; weight of the first program and compute
@@ -371,38 +347,6 @@ def test_compute_requests_beyond_100_percent_are_met_in_part() -> None:
         world.set_terms(tenant)
     world.advance(5 * SECOND)
     assert world.shares(84)["user:alice"] == pytest.approx(1 / 42, abs=0.02)
-
-
-@pytest.mark.parametrize(("mode", "size"), [(TURNS, SMALL), (SETTINGS, LARGE)])
-def test_background_client_gets_no_time_while_others_are_busy(mode: Settings, size: int) -> None:
-    world = Tenancy(mode)
-    world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=1000)
-    behind = world.program("user:alice", size=size)
-    others = [world.program(f"user:{number}", size=size) for number in range(2)]
-    world.advance(3 * SECOND)
-    first, *rest = world.computed(behind, *others, time=10 * SECOND)
-    assert first == 0
-    assert rest == pytest.approx([0.5, 0.5], abs=0.15)
-    for hook in others:
-        hook.work = 0
-    world.advance(2 * SECOND)
-    shares = world.computed(behind, *others, time=10 * SECOND)
-    assert shares == pytest.approx([1, 0, 0], abs=0.01)
-
-
-def test_high_priority_client_is_chosen_before_all_other_waiting_clients() -> None:
-    world = Tenancy()
-    world.set_terms("user:alice", priority=Priority.HIGH)
-    for number in range(3):
-        world.program(f"user:{number}", size=LARGE)
-    world.advance(5 * SECOND)
-    for _ in range(3):
-        hook = world.program("user:alice", size=LARGE, work=SECOND // 5)
-        before = len(world.turns)
-        while hook.work:
-            assert world.step()
-        assert world.turns[before:].index(hook.id) <= 1     # one client may have been chosen before
-        world.kill(hook)
 
 
 def test_priority_is_the_lowest_of_background_tenants_and_changes_live() -> None:
@@ -583,15 +527,6 @@ def test_compute_limited_client_is_charged_its_reported_time_or_half_of_the_time
     assert talk.now == after * MILLISECOND
 
 
-def test_compute_limited_client_that_takes_turns_gets_its_share() -> None:
-    world, one = limited(20, replace(LIMITS, tq=10 * SECOND), LARGE)
-    other = world.program("user:bob", size=LARGE)
-    world.advance(60 * SECOND)
-    share, beside = world.computed(one, other, time=200 * SECOND)
-    assert 0.16 <= share <= 0.21
-    assert beside >= 0.7
-
-
 def test_compute_limit_after_long_idleness_grants_at_most_the_share_of_one_window() -> None:
     world, one = limited(10)
     one.work = 0
@@ -708,18 +643,6 @@ def test_suspended_holder_is_stopped_and_evicted_even_after_a_late_drain(drains:
     world.put(holder, suspended=False)
     world.advance(5 * SECOND)
     assert holder.runs > runs
-
-
-@pytest.mark.parametrize("moment", [0, 350_000])
-def test_suspend_at_any_moment_of_a_hand_over_keeps_scheduler_invariants(moment: int) -> None:
-    world = Tenancy(seed=moment)
-    hooks = [world.program("user:alice", size=LARGE) for _ in range(3)]
-    world.advance(3 * SECOND + moment)
-    for hook in hooks[:2]:
-        world.put(hook, suspended=True)
-    world.advance(3 * SECOND)
-    assert [hook.open for hook in hooks] == [False, False, True]
-    assert hooks[0].resident == hooks[1].resident == 0
 
 
 def test_suspended_client_is_evicted_as_far_as_host_memory_allows() -> None:

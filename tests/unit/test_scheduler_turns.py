@@ -55,18 +55,6 @@ def test_clients_that_do_not_fit_take_turns() -> None:
     assert talk.view(1).state is ClientState.WAITING
 
 
-def test_quantum_counts_from_the_opening_of_the_gate() -> None:
-    talk = Talk(stuck_after=1000)
-    talk.join(1, 70)
-    first = talk.want(1)
-    talk.join(2, 70)
-    talk.want(2)
-    talk.wait(5)
-    talk.obey(first)
-    assert stops(talk.wait(TQ - 0.001)) == []
-    assert stops(talk.wait(0.001)) == [1]
-
-
 def test_turn_longer_than_the_quantum_ends_at_once_when_a_client_waits() -> None:
     talk = Talk()
     talk.run(1, 70)
@@ -98,15 +86,6 @@ def test_queue_of_equal_clients_is_first_come_first_served() -> None:
         talk.wait(TQ)
         talk.obey(talk.stopped(running))
     assert order == [1, 2, 3, 1, 2, 3]
-
-
-def test_quantum_end_stops_only_holders_whose_memory_the_queue_head_needs() -> None:
-    talk = Talk()
-    talk.run(1, 40)
-    talk.wait(1)
-    talk.run(2, 40)
-    talk.wait(TQ)
-    assert stops(talk.run(3, 50)) == [1]
 
 
 def test_holders_are_stopped_only_once_together_they_free_enough_for_the_queue_head() -> None:
@@ -142,16 +121,6 @@ def test_client_that_does_not_fit_the_card_blocks_no_other_client() -> None:
     actions = talk.tell(CapacityChanged(130 * GIB))
     assert talk.view(1).fits
     assert (2, True) in paced(actions)
-
-
-def test_client_that_does_not_fit_beside_pinned_memory_waits_until_it_is_unpinned() -> None:
-    talk = Talk()
-    talk.join(1, pinned=20)
-    talk.join(2, 90)
-    assert evicts(talk.want(2)) == []
-    assert not talk.view(2).fits
-    talk.changed(1, pinned=5)
-    assert talk.view(2).state is ClientState.LOADING
 
 
 def test_anti_thrash_off_stops_no_busy_holder_at_the_end_of_its_quantum() -> None:
@@ -230,14 +199,6 @@ def test_restarted_scheduler_keeps_running_clients_and_waits_for_others_to_recon
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
-def test_restarted_scheduler_stops_clients_that_do_not_fit() -> None:
-    talk = Talk(gather=1)
-    talk.join(1, 70, 70, running=True, commit=70)
-    talk.join(2, 70, 70, running=True, commit=70)
-    assert stops(talk.wait(1)) == [1]
-    assert evicts(talk.stopped(1)) == [(1, 30)]
-
-
 def test_scheduler_of_a_daemon_about_to_end_runs_all_clients_that_fit_smallest_first() -> None:
     talk = Talk(step=5)
     talk.run(1, 50)
@@ -256,24 +217,6 @@ def test_scheduler_of_a_daemon_about_to_end_runs_all_clients_that_fit_smallest_f
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # the idle holder is stopped
 
 
-def test_evict_chooses_the_last_client_in_the_queue_after_idle_clients() -> None:
-    talk = Talk(stuck_after=1000)
-    talk.join(1, 20, 20)
-    talk.run(2, 40)
-    talk.join(3, 80, 20)
-    talk.want(3)
-    talk.join(4, 90, 20)
-    actions = talk.want(4)
-    assert evicts(actions + talk.said)[0][0] == 1
-    talk.wait(TQ)
-    # Client 3 lacks 60 GiB: all other memory of client 4 is evicted first, then as little as
-    # possible of client 2, the last holder.
-    talk.obey([])
-    actions = talk.stopped(2)
-    assert talk.view(3).state is ClientState.LOADING
-    assert [client for client, _ in evicts(actions)][:1] == [2]
-
-
 def test_hand_over_evicts_and_loads_memory_in_overlapping_steps() -> None:
     talk = Talk(step=10)
     talk.run(1, 100)
@@ -290,20 +233,6 @@ def test_hand_over_evicts_and_loads_memory_in_overlapping_steps() -> None:
     assert loads(talk.evicted(second)) == [(2, 20)]
     talk.loaded(load)
     assert talk.memory[2].resident == 10 * GIB
-
-
-@pytest.mark.parametrize(("step", "loaded"), [(1000, []), (10, [(2, 10), (2, 20)])])
-def test_chosen_client_is_loaded_in_whole_steps_into_free_memory_before_evictions_end(
-        step: int, loaded: list[tuple[int, int]]) -> None:
-    talk = Talk(step=step)
-    talk.join(1, 60, 60)
-    talk.join(2, 70)
-    actions = talk.want(2)
-    assert loads(actions) == loaded
-    # The other blocks are loaded into the 30 GiB that the eviction frees.
-    talk.obey(actions)
-    assert talk.memory[1].resident == 30 * GIB
-    assert talk.view(2).state is ClientState.RUNNING
 
 
 @pytest.mark.parametrize("idle", [0, 60])
@@ -330,34 +259,6 @@ def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None
     assert stops(talk.wait(TQ)) == [1]
     talk.obey(talk.stopped(1))
     assert talk.view(2).state is ClientState.RUNNING
-
-
-def test_holder_may_use_free_memory_of_the_card_that_no_other_client_needs() -> None:
-    talk = Talk()
-    talk.run(1, 50)
-    assert talk.view(1).room == 51 * GIB
-    talk.join(2, 50)
-    actions = talk.want(2)
-    assert evicts(actions) == [(1, 50)]
-    talk.obey(actions)
-    assert talk.view(2).state is ClientState.RUNNING
-    talk.obey(talk.leave(2))
-    talk.join(3, 60)
-    talk.obey(talk.want(3))
-    talk.obey(talk.need_room(1, allocated=52))
-    assert talk.view(1).room == 52 * GIB
-
-
-def test_queue_head_is_loaded_into_memory_that_a_holder_freed() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 80)
-    talk.run(2, 70)
-    assert talk.memory[2].resident < 20 * GIB
-    talk.obey(talk.changed(1, allocated=20, resident=20))
-    assert talk.memory[2].resident == 70 * GIB
-    assert stops(talk.said) == []
-    # A client may grow slightly before it must request a commit.
-    assert talk.view(1).room >= 21 * GIB
 
 
 def test_shrinking_capacity_stops_a_holder_only_when_several_holders_no_longer_fit() -> None:
