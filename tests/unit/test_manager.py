@@ -64,10 +64,6 @@ def quanta(manager: Manager) -> list[int]:
     return [-(-tq // SECOND) for tq in (manager.tq, *(gpu.tq for gpu in manager.gpus))]
 
 
-def auto(manager: Manager) -> list[bool]:
-    return [one.tq is None for one in (manager.settings, *(g.settings for g in manager.gpus))]
-
-
 def test_settings_of_one_gpu_or_of_all_apply_at_once_and_after_a_restart(
         manager: Manager, tmp_path: Path) -> None:
     def restarted() -> Manager:
@@ -159,6 +155,14 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
     assert (moved.terms, moved.held_before, moved.waited_before, moved.tries) == (
         before.terms, 5, 3, 2)
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
+
+
+def test_gpu_has_one_timer_after_several_deadlines_of_the_scheduler(gpu: GPU, time: Time) -> None:
+    joined(gpu, 1, Noted())
+    for wait in (50, 20, 30):           # us
+        Scripted.latest.due = time.now + wait
+        gpu.tell(Tick())
+    assert [at - time.now for at, _ in time.timers] == [30]
 
 
 def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_orders(

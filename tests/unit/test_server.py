@@ -292,7 +292,16 @@ def test_listening_at_a_too_long_path_or_on_a_regular_file_is_refused_with_the_r
         Listening(tmp_path / "file" / "sock")
 
 
-def test_listening_backlog_equals_the_backlog_of_the_systemd_unit() -> None:
+def test_listening_socket_queues_as_many_connections_as_the_socket_of_the_systemd_unit(
+        path: Path) -> None:
+    queued = 0
+    with closing(Listening(path)), ExitStack() as stack, suppress(BlockingIOError):
+        while queued <= 1000:
+            one = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            one.setblocking(False)
+            one.connect(str(path))
+            queued += 1
+    assert queued == BACKLOG + 1        # the kernel admits one connection more than the backlog
     assert f"\nBacklog={BACKLOG}\n" in Path("systemd/nvshared.socket").read_text()
 
 
