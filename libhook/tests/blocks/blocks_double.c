@@ -41,6 +41,8 @@ SEEN int freed_by_refusal = -1;      /* index of the block that is freed when a 
                                         unless it has a place then */
 SEEN unsigned freed_by_growth;       /* number of blocks, from the last on, that are freed while
                                         a slab is created */
+SEEN unsigned looked;                /* how often a thread of the program could take the lock while
+                                        some blocks were resident and others not */
 SEEN unsigned unmapped_under_lock;   /* number of slabs unmapped while memory_lock was held */
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 const struct tier tier_disk;         /* no block moves on to a file in this test */
@@ -223,18 +225,12 @@ static bool is_right(enum search search)
     return search_first(&one, search) == first && search_bytes(&one, search) == bytes;
 }
 
-/* `room`: number of blocks that may be resident. */
-SEEN void allocate(unsigned first, unsigned count, unsigned room)
+/* `room`: number of blocks that may be resident; each allocation has the size of `size` blocks. */
+SEEN void allocate(unsigned first, unsigned count, unsigned room, unsigned size)
 {
     one.memory.room = room * SIZE;
     for (unsigned i = first; i < first + count; i++)
-        allocation_make(&one, (CUcontext)1, SIZE, &allocations[i]);
-}
-
-SEEN void allocate_double(unsigned index, unsigned room)
-{
-    one.memory.room = room * SIZE;
-    allocation_make(&one, (CUcontext)1, 2 * SIZE, &allocations[index]);
+        allocation_make(&one, (CUcontext)1, size * SIZE, &allocations[i]);
 }
 
 SEEN void release(unsigned first, unsigned count)
@@ -291,8 +287,6 @@ SEEN unsigned return_borrowed(unsigned host)
     return flags;
 }
 
-static unsigned looked;
-
 /* Called where the thread that moves blocks yields: a thread of the program may take the lock
  * now. */
 int nanosleep(const struct timespec *time, struct timespec *left)
@@ -302,18 +296,6 @@ int nanosleep(const struct timespec *time, struct timespec *left)
         pthread_mutex_unlock(&memory_lock);
     }
     return 0;
-}
-
-/* Returns how often a thread of the program could take the lock while some blocks were resident
- * and others not. */
-SEEN unsigned looked_while(bool evicting, unsigned blocks)
-{
-    looked = 0;
-    if (evicting)
-        evict(0, blocks, false);
-    else
-        load(blocks, blocks, false);
-    return looked;
 }
 
 SEEN void write_back(unsigned blocks, unsigned host)

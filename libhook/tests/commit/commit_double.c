@@ -78,15 +78,6 @@ SEEN void reason(const char *text)
     client_append_refusal(&one, text, strlen(text));
 }
 
-/* Another daemon has sent INTRODUCE. */
-SEEN void introduce(void)
-{
-    LOCKED(memory_lock);
-    client_commit_answered(&one, one.last_commit, NULL);
-    one.introduced++;
-    bell_ring(&one.commit_bell);
-}
-
 /* Advances the clock. Returns the ms until client_expire_grants() is due; -1: never. */
 SEEN int passes(uint64_t microseconds)
 {

@@ -84,7 +84,7 @@ def process(built: Path, tmp_path: Path) -> Process:
     return Process(built, tmp_path)
 
 
-def test_granted_pin_bytes_count_as_being_pinned_from_the_reply_until_the_memory_is_pinned(
+def test_pin_bytes_count_as_being_pinned_from_a_grant_until_the_memory_is_pinned(
     process: Process
 ) -> None:
     first = process.request(5)
@@ -92,22 +92,18 @@ def test_granted_pin_bytes_count_as_being_pinned_from_the_reply_until_the_memory
     process.answer(1, 5)
     assert process.to_pin() == 5          # even before the thread runs
     first.returns(True)
+    refused = process.request(6)
+    process.answer(2, 5)
+    refused.returns(False)
     second = process.request(7)
     assert process.to_pin() == 5
-    process.answer(2, MUCH)
+    process.answer(3, MUCH)
     assert process.to_pin() == 12
     second.returns(True)
     second.take()
     assert process.to_pin() == 5
     first.take()
     assert process.to_pin() == 0
-
-
-def test_refused_pin_request_adds_nothing_to_the_bytes_being_pinned(process: Process) -> None:
-    first = process.request(5)
-    process.answer(1, 4)
-    assert process.to_pin() == 0
-    first.returns(False)
 
 
 def test_pin_request_refused_before_the_daemon_knew_of_a_free_is_sent_again(
@@ -138,18 +134,6 @@ def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(process
     first.take()
     second.take()
     assert process.to_pin() == 0
-
-
-def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(process: Process) -> None:
-    first, second = process.request(5), process.request(7)
-    process.answer(1, MUCH)
-    first.returns(True)
-    process.introduce()
-    assert process.to_pin() == 5
-    until(lambda: process.asked_so_far() == 3)
-    process.answer(3, MUCH)
-    second.returns(True)
-    assert process.to_pin() == 12
 
 
 def test_unused_grant_to_pin_memory_is_given_up_after_a_minute(process: Process) -> None:

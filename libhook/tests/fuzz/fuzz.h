@@ -82,6 +82,9 @@ bool peer_send_files(int socket, void *packet, size_t size, const int *files, si
 
 /* The program's calls, executed in order by a thread of its own. */
 void program_start(void);
+void program_enter(CUresult (*retain)(CUcontext *, CUdevice)); /* makes the primary context current */
+size_t card_in_use(void);            /* bytes of the GPU that all processes use */
+void compare_words(CUdeviceptr address, size_t size, unsigned value); /* each word must be `value` */
 void program_call(uint8_t what, uint8_t with); /* queues one call; dropped if too many are queued */
 void program_run(void (*act)(void)); /* queues a function of the test */
 void program_finish(void);           /* returns when all calls have returned, for which the daemon

@@ -55,16 +55,19 @@ static void allocate(struct async_allocation *piece, uint8_t with)
     piece->address = address;
 }
 
-static void compare(struct async_allocation *piece)
+void compare_words(CUdeviceptr address, size_t size, unsigned value)
 {
     static unsigned words[PIECE_MAX / 4];
-    if (piece->address == 0)
-        return;
-    succeed(cuMemcpyDtoHAsync_v2(words, piece->address, piece->size, CU_STREAM_PER_THREAD), "copying");
+    succeed(cuMemcpyDtoHAsync_v2(words, address, size, CU_STREAM_PER_THREAD), "copying");
     succeed(REAL(cuStreamSynchronize)(CU_STREAM_PER_THREAD), "waiting");
-    for (size_t i = 0; i < piece->size / 4; i++)
-        MUST(words[i] == piece->value, "word %zu of %zu bytes is %#x, not %#x", i, piece->size,
-             words[i], piece->value);
+    for (size_t i = 0; i < size / 4; i++)
+        MUST(words[i] == value, "word %zu of %zu bytes is %#x, not %#x", i, size, words[i], value);
+}
+
+static void compare(const struct async_allocation *piece)
+{
+    if (piece->address != 0)
+        compare_words(piece->address, piece->size, piece->value);
 }
 
 static void release(struct async_allocation *piece)
@@ -111,15 +114,27 @@ static void call(uint8_t what, uint8_t with)
     }
 }
 
-static void *run(void *argument)
+void program_enter(CUresult (*retain)(CUcontext *, CUdevice))
 {
     CUcontext context;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    (void)argument;
     MUST(driver != NULL, "no simulated driver: %s", dlerror());
     succeed(((CUresult (*)(unsigned int))dlsym(driver, "cuInit"))(0), "cuInit");
-    succeed(cuDevicePrimaryCtxRetain(&context, 0), "making a context");
-    succeed(REAL(cuCtxSetCurrent)(context), "entering it");
+    succeed(retain(&context, 0), "making a context");
+    succeed(REAL(cuCtxSetCurrent)(context), "entering the context");
+}
+
+size_t card_in_use(void)
+{
+    size_t free_bytes, total;
+    succeed(REAL(cuMemGetInfo_v2)(&free_bytes, &total), "asking for free memory");
+    return total - free_bytes;
+}
+
+static void *run(void *argument)
+{
+    (void)argument;
+    program_enter(cuDevicePrimaryCtxRetain);
     pthread_mutex_lock(&queue.lock);
     for (;;) {
         while (queue.count == 0) {

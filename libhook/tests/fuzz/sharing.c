@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include <dirent.h>
-#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
@@ -35,13 +33,6 @@ static size_t entries(const char *path)
     return count;
 }
 
-static size_t card_in_use(void)
-{
-    size_t free_bytes, total;
-    succeed(REAL(cuMemGetInfo_v2)(&free_bytes, &total), "asking for free memory");
-    return total - free_bytes;
-}
-
 static void carry_out(void (*part)(void))
 {
     program_run(part);
@@ -64,22 +55,13 @@ static void share(void)
 
 static void compare(void)
 {
-    static unsigned words[BYTES / 4];
-    succeed(cuMemcpyDtoHAsync_v2(words, memory, BYTES, CU_STREAM_PER_THREAD), "copying");
-    succeed(REAL(cuStreamSynchronize)(CU_STREAM_PER_THREAD), "waiting");
-    for (size_t i = 0; i < BYTES / 4; i++)
-        MUST(words[i] == VALUE, "word %zu is %#x", i, words[i]);
+    compare_words(memory, BYTES, VALUE);
 }
 
 static void begin(void)
 {
-    CUcontext context;
     peer_listen();
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    MUST(driver != NULL, "no simulated driver: %s", dlerror());
-    succeed(((CUresult (*)(unsigned int))dlsym(driver, "cuInit"))(0), "cuInit");
-    succeed(REAL(cuDevicePrimaryCtxRetain)(&context, 0), "making a context");
-    succeed(REAL(cuCtxSetCurrent)(context), "entering it");
+    program_enter(REAL(cuDevicePrimaryCtxRetain));
     program_start();
     carry_out(share);
     carry_out(compare);

@@ -14,13 +14,12 @@ static size_t before;                /* bytes of the GPU in use before the progr
 
 static size_t in_use(void)
 {
-    size_t free_bytes, total;
     CUcontext context;
     MUST(REAL(cuDevicePrimaryCtxRetain)(&context, 0) == CUDA_SUCCESS
-         && REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS
-         && REAL(cuMemGetInfo_v2)(&free_bytes, &total) == CUDA_SUCCESS
-         && REAL(cuDevicePrimaryCtxRelease_v2)(0) == CUDA_SUCCESS, "no card");
-    return total - free_bytes;
+         && REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS, "no context");
+    size_t used = card_in_use();
+    succeed(REAL(cuDevicePrimaryCtxRelease_v2)(0), "releasing the context");
+    return used;
 }
 
 void state_begin(void)

@@ -20,12 +20,18 @@ static struct {
     bool knows;                      /* the client has sent the right secret */
 } visitors[VISITORS];
 
+static void leave(unsigned who)
+{
+    if (visitors[who].socket != 0)
+        close(visitors[who].socket);
+    visitors[who].socket = 0;
+}
+
 static void come(const struct ipc_ticket *ticket, unsigned who)
 {
     struct sockaddr_un address;
     unsigned length = ipc_socket(IPC_ABSTRACT, ticket->name, &address);
-    if (visitors[who].socket != 0)
-        close(visitors[who].socket);
+    leave(who);
     visitors[who].socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     visitors[who].knows = false;
     MUST(connect(visitors[who].socket, (struct sockaddr *)&address, length) == 0,
@@ -133,17 +139,12 @@ void visitors_step(const struct ipc_ticket *ticket, struct input *input)
             come(ticket, i);
         break;
     case 7:
-        if (visitors[who].socket != 0)
-            close(visitors[who].socket);
-        visitors[who].socket = 0;
+        leave(who);
     }
 }
 
 void visitors_leave(void)
 {
-    for (unsigned i = 0; i < VISITORS; i++) {
-        if (visitors[i].socket != 0)
-            close(visitors[i].socket);
-        visitors[i].socket = 0;
-    }
+    for (unsigned i = 0; i < VISITORS; i++)
+        leave(i);
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver newer than the library: its functions that submit work have wrappers, which pass on all
-arguments."""
+"""Functions of a driver newer than the library: functions that submit work get wrappers, which pass
+all arguments."""
 
 import subprocess
 from pathlib import Path
@@ -53,21 +53,18 @@ def kinds(folder: Path, names: list[str], takes_stream: bool = False) -> dict[st
     return dict(zip(names, map(int, done.stdout.split()), strict=True))
 
 
-def test_unknown_driver_function_is_classified_by_its_name(tmp_path: Path) -> None:
+def test_unknown_driver_function_is_classified_by_its_name_and_stream_argument(
+    tmp_path: Path
+) -> None:
     expected = dict.fromkeys(SUBMIT, 1) | dict.fromkeys(KEEP, 2)
-    expected |= dict.fromkeys(OTHER, 0)
+    expected |= dict.fromkeys([*OTHER, "cuTeleport"], 0)
     assert kinds(tmp_path, list(expected)) == expected
-
-
-def test_unknown_driver_function_is_classified_by_its_stream_argument(tmp_path: Path) -> None:
-    assert kinds(tmp_path, ["cuTeleport"]) == {"cuTeleport": 0}
-    assert kinds(tmp_path, ["cuTeleport"], takes_stream=True) == {"cuTeleport": 1}
-    assert kinds(tmp_path, ["cuStreamQuery_v2"], takes_stream=True) == {"cuStreamQuery_v2": 0}
+    expected = {"cuTeleport": 1, "cuStreamQuery_v2": 0}
+    assert kinds(tmp_path, list(expected), takes_stream=True) == expected
 
 
 def test_known_functions_without_a_hook_are_not_classified_as_submitting(tmp_path: Path) -> None:
-    """Functions without a hook would get no wrapper, and functions that are hooked for the gate
-    only would pass the gate."""
+    """Of the functions with hooks for the gate, all but one would be classified as submitting."""
     unhooked = [name for name in recorded.entries() if name not in recorded.hooks()]
     streams = {
         name for name in unhooked
@@ -134,24 +131,22 @@ def test_unknown_submitting_function_is_wrapped_and_gets_all_arguments(
     ]
 
 
-def test_unknown_functions_beyond_the_wrapper_slots_are_not_wrapped(
+def test_unknown_functions_beyond_the_wrapper_slots_are_found_and_called_once(
     library: Path, tomorrow: Path, tmp_path: Path
 ) -> None:
     program = compile_c(f"""
         int main(void)
         {{
             void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-            int ours = 0, right = 0;
             for (int i = 0; i < {MANY}; i++) {{
-                char name[40];
-                sprintf(name, "cuMemcpyTomorrow%dAsync", i);
-                void *first = dlsym(driver, name), *second = dlsym(driver, name);
-                ours += strcmp(owner(first), "libnvshare.so") == 0;
+                char name[60];
                 sprintf(name, "calls_of_cuMemcpyTomorrow%dAsync", i);
+                void *first = dlsym(driver, name + 9), *second = dlsym(driver, name + 9);
                 unsigned *calls = dlsym(driver, name);
-                right += first == second && call(first) == {recorded.ADDED} && *calls == 1;
+                if (strcmp(owner(first), "libnvshare.so") != 0 || first != second
+                    || call(first) != {recorded.ADDED} || *calls != 1)
+                    printf("%s of %s\\n", name, owner(first));
             }}
-            printf("%d %d\\n", ours, right);
         }}
     """, tmp_path / "program")
-    assert run(program, library, tomorrow) == [f"{MANY} {MANY}"]
+    assert run(program, library, tomorrow) == []

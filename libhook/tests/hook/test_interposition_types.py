@@ -18,16 +18,10 @@ needs_cuda_h = pytest.mark.skipif(
 
 def members(body: str) -> list[str]:
     """The members of a structure, without the members of nested structures and unions."""
-    flat = body
-    while re.search(r"\{[^{}]*\}", flat):
-        flat = re.sub(r"\{[^{}]*\}", "", flat)
-    found = []
-    for declaration in flat.split(";"):
-        for part in declaration.split(","):
-            name = re.search(r"(\w+)\s*(?:\[[^\]]*\])?\s*$", part)
-            if name is not None and name[1] not in ("union", "struct"):
-                found.append(name[1])
-    return found
+    while (flat := re.sub(r"\{[^{}]*\}", "", body)) != body:
+        body = flat
+    names = re.findall(r"(\w+)\s*(?:\[[^\]]*\])?\s*[,;]", flat)
+    return [name for name in names if name not in ("union", "struct")]
 
 
 def expressions() -> list[str]:

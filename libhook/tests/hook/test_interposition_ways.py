@@ -16,22 +16,15 @@ from libhook.tests.hook.programs import compile_c, run
 SURVEY = """
 #include <stdint.h>
 
-static const char *symbol(void *address)
-{
-    Dl_info info;
-    return address == NULL || dladdr(address, &info) == 0 || info.dli_sname == NULL
-        ? "nothing" : info.dli_sname;
-}
-
-/* A wrapper by its name; a stub, which has none, by the number that its function returns. */
+/* The name of a function; of a stub, which has none, the number that its function returns. */
 static const char *known(void *address)
 {
     static char number[16];
     Dl_info info;
-    if (address == NULL || dladdr(address, &info) == 0 || info.dli_sname != NULL)
-        return symbol(address);
-    snprintf(number, sizeof number, "%d", call(address));
-    return number;
+    if (address == NULL || dladdr(address, &info) == 0)
+        return "nothing";
+    snprintf(number, sizeof number, "%d", info.dli_sname == NULL ? call(address) : 0);
+    return info.dli_sname == NULL ? number : info.dli_sname;
 }
 
 static int result(const char *name, void *entry)
@@ -46,7 +39,7 @@ static void survey(const char *way)
     for (unsigned i = 0; i < sizeof entries / sizeof *entries; i++) {
         const char *name = entries[i].name;
         void *found = dlsym(driver, name);
-        printf("%s linked %s %s %d\\n", way, name, symbol(entries[i].entry),
+        printf("%s linked %s %s %d\\n", way, name, known(entries[i].entry),
                result(name, entries[i].entry));
         printf("%s found %s %s %s %d\\n", way, name, owner(found), known(found),
                result(name, found));

@@ -108,16 +108,6 @@ SEEN void background(bool on) { urgent = on; }
 /* Whether the urgent client has work in flight. */
 SEEN void others_work(bool on) { urgent_works = on; }
 
-/* The program waits for its work after this number of submissions; 0: never. */
-static uint64_t unit;
-
-SEEN void synchronise(uint64_t each) { unit = each; }
-
-static bool waits_for_all(void)
-{
-    return unit > 0 && submitted % unit == 0 && finished < submitted;
-}
-
 /* Whether the client steps: one pass in flight, `pause` us after the end of the previous one. */
 SEEN void step(bool on, uint64_t pause)
 {
@@ -150,10 +140,6 @@ SEEN void run(const uint64_t *lengths, uint64_t count, uint64_t duration, bool o
         if (look_at <= clock_us) {
             look_at = clock_us + (urgent ? LOOK_URGENT_US : LOOK_US);
             look(others_wait);
-        }
-        if (waits_for_all()) {
-            skip(CALL_US);
-            continue;
         }
         bool passed = submit(lengths[next % count], needs);
         next += passed;

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from libhook.tests.doubles import Double, built_double
 
@@ -79,21 +77,6 @@ def test_pace_that_begins_within_a_turn_waits_for_earlier_work(paced: Card) -> N
     paced.run([5 * MS], 3_000 * MS)
     assert paced.figure("longest_drain") <= 1.5 * TARGET
     assert paced.figure("idle") == 0
-
-
-# As in a training: many small and some large kernels, in any order.
-steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1, max_size=400)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(step=steps)
-def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_busy(
-        built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
-    paced = Card(built, tmp_path_factory.mktemp("mixture"), look=ctypes.c_bool)
-    paced.learns(*step)
-    paced.run(step, 3_000 * MS)
-    assert paced.figure("longest_drain") <= 4 * TARGET
-    assert paced.figure("idle") <= 30 * MS         # one percent
 
 
 def test_pace_of_a_new_turn_starts_with_the_kernel_length_of_the_turn_before(paced: Card) -> None:
@@ -170,26 +153,6 @@ def test_pace_of_a_background_client_keeps_little_work_in_flight_and_the_card_bu
     paced.learns(*lengths)
     paced.run(lengths, 3_000 * MS)
     assert paced.figure("longest_drain") > TARGET // 2     # the same as for other clients
-
-
-def test_pace_of_a_background_client_with_small_kernels_records_few_cuda_events(
-        paced: Card) -> None:
-    """The program waits after every few hundred kernels. The service thread notices the end of
-    the last few of these late. These kernels, and kernels before urgent work, say little about the
-    length of a kernel."""
-    paced.synchronise(500)
-    in_background(paced, [7])
-    for name in ("markers", "submissions"):
-        paced.figure(name)
-    for _ in range(100):
-        paced.others_work(True)
-        for _ in range(50):
-            paced.look(True)
-            paced.skip(60)
-        paced.others_work(False)
-        paced.run([7], 17 * MS)
-    assert paced.figure("markers") <= paced.figure("submissions") // 10
-    assert paced.figure("longest_drain") <= MS // 2
 
 
 def test_pace_of_a_background_client_ignores_kernel_lengths_measured_during_urgent_work(

@@ -118,26 +118,6 @@ def test_restore_with_gpu_pairs_for_two_of_four_gpus_keeps_the_other_gpus(
         assert ask("uuid()") == second
 
 
-def test_driver_call_waits_in_a_locked_process_and_aborts_a_checkpointed_process(
-    environment: dict[str, str], python: Python,
-) -> None:
-    failing = environment | {"NVSHARE_SIM_FAIL": "cuCheckpointProcessUnlock:1"}
-    with program(environment) as (process, _):
-        helper(failing, "park", process.pid)
-        assert helper(failing, "wake", process.pid)[-1] == ["state", "locked"]
-        assert process.stdin is not None
-        assert process.stdout is not None
-        print("read()", file=process.stdin, flush=True)
-        assert helper(environment, "state", process.pid)[-1] == ["state", "locked"]
-        helper(environment, "wake", process.pid)
-        assert process.stdout.readline() == "{7}\n"
-        helper(environment, "park", process.pid)
-        print("read()", file=process.stdin, flush=True)
-        assert process.wait() != 0
-        assert process.stderr is not None
-        assert "is checkpointed calls the driver" in process.stderr.read()
-
-
 def test_checkpoint_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(
     environment: dict[str, str],
 ) -> None:
