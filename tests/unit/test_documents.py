@@ -30,7 +30,8 @@ TARGET = re.compile(r"^([\w-]+(?: [\w-]+)*):", re.MULTILINE)
 VARIABLE = re.compile(r"\bNVSHARE_[A-Z]+(?:_[A-Z]+)*\b")
 FILE = re.compile(r"[\w/.-]+\.(?:py|c|h|def)")
 SETTING = re.compile(r"^([a-z][a-z-]+) = (\S+)$")
-SOURCES = ("nvshared/**/*.py", "libhook/**/*.[ch]", "libhook/**/*.md", "tests/**/*.py")
+SOURCES = ("nvshared/**/*.py", "libhook/**/*.[ch]", "libhook/**/*.md", "tests/**/*.py",
+           "bench/**/*.py")
 
 
 def parts(path: Path) -> Iterator[str]:
