@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 
-from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.hook.connection import DESCRIPTORS_EACH
 from nvshared.hook.protocol import Type
 from nvshared.report.log import BURST
 from nvshared.units import MIB
-from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS, BUS_ATTACKS
 from tests.integration.conftest import ROOT, Process, Site, public_build, wait_until
 from tests.integration.fakehook import PATIENCE, Hook
@@ -326,26 +324,19 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
     assert second.process.poll() is None
 
 
-@pytest.fixture
-def bus() -> Iterator[PrivateBus]:
-    with private_bus() as made:
-        yield made
-
-
 @another_user
-@pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 @pytest.mark.parametrize("name", some_long(BUS_ATTACKS))
 def test_turns_are_handed_over_and_the_bus_answers_while_a_caller_floods_d_bus(
-    site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
+    site: Site, start: Callable[..., Daemon], bus: str, name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nvshared.dbus.PATIENCE", PATIENCE)       # long, for busy machines
-    daemon = start("--tq", "3600", "--bus", bus.address)
+    daemon = start("--tq", "3600", "--bus", bus)
     hand_over(site)
     before = daemon.sockets
-    attacker = attack(site, name, bus.address, "--width", "4")
+    attacker = attack(site, name, bus, "--width", "4")
     hand_over(site)
-    control = Control(bus.address)
+    control = Control(bus)
     seen = control.snapshot()
     control.close()
     assert seen.gpus[0].tq == 3600

@@ -270,15 +270,6 @@ def test_framework_caches_are_not_trimmed_during_a_capture(
     program.ends_well()
 
 
-def test_capture_that_begins_during_a_trim_succeeds(start: Start, daemon: FakeDaemon) -> None:
-    program = start("wait()\nbegin()\ntime.sleep(0.02)\nend()\nreport()", STEPS)
-    program.hears()
-    daemon.run(contended=True)
-    program.go_on()
-    counted(program, [2, 1])            # trimmed either during the capture or afterwards
-    program.ends_well()
-
-
 FAILS = '''
 def fails(*_):
     raise RuntimeError("the stand-in has failed")
@@ -319,20 +310,6 @@ for _ in range(4):
     assert len(errors.splitlines()) == 1
     assert "PyTorch" in errors
     assert name in errors
-
-
-def test_ending_python_interpreter_is_not_asked_to_trim(start: Start, daemon: FakeDaemon) -> None:
-    program = start('''
-class Last:
-    def __del__(self, write=os.write, report=report):
-        write(1, b"0\\n")
-        report()
-sys.last_value = Last()                 # destroyed first at the interpreter's end
-''')
-    program.hears()
-    daemon.run(contended=True)
-    counted(program, [0, 0])
-    program.ends_well()
 
 
 def test_interpreter_exit_waits_for_a_trim_that_has_begun(start: Start, daemon: FakeDaemon) -> None:

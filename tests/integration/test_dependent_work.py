@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in flight may wait for what a thread of the program does next. A call of that thread lasts
-no longer than without the library: alone on the card, while the daemon has the client stopped,
-and while the thread captures a stream."""
+"""Work in flight may wait until a thread of the program sets a word. Each driver call of that
+thread returns as early as without the library: in a turn, a drain and a capture of the thread."""
 
 import socket
 import threading
@@ -91,8 +90,10 @@ WORK = ["spins", "waits_for_a_value", "calls_back"]
 
 
 class Answering(threading.Thread):
-    """The daemon goes on answering questions, and lets the program run again when it has stopped or
-    could not be drained. What it was told, in order."""
+    """Answers COMMIT requests of the library with a grant, and each STOPPED with RUN.
+
+    `said` has the types of the library's reports.
+    """
 
     def __init__(self, daemon: FakeDaemon) -> None:
         super().__init__(daemon=True)
@@ -121,7 +122,7 @@ class Answering(threading.Thread):
 
 
 def dependent(site: Site, body: str) -> tuple[FakeDaemon, Answering, Program]:
-    """Starts a program with memory on the card. Its work in flight waits for its own thread."""
+    """Starts a program that defines the calls of CALLS and runs `body`."""
     daemon = FakeDaemon(site)
     program = Program(site, DEPENDENT + body + ENDING)
     daemon.accept()
@@ -213,12 +214,12 @@ def test_launch_passes_the_closed_gate_when_work_in_flight_waits_for_the_launchi
     assert program.hears() == "away"
     program.go_on()
     daemon.send(OrderRecord(Type.STOP))
-    wait_until(lambda: Type.REOPENED in answering.said)
+    wait_until(lambda: Type.REOPENED in answering.said)     # the drain was abandoned
     program.finish()
     answering.join()
 
 
-# Calls that wait for the daemon, for room or for another process, without a limit of time.
+# Calls that wait for the daemon or for memory of the card without a limit of time.
 LONG_WAITS = {
     "attaching to another GPU": "cuda.cuDevicePrimaryCtxRetain(byref(other), 1)",
     "a context that does not fit": "cuda.cuCtxCreate_v2(byref(other), 0, 0)",

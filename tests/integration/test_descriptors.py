@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that sends descriptors to the daemon gains nothing and delays no other client."""
+"""Descriptors that a client sends to the daemon are not kept open, and delay no other client."""
 
 import os
 import socket

@@ -60,42 +60,6 @@ def test_drain_that_keeps_failing_is_reported_with_a_reopened_message(
     program.ends_well()
 
 
-LATE = UNDER_WAY.removeprefix(PRELUDE) + '''
-going_on = True
-while going_on:
-    away()
-    threading.Timer(0.1, lambda: setattr(reached, "value", 1)).start()
-    call("cuMemsetD8Async", address, 7, 64 * MIB, stream)
-    call("cuStreamSynchronize", stream)
-    say("done")
-    going_on = sys.stdin.readline() != "end\\n"
-    reached.value = 0
-    wait_in(stream)
-reached.value = 1
-'''
-LONGER_THAN_PATIENCE = 2.5
-TRIES = 5                               # a busy machine may delay the timer's thread
-
-
-def test_drain_timeout_begins_when_a_thread_waits_at_the_gate(site: Site) -> None:
-    daemon, program = begin(site, LATE, allocated=64 * MIB)
-    for _ in range(TRIES):
-        daemon.send(OrderRecord(Type.STOP))
-        daemon.assert_no_stop(LONGER_THAN_PATIENCE)
-        program.go_on()
-        drained = daemon.until(Type.STOPPED, Type.REOPENED).type is Type.STOPPED
-        daemon.send(OrderRecord(Type.RUN))
-        assert program.hears() == "done"
-        if drained:
-            break
-        program.go_on()
-        assert program.hears() == "away"
-    program.tell("end")
-    daemon.rest()
-    program.ends_well()
-    assert drained
-
-
 FREED = UNDER_WAY + '''
 threading.Timer(0.5, lambda: setattr(reached, "value", 1)).start()
 call("cuMemFree_v2", address)
@@ -177,7 +141,7 @@ assert get(address, 64 * MIB) == data
 def test_evict_order_during_a_drain_releases_borrowed_memory_before_the_drain_ends(
     site: Site
 ) -> None:
-    """Clients of the lending card may wait for these blocks, unused until the drain ends."""
+    """Work in flight cannot use borrowed blocks, and a client of the lending card may need them."""
     daemon, program = begin(site, LENT.removeprefix(PRELUDE))
     room = 512 * MIB
     order = OrderRecord(Type.EVICT, number=2, host=room, loan=64 * MIB, lender=site.uuids[1])

@@ -9,7 +9,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import Cards, Site
 from tests.integration.programs import PRELUDE, Program, alone
 
-# Two programs of this size and their contexts leave 8 of the card's 224 MiB free.
+# Two programs with this many bytes, and their contexts, leave 8 of the card's 224 MiB free.
 EACH = 100 * MIB
 
 FULL = PRELUDE + f'''
