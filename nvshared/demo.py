@@ -607,10 +607,8 @@ def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
 
     try:
         return asyncio.run(main())
-    except asyncio.CancelledError:
-        if received:
-            raise SystemExit(128 + received[0]) from None
-        raise
+    except asyncio.CancelledError:      # interrupt() cancelled the task
+        raise SystemExit(128 + received[0]) from None
 
 
 async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:

@@ -158,25 +158,23 @@ def top(options: Options) -> None:
         nvsharectl top -i 0.2  # five times a second
         nvsharectl top --json  # one line of JSON each time, for a program
     """
-    if options.json:
-        with Daemon(options.bus) as daemon:
-            while True:                 # until the reader closes the pipe, or Ctrl-C
-                print(json.dumps(daemon.snapshot().as_dict()), flush=True)
-                time.sleep(options.interval)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgs("top needs a terminal", "for a single snapshot, use: nvsharectl status")
-    if os.environ.get("TERM") not in DUMB:
+    if not options.json and os.environ.get("TERM") not in DUMB:
         from nvshared.tui.live import watch
 
         watch(options.bus, options.interval)
         return
-    from nvshared.tui.screen import Dashboard
-    from nvshared.tui.state import Past
-
-    past = Past()
+    past = None
     with Daemon(options.bus) as daemon:
-        while True:                     # until Ctrl-C
+        while True:                     # until the reader closes the pipe, or Ctrl-C
             snapshot = daemon.snapshot()
-            past = past.after(snapshot, time.monotonic())
-            draw(Dashboard(snapshot, past))
+            if options.json:
+                print(json.dumps(snapshot.as_dict()), flush=True)
+            else:
+                from nvshared.tui.screen import Dashboard
+                from nvshared.tui.state import Past
+
+                past = (past or Past()).after(snapshot, time.monotonic())
+                draw(Dashboard(snapshot, past))
             time.sleep(options.interval)
