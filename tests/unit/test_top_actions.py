@@ -117,6 +117,7 @@ def test_top_help_and_details_scroll_and_return_to_the_previous_screen() -> None
     assert state.scroll == 2
     inner, _ = strike(state, "?", "end", "q", width=80, height=12)
     assert inner.scroll == draw(inner, 80, 12).last > 0
+    assert draw(inner, 80, 100).first == 0      # a higher terminal shows the whole help
     details, _ = strike(inner, "escape", width=80, height=12)
     back, _ = strike(details, "escape", width=80, height=12)
     assert [one.screen for one in (details, back)] == [Screen.DETAILS, Screen.MAIN]

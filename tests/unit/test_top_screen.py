@@ -245,6 +245,7 @@ def test_top_graph_shows_the_mean_of_each_interval_within_its_span() -> None:
     assert found.series(0, "bytes_in", 300)[-10:] == [2 * GIB] * 10
     assert found.series(0, "bytes_out", 300)[-10:] == [0] * 10
     assert found.series(0, "use", 300)[:-10] == [None] * 290
+    assert past((0, at(0)), (2, at(0, 4))).series(0, "bytes_in", 300)[-1] == 2 * GIB
     assert found.series(0, "waiting", 60)[-3:] == [2.5, 7, 10]
     assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
