@@ -139,20 +139,8 @@ API(cuCtxCreate_v4, CUcontext *context, CUctxCreateParams *parameters, unsigned 
     return create(context, flags, device);
 }
 
-/* Entry points of OpenGL and VDPAU interoperation: the device of the caller uses the interface. */
-#define GRAPHICS_API(name, ...)                                                          \
-    API(name, CUcontext *context, unsigned int flags, CUdevice device __VA_ARGS__)       \
-    {                                                                                    \
-        ENTER(ENTRY_INIT);                                                               \
-        return create(context, flags, device);                                           \
-    }
-
-GRAPHICS_API(cuGLCtxCreate)
-GRAPHICS_API(cuGLCtxCreate_v2)
-GRAPHICS_API(cuVDPAUCtxCreate, , unsigned int vdpau __attribute__((unused)),
-             void *lookup __attribute__((unused)))
-GRAPHICS_API(cuVDPAUCtxCreate_v2, , unsigned int vdpau __attribute__((unused)),
-             void *lookup __attribute__((unused)))
+FORWARD(cuGLCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device), ENTRY_INIT,
+        create(context, flags, device))
 
 static CUresult destroy(CUcontext handle)
 {

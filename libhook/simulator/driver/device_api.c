@@ -35,14 +35,6 @@ FORWARD_BOTH(cuDeviceGetUuid, _v2, (CUuuid *uuid, CUdevice device), ENTRY_INIT,
 GETTER(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), ENTRY_INIT, bytes,
        device_check(device), shared_total(device_at(device)->gpu))
 
-static unsigned capped(uint64_t bytes)
-{
-    return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
-}
-
-GETTER(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device), ENTRY_INIT, bytes,
-       device_check(device), capped(shared_total(device_at(device)->gpu)))
-
 API(cuDeviceGetPCIBusId, char *text, int length, CUdevice device)
 {
     ENTER(ENTRY_INIT);

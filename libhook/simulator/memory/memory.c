@@ -114,25 +114,3 @@ API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr addres
     GIVE_IF(size, found_size);
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
-
-/* The functions of CUDA 2 have 32-bit addresses, which cannot express an address of this
- * process. */
-API(cuMemAlloc, CUdeviceptr_v1 *address, unsigned int size)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    (void)size;
-    return address == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-FORWARD(cuMemFree, (CUdeviceptr_v1 address), ENTRY_CONTEXT | ENTRY_UNSAFE,
-        address == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
-
-API(cuMemGetInfo, unsigned int *free_bytes, unsigned int *total_bytes)
-{
-    ENTER(ENTRY_CONTEXT);
-    int gpu = context_current()->device->gpu;
-    uint64_t total = shared_total(gpu), unused = total - shared_used(gpu);
-    GIVE_IF(free_bytes, unused > UINT32_MAX ? UINT32_MAX : (unsigned)unused);
-    GIVE_IF(total_bytes, total > UINT32_MAX ? UINT32_MAX : (unsigned)total);
-    return CUDA_SUCCESS;
-}

@@ -116,7 +116,15 @@ static bool is_empty_program(const char *text)
 
 #define FUNCTIONS 64
 
-static void module_unload(struct module *module);
+static void module_unload(struct module *module)
+{
+    for (size_t i = 0; i < module->count; i++)
+        object_remove(&module->functions[i]);
+    object_remove(module);
+    drop_variables(module);
+    free(module->functions);
+    free(module);
+}
 
 static CUresult module_load(const char *image, struct context *context, struct module **result)
 {
@@ -145,65 +153,8 @@ static CUresult module_load(const char *image, struct context *context, struct m
     return CUDA_SUCCESS;
 }
 
-/* Reads a whole file into memory and appends a zero. NULL: it cannot be read. */
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return NULL;
-    char *text = NULL;
-    size_t length = 0, room = 0, got;
-    do {
-        room += 1 << 16;
-        text = checked(realloc(text, room));
-        got = fread(text + length, 1, room - length - 1, file);
-        length += got;
-    } while (got > 0);
-    text[length] = '\0';
-    fclose(file);
-    return text;
-}
-
-static CUresult module_load_file(const char *path, struct context *context, struct module **module)
-{
-    FAIL_IF(path == NULL, CUDA_ERROR_INVALID_VALUE);
-    char *text = read_file(path);
-    FAIL_IF(text == NULL, CUDA_ERROR_FILE_NOT_FOUND);
-    CUresult result = module_load(text, context, module);
-    free(text);
-    return result;
-}
-
-static void module_unload(struct module *module)
-{
-    for (size_t i = 0; i < module->count; i++)
-        object_remove(&module->functions[i]);
-    object_remove(module);
-    drop_variables(module);
-    free(module->functions);
-    free(module);
-}
-
-API(cuModuleLoad, CUmodule *module, const char *path)
-{
-    ENTER(ENTRY_CONTEXT);
-    return module_load_file(path, context_current()->owner, (struct module **)module);
-}
-
 FORWARD(cuModuleLoadData, (CUmodule *module, const void *image), ENTRY_CONTEXT,
         module_load(image, context_current()->owner, (struct module **)module))
-
-/* The options only request messages, and there are none. */
-API(cuModuleLoadDataEx, CUmodule *module, const void *image, unsigned int count,
-    CUjit_option *options, void **values)
-{
-    ENTER(ENTRY_CONTEXT);
-    for (unsigned i = 0; i < count; i++)
-        if ((options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES
-             || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) && values != NULL)
-            values[i] = NULL;
-    return module_load(image, context_current()->owner, (struct module **)module);
-}
 
 API(cuModuleUnload, CUmodule handle)
 {
@@ -243,47 +194,7 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* Attributes of functions. */
-
-API(cuFuncGetAttribute, int *value, CUfunction_attribute attribute, CUfunction handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    const struct function *function = function_from(handle);
-    if (value == NULL || (int)attribute < 0
-        || attribute > CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    static const int values[CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE + 1] = {
-        [CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024, [CU_FUNC_ATTRIBUTE_NUM_REGS] = 16,
-        [CU_FUNC_ATTRIBUTE_PTX_VERSION] = 90, [CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 90,
-        [CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 49152,
-        [CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1,
-    };
-    *value = values[attribute];
-    return CUDA_SUCCESS;
-}
-
 /* Launches: converts the arguments of all launch functions to one kind of work. */
-
-/* Reads `extra` of cuLaunchKernel: pairs of names and values up to CU_LAUNCH_PARAM_END, which give
- * the address and the size of a buffer with the arguments. */
-static CUresult from_extra(void *const *extra, const struct kernel *kernel, uint64_t *arguments)
-{
-    const void *buffer = NULL;
-    size_t size = 0;
-    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            buffer = extra[1];
-        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
-            size = *(const size_t *)extra[1];
-        else
-            return CUDA_ERROR_INVALID_VALUE;
-    }
-    FAIL_IF(buffer == NULL || size < (size_t)kernel->parameters * 8, CUDA_ERROR_INVALID_VALUE);
-    memcpy(arguments, buffer, (size_t)kernel->parameters * 8);
-    return CUDA_SUCCESS;
-}
 
 CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned block[3],
                      void *const *parameters, void *const *extra, struct context *context,
@@ -301,10 +212,8 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
         .kind = WORK_KERNEL,
         .launch = {.kernel = function->kernel,
                    .grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}}};
-    FAIL_IF(extra != NULL && parameters != NULL, CUDA_ERROR_INVALID_VALUE);
-    if (extra != NULL)
-        return from_extra(extra, function->kernel, work->launch.arguments);
-    FAIL_IF(parameters == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF((extra != NULL) == (parameters != NULL), CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(extra != NULL, CUDA_ERROR_NOT_SUPPORTED);
     for (int i = 0; i < function->kernel->parameters; i++)
         memcpy(&work->launch.arguments[i], parameters[i], sizeof(uint64_t));
     return CUDA_SUCCESS;

@@ -10,11 +10,6 @@ struct memory {
     unsigned long long total, free, used;
 };
 
-struct memory_v2 {
-    unsigned version;
-    unsigned long long total, reserved, free, used;
-};
-
 struct utilization {
     unsigned gpu, memory;            /* percent */
 };
@@ -25,13 +20,12 @@ struct pci {
     char bus_id[32];
 };
 
-struct process {                     /* layout of versions 2 and 3 */
+struct process {                     /* layout of version 3 */
     unsigned pid;
     unsigned long long bytes;
     unsigned gpu_instance, compute_instance;
 };
 
-#define MEMORY_V2 (sizeof(struct memory_v2) | 2u << 24)
 #define NO_INSTANCE 0xffffffffu
 
 /* State at the last query of the utilisation. */
@@ -94,8 +88,6 @@ NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
         return NVML_SUCCESS;                                                             \
     }
 
-NVML_FIGURE(nvmlDeviceGetIndex, unsigned, (unsigned)number(device))
-
 NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
 {
     REQUIRE(uuid != NULL && number(device) >= 0);
@@ -124,18 +116,6 @@ NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 {
     REQUIRE(memory != NULL && number(device) >= 0);
     memory->total = shared_total(number(device));
-    memory->used = shared_used(number(device));
-    memory->free = memory->total - memory->used;
-    return NVML_SUCCESS;
-}
-
-NVML(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, struct memory_v2 *memory)
-{
-    REQUIRE(memory != NULL && number(device) >= 0);
-    if (memory->version != MEMORY_V2)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = shared_total(number(device));
-    memory->reserved = 0;
     memory->used = shared_used(number(device));
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
@@ -190,7 +170,8 @@ NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capabi
 }
 
 /* Lists the processes that have a context. */
-static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, struct process *list)
+NVML(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device, unsigned *room,
+     struct process *list)
 {
     REQUIRE(room != NULL && (list != NULL || *room == 0) && number(device) >= 0);
     struct shared_usage users[SHARED_PROCESSES];
@@ -204,7 +185,3 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, struct proces
                                    NO_INSTANCE};
     return NVML_SUCCESS;
 }
-
-NVML_BOTH(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3,
-          (nvmlDevice_t device, unsigned *room, struct process *list),
-          processes(device, room, list))

@@ -32,11 +32,6 @@ typedef struct gpu *nvmlDevice_t;
         return call;                                                                     \
     }
 
-/* Defines two versions of a function with the same behaviour. */
-#define NVML_BOTH(name, other, parameters, call)                                         \
-    NVML_FORWARD(name, parameters, call)                                                 \
-    NVML_FORWARD(other, parameters, call)
-
 #define REQUIRE(condition)                                                               \
     do {                                                                                 \
         if (!nvml_running())                                                             \

@@ -118,11 +118,3 @@ API(cuGetProcAddress_v2, const char *name, void **function, int version, cuuint6
 {
     return find(name, function, version, flags, status);
 }
-
-/* NVIDIA's private, undocumented tables. */
-API(cuGetExportTable, const void **table, const CUuuid *id)
-{
-    FAIL_IF(table == NULL || id == NULL, CUDA_ERROR_INVALID_VALUE);
-    *table = NULL;
-    return CUDA_ERROR_NOT_FOUND;
-}
