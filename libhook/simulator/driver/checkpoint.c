@@ -6,39 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "driver/device.h"
 #include "driver/entry.h"
 
-static CUresult answer(enum shared_step step)
-{
-    static const CUresult answers[] = {
-        [SHARED_DONE] = CUDA_SUCCESS, [SHARED_NO_PROCESS] = CUDA_ERROR_NOT_INITIALIZED,
-        [SHARED_WRONG_STATE] = CUDA_ERROR_ILLEGAL_STATE, [SHARED_TIMEOUT] = CUDA_ERROR_NOT_READY,
-        [SHARED_REFUSED] = CUDA_ERROR_NOT_SUPPORTED,
-        [SHARED_REFUSED_BEFORE] = CUDA_ERROR_UNKNOWN, [SHARED_UNPAIRED] = CUDA_ERROR_INVALID_VALUE,
-        [SHARED_NO_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY,
-    };
-    return answers[step];
-}
-
-/* A process cannot checkpoint itself: the call would wait for its own end. */
-static bool is_other(int pid)
-{
-    return pid > 0 && pid != getpid();
-}
-
 static void copy(const uint64_t bytes[SHARED_GPUS], enum shared_direction direction)
 {
-    for (int gpu = 0; gpu < SHARED_GPUS; gpu++) {
-        uint64_t ends = bytes[gpu] == 0 ? 0 : shared_copy_ends(gpu, direction, bytes[gpu]);
-        struct timespec until = {.tv_sec = (time_t)(ends / 1000000000u),
-                                 .tv_nsec = (long)(ends % 1000000000u)};
-        if (ends != 0)
-            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-    }
+    for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
+        if (bytes[gpu] != 0)
+            wait_for_copy(gpu, direction, bytes[gpu]);
 }
 
 GETTER(cuCheckpointProcessGetState, (int pid, CUprocessState *state), ENTRY_INIT, state,
@@ -69,8 +46,9 @@ API(cuCheckpointProcessGetRestoreThreadId, int pid, int *tid)
 API(cuCheckpointProcessLock, int pid, CUcheckpointLockArgs *args)
 {
     ENTER(ENTRY_INIT);
-    return is_other(pid) ? answer(shared_lock_process(pid, args == NULL ? 0 : args->timeoutMs))
-                         : CUDA_ERROR_INVALID_VALUE;
+    /* A process cannot checkpoint itself: the call would wait for its own end. */
+    FAIL_IF(pid <= 0 || pid == getpid(), CUDA_ERROR_INVALID_VALUE);
+    return shared_lock_process(pid, args == NULL ? 0 : args->timeoutMs);
 }
 
 API(cuCheckpointProcessCheckpoint, int pid, CUcheckpointCheckpointArgs *args)
@@ -78,9 +56,9 @@ API(cuCheckpointProcessCheckpoint, int pid, CUcheckpointCheckpointArgs *args)
     ENTER(ENTRY_INIT);
     (void)args;
     uint64_t bytes[SHARED_GPUS] = {0};
-    CUresult result = answer(shared_checkpoint(pid, bytes));
+    TRY(shared_checkpoint(pid, bytes));
     copy(bytes, FROM_DEVICE);
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static int gpu_of(const CUuuid *uuid)
@@ -110,14 +88,11 @@ API(cuCheckpointProcessRestore, int pid, CUcheckpointRestoreArgs *args)
         if (to[gpu] < 0)                /* as driver 580 refuses, whichever GPUs the process uses */
             return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes[SHARED_GPUS] = {0};
-    CUresult result = answer(shared_restore(pid, to, bytes));
+    TRY(shared_restore(pid, to, bytes));
     copy(bytes, TO_DEVICE);
-    return result;
+    return CUDA_SUCCESS;
 }
 
-API(cuCheckpointProcessUnlock, int pid, CUcheckpointUnlockArgs *args)
-{
-    ENTER(ENTRY_INIT);
-    (void)args;
-    return answer(shared_unlock_process(pid));
-}
+FORWARD(cuCheckpointProcessUnlock,
+        (int pid, CUcheckpointUnlockArgs *args __attribute__((unused))), ENTRY_INIT,
+        shared_unlock_process(pid))

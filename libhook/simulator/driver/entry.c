@@ -39,11 +39,23 @@ static void ended(void)
     atomic_compare_exchange_strong(&life, &running, ENDED);
 }
 
-/* After ended(): the real driver frees its data, so a call inside would crash. */
+/* Runs after ended(). The real driver frees its data then, and a thread inside a call crashes. */
 __attribute__((destructor)) static void taken_apart(void)
 {
     if (driver_ended() && atomic_load(&inside) > 0)
         raise(SIGSEGV);
+}
+
+pthread_t driver_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals go to the program */
+    if (pthread_create(&thread, NULL, run, argument) != 0)
+        abort();
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return thread;
 }
 
 /* The thread through which another process restores this process; see driver/checkpoint.c. */
@@ -57,16 +69,8 @@ static void *restorer(void *nothing)
 static void start_restorer(void)
 {
     const char *wanted = getenv("NVSHARE_SIM_RESTORER");
-    pthread_t thread;
-    sigset_t all, before;
-    if (wanted == NULL || *wanted != '1')
-        return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals go to the program */
-    if (pthread_create(&thread, NULL, restorer, NULL) != 0)
-        abort();
-    pthread_setname_np(thread, ENTRY_RESTORER);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (wanted != NULL && *wanted == '1')
+        pthread_setname_np(driver_thread(restorer, NULL), ENTRY_RESTORER);
 }
 
 static CUresult start(void)
@@ -93,6 +97,16 @@ bool driver_running(void)
 bool driver_ended(void)
 {
     return atomic_load(&life) == ENDED;
+}
+
+void wait_for_copy(int gpu, enum shared_direction direction, size_t size)
+{
+    uint64_t ends = shared_copy_ends(gpu, direction, size);
+    struct timespec until = {.tv_sec = (time_t)(ends / 1000000000u),
+                             .tv_nsec = (long)(ends % 1000000000u)};
+    while (ends != 0 && driver_running()
+           && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
+        continue;
 }
 
 static CUresult not_running(int now, unsigned needs)

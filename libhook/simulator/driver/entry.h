@@ -72,9 +72,15 @@ __attribute__((visibility("default"))) void simulator_subscribe(void (*subscribe
 /* Name of the thread that simulates the driver's restore thread. */
 #define ENTRY_RESTORER "cuda-restorer"
 
+/* Starts a thread of the driver. */
+pthread_t driver_thread(void *(*run)(void *), void *argument);
+
 /* State of the driver in this process. */
 bool driver_running(void);           /* between cuInit and the process's exit */
 bool driver_ended(void);             /* the process exits */
+
+/* Waits until a copy of `size` bytes that starts now has ended, or the process exits. */
+void wait_for_copy(int gpu, enum shared_direction direction, size_t size);
 
 /* Marks the calling thread as running a callback, which may not call the driver. */
 void entry_in_callback(bool running);

@@ -39,8 +39,7 @@ static struct {
     struct gpu gpus[SHARED_GPUS];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The index of the GPU; -1: invalid handle. */
-static int number(nvmlDevice_t device)
+int nvml_index(nvmlDevice_t device)
 {
     for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
         if (device == &state.gpus[gpu])
@@ -83,29 +82,29 @@ NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 #define NVML_FIGURE(name, type, figure)                                                  \
     NVML(name, nvmlDevice_t device, type *value)                                         \
     {                                                                                    \
-        REQUIRE(value != NULL && number(device) >= 0);                                   \
+        REQUIRE(value != NULL && nvml_index(device) >= 0);                                   \
         *value = figure;                                                                 \
         return NVML_SUCCESS;                                                             \
     }
 
 NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
 {
-    REQUIRE(uuid != NULL && number(device) >= 0);
+    REQUIRE(uuid != NULL && nvml_index(device) >= 0);
     char text[41];
-    shared_uuid_text(number(device), text);
+    shared_uuid_text(nvml_index(device), text);
     return nvml_give_text(text, uuid, room);
 }
 
 NVML(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned room)
 {
-    REQUIRE(name != NULL && number(device) >= 0);
+    REQUIRE(name != NULL && nvml_index(device) >= 0);
     return nvml_give_text(SHARED_GPU_NAME, name, room);
 }
 
 NVML(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, struct pci *pci)
 {
-    REQUIRE(pci != NULL && number(device) >= 0);
-    unsigned bus = shared_pci_bus(number(device));
+    REQUIRE(pci != NULL && nvml_index(device) >= 0);
+    unsigned bus = shared_pci_bus(nvml_index(device));
     *pci = (struct pci){.bus = bus, .device_id = 0x233510de, .subsystem_id = 0x18be10de};
     snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "0000:%02X:00.0", bus);
     snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", bus);
@@ -114,9 +113,9 @@ NVML(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, struct pci *pci)
 
 NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 {
-    REQUIRE(memory != NULL && number(device) >= 0);
-    memory->total = shared_total(number(device));
-    memory->used = shared_used(number(device));
+    REQUIRE(memory != NULL && nvml_index(device) >= 0);
+    memory->total = shared_total(nvml_index(device));
+    memory->used = shared_used(nvml_index(device));
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
 }
@@ -124,8 +123,8 @@ NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 /* The part of the time since the last query in which kernels ran. */
 NVML(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, struct utilization *rates)
 {
-    REQUIRE(rates != NULL && number(device) >= 0);
-    uint64_t busy = shared_busy(number(device)), now = monotonic_nanoseconds();
+    REQUIRE(rates != NULL && nvml_index(device) >= 0);
+    uint64_t busy = shared_busy(nvml_index(device)), now = monotonic_nanoseconds();
     pthread_mutex_lock(&state.lock);
     uint64_t passed = now - device->at;
     if (device->at != 0 && passed > 10000000) {
@@ -143,7 +142,7 @@ NVML(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, struct utilization *rat
 
 NVML(nvmlDeviceGetTemperature, nvmlDevice_t device, int sensor, unsigned *celsius)
 {
-    REQUIRE(celsius != NULL && sensor == 0 && number(device) >= 0);
+    REQUIRE(celsius != NULL && sensor == 0 && nvml_index(device) >= 0);
     *celsius = 30 + device->percent / 4;
     return NVML_SUCCESS;
 }
@@ -153,7 +152,7 @@ NVML_FIGURE(nvmlDeviceGetComputeMode, int, 0)
 
 NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-    REQUIRE(current != NULL && pending != NULL && number(device) >= 0);
+    REQUIRE(current != NULL && pending != NULL && nvml_index(device) >= 0);
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
@@ -163,7 +162,7 @@ NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pen
 /* All GPUs can access each other, by NVLink if NVSHARE_SIM_NVLINK is 1. */
 NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capability, int *status)
 {
-    REQUIRE(status != NULL && number(device) >= 0 && number(other) >= 0 && device != other);
+    REQUIRE(status != NULL && nvml_index(device) >= 0 && nvml_index(other) >= 0 && device != other);
     bool there = capability != P2P_NVLINK || size_setting("NVSHARE_SIM_NVLINK", 0) == 1;
     *status = there ? 0 : P2P_NOT_SUPPORTED;
     return NVML_SUCCESS;
@@ -173,9 +172,9 @@ NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capabi
 NVML(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device, unsigned *room,
      struct process *list)
 {
-    REQUIRE(room != NULL && (list != NULL || *room == 0) && number(device) >= 0);
+    REQUIRE(room != NULL && (list != NULL || *room == 0) && nvml_index(device) >= 0);
     struct shared_usage users[SHARED_PROCESSES];
-    unsigned found = (unsigned)shared_users(number(device), users, SHARED_PROCESSES);
+    unsigned found = (unsigned)shared_users(nvml_index(device), users, SHARED_PROCESSES);
     bool fits = found <= *room;
     *room = found;
     if (!fits)

@@ -40,17 +40,11 @@ NVML(nvmlEventSetFree, nvmlEventSet_t set)
 
 NVML(nvmlDeviceRegisterEvents, nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
-    REQUIRE(set != NULL);
+    REQUIRE(set != NULL && nvml_index(device) >= 0);
     if ((types & ~XID_CRITICAL_ERROR) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
-    for (unsigned gpu = 0; gpu < (unsigned)shared_gpus(); gpu++) {
-        nvmlDevice_t one;
-        if (nvml_at_index(gpu, &one) == NVML_SUCCESS && one == device) {
-            set->registered[gpu] = true;
-            return NVML_SUCCESS;
-        }
-    }
-    return NVML_ERROR_INVALID_ARGUMENT;
+    set->registered[nvml_index(device)] = true;
+    return NVML_SUCCESS;
 }
 
 /* Takes the pending error if it is of a GPU of the set. True: *event describes it. */

@@ -7,49 +7,25 @@
 #define _GNU_SOURCE
 #include "nvml/nvml.h"
 
-#include <pthread.h>
-#include <stdio.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "shared/driver_version.h"
 
-static struct {
-    pthread_mutex_t lock;            /* protects all fields */
-    int users;
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static _Atomic bool is_running;
 
 static nvmlReturn_t start(void)
 {
-    pthread_mutex_lock(&state.lock);
-    bool open = state.users > 0 || shared_open();
-    state.users += open;
-    pthread_mutex_unlock(&state.lock);
-    return open ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+    atomic_store(&is_running, shared_open());
+    return nvml_running() ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
 NVML_FORWARD(nvmlInit_v2, (void), start())
-
-NVML(nvmlInitWithFlags, unsigned flags)
-{
-    (void)flags;
-    return start();
-}
-
-NVML(nvmlShutdown, void)
-{
-    pthread_mutex_lock(&state.lock);
-    bool running = state.users > 0;
-    state.users -= running;
-    pthread_mutex_unlock(&state.lock);
-    return running ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-}
+NVML_FORWARD(nvmlInitWithFlags, (unsigned flags), ((void)flags, start()))
 
 bool nvml_running(void)
 {
-    pthread_mutex_lock(&state.lock);
-    bool users = state.users > 0;
-    pthread_mutex_unlock(&state.lock);
-    return users;
+    return atomic_load(&is_running);
 }
 
 __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t code);

@@ -40,6 +40,7 @@ typedef struct gpu *nvmlDevice_t;
             return NVML_ERROR_INVALID_ARGUMENT;                                          \
     } while (0)
 
-bool nvml_running(void);             /* after nvmlInit and before nvmlShutdown */
+bool nvml_running(void);             /* after nvmlInit */
+int nvml_index(nvmlDevice_t device); /* -1: the handle is not valid */
 nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device);
 nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room);

@@ -32,6 +32,7 @@ static const struct driver *chosen(void)
     exit(2);
 }
 
+/* Reads the setting once: another thread may change the environment later. */
 static const struct driver *driver(void)
 {
     static const struct driver *_Atomic known;

@@ -19,8 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/process.h"
-
 #define MAGIC 0x6e767368617265ull
 #define LAYOUT 7
 #define EXPORTS 4096
@@ -89,6 +87,33 @@ uint64_t monotonic_nanoseconds(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Reads the start time of a process, in clock ticks since boot, from /proc/PID/stat; see proc(5).
+ * False: the process holds no memory. It has ended, although its parent may not have waited for it.
+ * A process is a zombie with several threads if its main thread has ended before the others. */
+static bool read_start_time(pid_t pid, uint64_t *started)
+{
+    char path[64], text[1024] = "", state;
+    long threads;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    /* The name of the process, in parentheses, may contain any character. */
+    const char *fields = length > 0 ? strrchr(text, ')') : NULL;
+    return fields != NULL
+        && sscanf(fields, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                  "%ld %*s %" SCNu64, &state, &threads, started) == 3
+        && ((state != 'Z' && state != 'X') || threads > 1);
+}
+
+static bool process_lives(const struct slot *slot)
+{
+    uint64_t started;
+    return read_start_time(slot->pid, &started) && started == slot->started;
+}
+
 uint64_t size_setting(const char *name, uint64_t otherwise)
 {
     const char *text = secure_getenv(name);
@@ -127,7 +152,7 @@ static bool slot_lives(const struct shared *map, int index)
 {
     const struct slot *slot = &map->slots[index];
     if (slot->pid == 0 || slot->namespace == self.namespace)
-        return slot->pid != 0 && process_lives(slot->pid, slot->started);
+        return slot->pid != 0 && process_lives(slot);
     struct flock lock = slot_lock(index);
     return !file_is_there() || fcntl(self.file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
@@ -167,7 +192,7 @@ static bool forget_export(uint64_t id)
     return !open && (file < 0 || unlink(path) == 0);
 }
 
-/* Ends the hold of a slot on an export. The lock is held. */
+/* Removes a process from the holders of an export. The lock is held. */
 static void release_hold(struct export *export, int slot)
 {
     export->holders[slot / 8] &= (uint8_t)~(1u << slot % 8);
@@ -289,13 +314,13 @@ static int open_file(void)
 static bool map_file(void)
 {
     int file = open_file();
-    struct stat status;
+    struct stat status, namespace;
     if (file < 0)
         return false;
     fstat(file, &status);
     self.file = file;
     self.inode = status.st_ino;
-    self.namespace = process_namespace();
+    self.namespace = stat("/proc/self/ns/pid", &namespace) == 0 ? namespace.st_ino : 0;
     void *map = MAP_FAILED;
     if (flock(file, LOCK_EX) == 0 && ftruncate(file, sizeof(struct shared)) == 0)
         map = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -337,7 +362,7 @@ uint64_t shared_total(int gpu)
     return map->total;
 }
 
-/* This process's slot, taken at the first call; NULL: none is free. The lock is held. */
+/* This process's slot, taken at the first call. The lock is held. */
 static struct slot *own_slot(struct shared *map)
 {
     int index = atomic_load(&self.slot);
@@ -357,12 +382,13 @@ static struct slot *own_slot(struct shared *map)
         if (file_is_there())
             fcntl(self.file, F_OFD_SETLK, &lock);
         slot->namespace = self.namespace;
-        slot->started = process_start_time(getpid());
+        read_start_time(getpid(), &slot->started);
         slot->pid = self.pid = getpid();
         atomic_store(&self.slot, index);
         return slot;
     }
-    return NULL;
+    fprintf(stderr, "simulated GPU: more than %d processes use it.\n", SHARED_PROCESSES);
+    abort();
 }
 
 int shared_actual(int gpu)
@@ -395,8 +421,8 @@ bool shared_take(int gpu, uint64_t bytes)
     LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     gpu = shared_actual(gpu);
-    bool fits = slot != NULL && bytes <= map->total && sum(map, gpu) <= map->total - bytes;
-    if (slot != NULL && !fits) {
+    bool fits = bytes <= map->total && sum(map, gpu) <= map->total - bytes;
+    if (!fits) {
         sweep(map);
         fits = bytes <= map->total && sum(map, gpu) <= map->total - bytes;
     }
@@ -408,17 +434,13 @@ bool shared_take(int gpu, uint64_t bytes)
 void shared_give_back(int gpu, uint64_t bytes)
 {
     LOCKED_SHARED(map);
-    struct slot *slot = own_slot(map);
-    if (slot != NULL)
-        slot->bytes[shared_actual(gpu)] -= bytes;
+    own_slot(map)->bytes[shared_actual(gpu)] -= bytes;
 }
 
 void shared_count_context(int gpu, int change)
 {
     LOCKED_SHARED(map);
-    struct slot *slot = own_slot(map);
-    if (slot != NULL)
-        slot->contexts[shared_actual(gpu)] += change;
+    own_slot(map)->contexts[shared_actual(gpu)] += change;
 }
 
 uint64_t shared_publish(int gpu, uint64_t bytes)
@@ -427,7 +449,7 @@ uint64_t shared_publish(int gpu, uint64_t bytes)
     LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     gpu = shared_actual(gpu);
-    for (int j = 0; slot != NULL && id == 0 && j < EXPORTS; j++) {
+    for (int j = 0; id == 0 && j < EXPORTS; j++) {
         struct export *export = &map->exports[j];
         if (export->id != 0)
             continue;
@@ -448,23 +470,20 @@ uint64_t shared_publish(int gpu, uint64_t bytes)
 bool shared_join(uint64_t id)
 {
     LOCKED_SHARED(map);
-    struct slot *slot = own_slot(map);
+    int index = (int)(own_slot(map) - map->slots);
     struct export *export = &map->exports[id % EXPORTS];
-    bool found = slot != NULL && export->id == id;
-    if (found) {
-        int index = (int)(slot - map->slots);
-        export->holders[index / 8] |= (uint8_t)(1u << index % 8);
-    }
-    return found;
+    if (export->id != id)
+        return false;
+    export->holders[index / 8] |= (uint8_t)(1u << index % 8);
+    return true;
 }
 
 void shared_leave(uint64_t id)
 {
     LOCKED_SHARED(map);
-    struct slot *slot = own_slot(map);
     struct export *export = &map->exports[id % EXPORTS];
-    if (slot != NULL && export->id == id)
-        release_hold(export, (int)(slot - map->slots));
+    if (export->id == id)
+        release_hold(export, (int)(own_slot(map) - map->slots));
     sweep(map);
 }
 
@@ -575,9 +594,7 @@ static struct slot *slot_of(struct shared *map, pid_t pid)
 void shared_has_managed(void)
 {
     LOCKED_SHARED(map);
-    struct slot *slot = own_slot(map);
-    if (slot != NULL)
-        slot->managed = true;
+    own_slot(map)->managed = true;
 }
 
 int shared_life_of(pid_t pid)
@@ -594,18 +611,18 @@ static void enter_state(struct slot *slot, enum shared_life state)
 }
 
 /* The slot of a process in the state `from`; NULL: *result is the reason. The lock is held. */
-static struct slot *slot_in(struct shared *map, pid_t pid, enum shared_life from,
-                            enum shared_step *result)
+static struct slot *slot_in(struct shared *map, pid_t pid, enum shared_life from, CUresult *result)
 {
     struct slot *slot = slot_of(map, pid);
     bool ready = slot != NULL && atomic_load(&slot->state) == from;
-    *result = slot == NULL ? SHARED_NO_PROCESS : ready ? SHARED_DONE : SHARED_WRONG_STATE;
+    *result = slot == NULL ? CUDA_ERROR_NOT_INITIALIZED
+        : ready ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
     return ready ? slot : NULL;
 }
 
-enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms)
+CUresult shared_lock_process(pid_t pid, unsigned timeout_ms)
 {
-    enum shared_step result;
+    CUresult result;
     uint64_t until = monotonic_nanoseconds() + timeout_ms * 1000000ull;
     struct shared *map = lock_shared();
     struct slot *slot = slot_in(map, pid, SHARED_RUNS, &result);
@@ -617,10 +634,10 @@ enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms)
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         if (timeout_ms != 0 && monotonic_nanoseconds() > until) {
             enter_state(slot, SHARED_RUNS);
-            return SHARED_TIMEOUT;
+            return CUDA_ERROR_NOT_READY;
         }
-        if (!process_lives(pid, slot->started))
-            return SHARED_NO_PROCESS;
+        if (!process_lives(slot))
+            return CUDA_ERROR_NOT_INITIALIZED;
     }
     return result;
 }
@@ -636,72 +653,73 @@ static bool exports(const struct shared *map, const struct slot *slot)
 
 static bool is_polling(pid_t pid)
 {
-    enum shared_step unused;
+    CUresult unused;
     LOCKED_SHARED(map);
     const struct slot *slot = slot_in(map, pid, SHARED_LOCKED, &unused);
     return slot != NULL && atomic_load(&slot->polls) > 0;
 }
 
-enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS])
+CUresult shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS])
 {
-    enum shared_step result;
+    CUresult result;
     /* A thread that was stopped inside a call keeps locks of the driver, and a real checkpoint
      * hangs; here the wait ends after a while. */
     for (int i = 0; i < 2500 && is_polling(pid); i++)
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     LOCKED_SHARED(map);
     struct slot *slot = slot_in(map, pid, SHARED_LOCKED, &result);
-    if (slot != NULL && atomic_load(&slot->polls) > 0)
-        return SHARED_TIMEOUT;
-    if (slot != NULL && (slot->managed || exports(map, slot))) {
-        result = slot->refused ? SHARED_REFUSED_BEFORE : SHARED_REFUSED;
+    if (slot == NULL)
+        return result;
+    if (atomic_load(&slot->polls) > 0)
+        return CUDA_ERROR_NOT_READY;
+    if (slot->managed || exports(map, slot)) {
+        result = slot->refused ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_NOT_SUPPORTED;
         slot->refused = slot->managed;
-    } else if (slot != NULL) {
-        memcpy(slot->saved_bytes, slot->bytes, sizeof slot->bytes);
-        memcpy(slot->saved_contexts, slot->contexts, sizeof slot->contexts);
-        memcpy(bytes, slot->bytes, sizeof slot->bytes);
-        memset(slot->bytes, 0, sizeof slot->bytes);
-        memset(slot->contexts, 0, sizeof slot->contexts);
-        enter_state(slot, SHARED_CHECKPOINTED);
+        return result;
     }
-    return result;
+    memcpy(slot->saved_bytes, slot->bytes, sizeof slot->bytes);
+    memcpy(slot->saved_contexts, slot->contexts, sizeof slot->contexts);
+    memcpy(bytes, slot->bytes, sizeof slot->bytes);
+    memset(slot->bytes, 0, sizeof slot->bytes);
+    memset(slot->contexts, 0, sizeof slot->contexts);
+    enter_state(slot, SHARED_CHECKPOINTED);
+    return CUDA_SUCCESS;
 }
 
-enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS])
+CUresult shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS])
 {
-    enum shared_step result;
+    CUresult result;
     LOCKED_SHARED(map);
     struct slot *slot = slot_in(map, pid, SHARED_CHECKPOINTED, &result);
-    uint64_t wanted[SHARED_GPUS] = {0};
-    for (int gpu = 0; slot != NULL && gpu < map->gpus; gpu++) {
-        bool used = slot->saved_bytes[gpu] != 0 || slot->saved_contexts[gpu] != 0;
-        if (used && (to[gpu] < 0 || to[gpu] >= map->gpus))
-            result = SHARED_UNPAIRED;
-        else if (used)
-            wanted[to[gpu]] += slot->saved_bytes[gpu];
+    if (slot == NULL)
+        return result;
+    memset(bytes, 0, SHARED_GPUS * sizeof *bytes);
+    for (int gpu = 0; gpu < map->gpus; gpu++) {
+        if (slot->saved_bytes[gpu] == 0 && slot->saved_contexts[gpu] == 0)
+            continue;
+        if (to[gpu] < 0 || to[gpu] >= map->gpus)
+            return CUDA_ERROR_INVALID_VALUE;
+        bytes[to[gpu]] += slot->saved_bytes[gpu];
     }
-    for (int gpu = 0; slot != NULL && result == SHARED_DONE && gpu < map->gpus; gpu++)
-        if (sum(map, gpu) + wanted[gpu] > map->total)
-            result = SHARED_NO_MEMORY;
-    if (slot != NULL && result == SHARED_DONE) {
-        for (int gpu = 0; gpu < map->gpus; gpu++) {
-            int card = gpu + slot->shift[gpu];
-            if (to[card] >= 0)
-                slot->shift[gpu] = (int8_t)(to[card] - gpu);
-            if (to[gpu] < 0)
-                continue;
-            slot->bytes[to[gpu]] += slot->saved_bytes[gpu];
-            slot->contexts[to[gpu]] += slot->saved_contexts[gpu];
-        }
-        memcpy(bytes, wanted, sizeof wanted);
-        enter_state(slot, SHARED_LOCKED);
+    for (int gpu = 0; gpu < map->gpus; gpu++)
+        if (sum(map, gpu) + bytes[gpu] > map->total)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    for (int gpu = 0; gpu < map->gpus; gpu++) {
+        int card = gpu + slot->shift[gpu];
+        if (to[card] >= 0)
+            slot->shift[gpu] = (int8_t)(to[card] - gpu);
+        if (to[gpu] < 0)
+            continue;
+        slot->bytes[to[gpu]] += slot->saved_bytes[gpu];
+        slot->contexts[to[gpu]] += slot->saved_contexts[gpu];
     }
-    return result;
+    enter_state(slot, SHARED_LOCKED);
+    return CUDA_SUCCESS;
 }
 
-enum shared_step shared_unlock_process(pid_t pid)
+CUresult shared_unlock_process(pid_t pid)
 {
-    enum shared_step result;
+    CUresult result;
     LOCKED_SHARED(map);
     struct slot *slot = slot_in(map, pid, SHARED_LOCKED, &result);
     if (slot != NULL)

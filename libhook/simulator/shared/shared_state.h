@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "nvshare/cuda_types.h"
+
 #define SHARED_GPUS 16
 #define SHARED_PROCESSES 512
 
@@ -64,16 +66,6 @@ void shared_add_busy(int gpu, uint64_t nanoseconds);
 uint64_t shared_busy(int gpu);
 
 enum shared_life { SHARED_RUNS, SHARED_LOCKED, SHARED_CHECKPOINTED };
-enum shared_step {
-    SHARED_DONE,
-    SHARED_NO_PROCESS,               /* no visible process with this pid uses a GPU */
-    SHARED_WRONG_STATE,
-    SHARED_TIMEOUT,                  /* a thread does not leave its call; the process runs on */
-    SHARED_REFUSED,                  /* the process shares memory, or has had managed memory */
-    SHARED_REFUSED_BEFORE,           /* refused again, after a refusal for managed memory */
-    SHARED_UNPAIRED,                 /* `to` has no entry for a GPU that the process uses */
-    SHARED_NO_MEMORY,                /* too little on the new GPUs; still checkpointed */
-};
 
 /* Called around each outermost call of the driver. A call that takes the driver's lock waits while
  * this process is locked; a call of a checkpointed process aborts it. */
@@ -83,12 +75,20 @@ void shared_call_ends(void);
 /* Records that this process has had managed memory and can no longer be checkpointed. */
 void shared_has_managed(void);
 int shared_life_of(pid_t pid);       /* enum shared_life; -1: no such process */
-enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms);     /* 0: no timeout */
-enum shared_step shared_unlock_process(pid_t pid);
+/* The results of the following functions:
+ *   NOT_INITIALIZED   no visible process with this pid uses a GPU
+ *   ILLEGAL_STATE     the process is in another state
+ *   NOT_READY         a thread does not leave its call; the process runs on
+ *   NOT_SUPPORTED     the process shares memory, or has had managed memory; UNKNOWN: refused again
+ *                     because of managed memory
+ *   INVALID_VALUE     `to` has no entry for a GPU that the process uses
+ *   OUT_OF_MEMORY     too little on the new GPUs; the process is still checkpointed */
+CUresult shared_lock_process(pid_t pid, unsigned timeout_ms);     /* 0: no timeout */
+CUresult shared_unlock_process(pid_t pid);
 /* Release and retake all GPU memory of the process. `bytes`: amount on each GPU. `to`: the new GPU
  * in place of each GPU; -1: no new GPU. */
-enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS]);
-enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS]);
+CUresult shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS]);
+CUresult shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS]);
 /* The GPU used in place of `gpu` after a restore. All functions take the index before a restore. */
 int shared_actual(int gpu);
 
