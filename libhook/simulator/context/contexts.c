@@ -59,16 +59,17 @@ static struct context *context_make(struct device *device, bool primary)
     return context;
 }
 
-/* allocations_lock is held. */
-static void free_allocation(struct allocation *allocation)
+static void free_allocations(const struct context *context)
 {
-    if (allocation->kind == ALLOCATED_POOL)
-        pool_loses(allocation);
-    else if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_IMPORT
-             || allocation->kind == ALLOCATED_VARIABLE)
-        device_free(allocation);
-    else
-        host_free(allocation);
+    SPACE_LOCKED(write);
+    for (struct allocation *allocation = allocation_after(0), *next; allocation != NULL;
+         allocation = next) {
+        next = allocation_after(allocation->base);
+        if (allocation->context == context && allocation->kind == ALLOCATED_POOL)
+            pool_loses(allocation);
+        else if (allocation->context == context)
+            allocation_free(allocation);
+    }
 }
 
 static void context_end(struct context *context)
@@ -95,18 +96,15 @@ static void context_end(struct context *context)
         object_remove(context);
     if (context->owner != context)
         return;
-    pthread_mutex_lock(&allocations_lock);
-    allocations_each(context, free_allocation);
-    pthread_mutex_unlock(&allocations_lock);
+    free_allocations(context);
     shared_count_context(context->device->gpu, -1);
     shared_give_back(context->device->gpu, context_cost());
 }
 
 static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
 {
-    struct device *device = device_at(ordinal);
     FAIL_IF(handle == NULL || (flags & ~0xffu) != 0, CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     pthread_mutex_lock(&context_lock);
     struct context *context = context_make(device, false);
     CUresult result = context_enliven(context, flags);
@@ -180,9 +178,8 @@ API(cuCtxAttach, CUcontext *context, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT);
     FAIL_IF(context == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     context_current()->attached++;
-    pthread_mutex_unlock(&context_lock);
     *context = (CUcontext)context_current();
     return CUDA_SUCCESS;
 }
@@ -202,9 +199,8 @@ static CUresult primary_retain(struct device *device)
 API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
 {
     ENTER(ENTRY_INIT);
-    struct device *device = device_at(ordinal);
     FAIL_IF(handle == NULL, CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     LOCKED(context_lock);
     TRY(primary_retain(device));
     *handle = (CUcontext)device->primary;
@@ -257,9 +253,8 @@ FORWARD(cuDevicePrimaryCtxReset_v2, (CUdevice device), ENTRY_INIT, reset(device,
 API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
 {
     ENTER(ENTRY_INIT);
-    struct device *device = device_at(ordinal);
     FAIL_IF(flags == NULL || active == NULL, CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     LOCKED(context_lock);
     *flags = 0;
     *active = device->primary != NULL && atomic_load(&device->primary->alive);
@@ -317,17 +312,12 @@ GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
 
 #define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
 
-/* Limits that a GPU of compute capability 9.0 does not support. */
-static bool is_unsupported(CUlimit limit)
-{
-    return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH
-        || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
-}
-
 static CUresult limit_check(CUlimit limit)
 {
-    return (size_t)limit >= LIMITS ? CUDA_ERROR_INVALID_VALUE
-        : is_unsupported(limit) ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
+    FAIL_IF((size_t)limit >= LIMITS, CUDA_ERROR_INVALID_VALUE);
+    /* A GPU of compute capability 9.0 has neither limit. */
+    return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED
+        ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
 }
 
 API(cuCtxSetLimit, CUlimit limit, size_t value)
@@ -343,14 +333,6 @@ GETTER(cuCtxGetLimit, (size_t *value, CUlimit limit), ENTRY_CONTEXT, value, limi
 
 GETTER(cuCtxGetApiVersion, (CUcontext handle, unsigned int *version), ENTRY_INIT, version,
        context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS, 3020)
-
-API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
-{
-    ENTER(ENTRY_CONTEXT);
-    GIVE_IF(least, 0);
-    GIVE_IF(greatest, -5);
-    return CUDA_SUCCESS;
-}
 
 API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
 {
@@ -455,10 +437,9 @@ API(cuGreenCtxCreate, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice o
     unsigned int flags)
 {
     ENTER(ENTRY_INIT);
-    struct device *device = device_at(ordinal);
     FAIL_IF(green == NULL || flags != CU_GREEN_CTX_DEFAULT_STREAM
             || !object_is(resources, OBJECT_RESOURCES), CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FIND_DEVICE(ordinal);
     LOCKED(context_lock);
     return make(device, green);
 }

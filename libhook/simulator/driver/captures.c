@@ -34,11 +34,3 @@ struct capture *capture_numbered(unsigned long long id)
         capture = capture->next;
     return capture;
 }
-
-bool capture_break(unsigned long long id)
-{
-    struct capture *capture = capture_numbered(id);
-    if (capture != NULL)
-        capture->broken = true;
-    return capture != NULL;
-}

@@ -14,7 +14,8 @@ struct capture {
     unsigned long long id;
     struct stream *origin;
     CUstreamCaptureMode mode;
-    const void *thread;              /* began the capture; the address of its capture_thread_mode */
+    const void *thread;              /* the address of capture_thread_mode in the thread that
+                                        began the capture */
     bool broken, to_graph;           /* invalidated; captures into an existing graph of the
                                         program */
     struct graph *graph;
@@ -30,9 +31,9 @@ struct captures {
 extern struct captures captures;
 extern __thread CUstreamCaptureMode capture_thread_mode;
 
-/* Called before a call that captures may forbid. If any does, invalidates it, returns the error. */
+/* Called before a driver call that captures may forbid. If a capture forbids the call, invalidates
+ * the capture and returns the error. */
 CUresult capture_prohibits(void);
 
-/* engine_lock is held. NULL and false: the capture has ended. */
+/* engine_lock is held. NULL: the capture has ended. */
 struct capture *capture_numbered(unsigned long long id);
-bool capture_break(unsigned long long id);

@@ -58,11 +58,11 @@ static bool is_green(const struct context *context)
 static bool take(struct context *context)
 {
     LOCKED(context_lock);
-    bool free_one = context->entered == 0 || context->thread == &stack;
-    context->entered += free_one;
-    if (free_one)
+    bool is_free = context->entered == 0 || context->thread == &stack;
+    context->entered += is_free;
+    if (is_free)
         context->thread = &stack;
-    return free_one;
+    return is_free;
 }
 
 bool context_push(struct context *context)

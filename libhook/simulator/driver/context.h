@@ -50,7 +50,8 @@ struct context {
 
 /* The calling thread's current context; NULL or CUDA_ERROR_INVALID_CONTEXT if it has none. */
 struct context *context_current(void);
-bool context_push(struct context *context);          /* false: green, current in another thread */
+bool context_push(struct context *context);          /* false: the context is green and
+                                                        current in another thread */
 void context_pop(void);
 CUresult context_check(struct context *context);     /* an error: destroyed or broken context */
 struct context *context_from(CUcontext handle);      /* for NULL: the current context */

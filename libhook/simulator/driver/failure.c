@@ -63,13 +63,10 @@ static bool parse(const char *text, struct failure *failure)
     }
     failure->onwards |= failure->least != 0;
     failure->code = failure->least != 0 ? CUDA_ERROR_OUT_OF_MEMORY : usual_code(failure->name);
-    if (used == length)
-        return failure->nth != 0;
     int more = 0;
-    if (sscanf(text + used, ":%lu%n", &code, &more) != 1 || used + more != length)
-        return false;
-    failure->code = (CUresult)code;
-    return failure->nth != 0;
+    if (sscanf(text + used, ":%lu%n", &code, &more) == 1)
+        failure->code = (CUresult)code;
+    return used + more == length && failure->nth != 0;
 }
 
 static void read_failures(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of valid handles: a destroyed handle, or one of another kind, gets an error, as a
- * crash would not show which call was wrong. */
+/* The table of valid handles. A call with a destroyed handle, or a handle of another kind, fails
+ * with an error, since a crash would not show which call was wrong. */
 #pragma once
 
 #include <stdbool.h>

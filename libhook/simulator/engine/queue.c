@@ -27,9 +27,10 @@
  */
 #include "engine/queue.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "driver/entry.h"
 
 struct operation {
     struct operation *next;
@@ -108,17 +109,7 @@ static void *stream_thread(void *argument)
 /* Starts the stream's thread with its first operation. */
 static void start_thread(struct stream *stream)
 {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals go to the program */
-    if (pthread_create(&thread, &attributes, stream_thread, stream) != 0)
-        abort();
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    pthread_detach(driver_thread(stream_thread, stream));
     stream->has_thread = true;
     stream_hold(stream);
 }
@@ -163,6 +154,15 @@ CUresult context_wait(struct context *context)
         stream_wait(list[i].stream, list[i].number);
     positions_drop(list, count);
     return context_error();
+}
+
+uint64_t context_queue(struct context *context, const struct work *work)
+{
+    size_t count;
+    struct position *positions = context_positions(context, &count);
+    uint64_t number = stream_queue(context->recorder, work, 1, positions, count);
+    positions_drop(positions, count);
+    return number;
 }
 
 void streams_doom(CUdeviceptr base, size_t size)

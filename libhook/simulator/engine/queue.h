@@ -12,6 +12,9 @@
 uint64_t stream_queue(struct stream *stream, const struct work *works, size_t count,
                       const struct position *after, size_t after_count);
 
+/* Queues `work` in the context's recorder, behind all work that was submitted to the context. */
+uint64_t context_queue(struct context *context, const struct work *work);
+
 /* Waits for the operation, with the lock released; returns the error of the context, if any. */
 CUresult stream_wait(struct stream *stream, uint64_t number);
 CUresult context_wait(struct context *context);

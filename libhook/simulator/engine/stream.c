@@ -2,6 +2,7 @@
 #include "engine/stream.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver/object.h"
 
@@ -72,7 +73,6 @@ void stream_add_position(struct position **list, size_t *count, struct stream *s
     stream_add(list, count, (struct position){stream, stream->submitted});
 }
 
-/* Adds the positions for which an operation in `stream` waits by the NULL stream's rules. */
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count)
 {
     struct context *context = stream->context;
@@ -94,4 +94,50 @@ struct position *context_positions(struct context *context, size_t *count)
             for (struct stream *stream = one->streams; stream != NULL; stream = stream->next)
                 stream_add_position(&list, count, stream);
     return list;
+}
+
+void event_hold(struct event *event)
+{
+    event->references++;
+}
+
+static void forget_position(struct event *event)
+{
+    if (event->last.stream != NULL)
+        stream_drop(event->last.stream);
+    event->last.stream = NULL;
+    free(event->nodes);
+    event->nodes = NULL;
+    event->node_count = 0;
+    event->capture_id = 0;
+}
+
+void event_drop(struct event *event)
+{
+    if (--event->references > 0)
+        return;
+    forget_position(event);
+    free(event);
+}
+
+void event_set_captured(struct event *event, unsigned long long capture_id,
+                        struct node *const *nodes, size_t count)
+{
+    forget_position(event);
+    event->capture_id = capture_id;
+    event->nodes = checked(malloc((count + 1) * sizeof(struct node *)));
+    memcpy(event->nodes, nodes, count * sizeof(struct node *));
+    event->node_count = count;
+}
+
+void event_set(struct event *event, struct stream *stream, uint64_t number)
+{
+    stream_hold(stream);
+    forget_position(event);
+    event->last = (struct position){stream, number};
+}
+
+bool event_reached(const struct event *event)
+{
+    return event->last.stream == NULL || stream_reached(&event->last);
 }

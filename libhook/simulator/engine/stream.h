@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and positions in them. queue.c has their operations. */
+/* Streams, positions in streams, and events, which are handles of positions. queue.c has the
+ * operations of streams. */
 #pragma once
 
 #include <pthread.h>
@@ -29,6 +30,17 @@ struct stream {
     size_t capture_end_count;
 };
 
+struct event {
+    struct context *context;
+    unsigned references;             /* of the handle and of operations */
+    unsigned flags;
+    struct position last;            /* position of the last recording; no stream: never recorded */
+    _Atomic uint64_t time;           /* ns; when the position was reached */
+    unsigned long long capture_id;   /* the capture in which it was last recorded; 0: none */
+    struct node **nodes;             /* nodes of that capture */
+    size_t node_count;
+};
+
 struct stream *stream_make(struct context *context, unsigned flags, int priority);
 
 /* engine_lock is held for all functions below. */
@@ -36,8 +48,8 @@ void stream_hold(struct stream *stream);
 void stream_drop(struct stream *stream);
 void stream_close(struct stream *stream);    /* invalidates the handle; queued work goes on */
 
-/* Add unreached positions to a list: a given position, the stream's end, the positions to wait
- * for by the rules of the NULL stream. */
+/* Add unreached positions to a list: the given position; the stream's end; the positions for which
+ * an operation in `stream` waits by the rules of the NULL stream. */
 void stream_add(struct position **list, size_t *count, struct position position);
 void stream_add_position(struct position **list, size_t *count, struct stream *stream);
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count);
@@ -48,3 +60,10 @@ bool stream_reached(const struct position *position);
  * positions_drop(). */
 struct position *context_positions(struct context *context, size_t *count);
 void positions_drop(struct position *positions, size_t count);
+
+void event_hold(struct event *event);
+void event_drop(struct event *event);
+void event_set_captured(struct event *event, unsigned long long capture_id,
+                        struct node *const *nodes, size_t count);
+void event_set(struct event *event, struct stream *stream, uint64_t number);
+bool event_reached(const struct event *event);

@@ -6,7 +6,7 @@
 
 #include "driver/entry.h"
 #include "driver/failure.h"
-#include "engine/event.h"
+#include "engine/stream.h"
 #include "space/graph_memory.h"
 #include "space/pool.h"
 #include "space/space.h"
@@ -41,17 +41,6 @@ static bool elsewhere(const struct device *device, CUdeviceptr address)
     return mapping != NULL && mapping->physical != NULL && mapping->physical->device != device;
 }
 
-static void wait_for_engine(struct device *device, enum shared_direction direction, size_t size)
-{
-    uint64_t ends = shared_copy_ends(device->gpu, direction, size);
-    if (ends == 0)
-        return;
-    struct timespec until = {.tv_sec = (time_t)(ends / 1000000000u),
-                             .tv_nsec = (long)(ends % 1000000000u)};
-    while (driver_running() && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
-        continue;
-}
-
 static CUresult copy_row(struct device *device, const struct work *work, CUdeviceptr to,
                          CUdeviceptr from, const _Atomic bool *doomed)
 {
@@ -72,9 +61,9 @@ static CUresult copy_row(struct device *device, const struct work *work, CUdevic
         if (result != CUDA_SUCCESS)
             return result;
         if (peer)
-            wait_for_engine(device, to_peer ? TO_PEER : FROM_PEER, size);
+            wait_for_copy(device->gpu, to_peer ? TO_PEER : FROM_PEER, size);
         else if (to_device != from_device)
-            wait_for_engine(device, to_device ? TO_DEVICE : FROM_DEVICE, size);
+            wait_for_copy(device->gpu, to_device ? TO_DEVICE : FROM_DEVICE, size);
     }
     return CUDA_SUCCESS;
 }
@@ -186,7 +175,7 @@ static void run_prefetch(struct device *device, const struct work *work)
             ? 0 : residency_move(mapping->residency, work->prefetch.gpu, address, size);
         space_unlock();
         if (moved != 0)
-            wait_for_engine(device, work->prefetch.gpu != RESIDENCY_HOST, moved);
+            wait_for_copy(device->gpu, work->prefetch.gpu != RESIDENCY_HOST, moved);
     }
 }
 
@@ -235,7 +224,7 @@ void work_hold(const struct work *work)
     if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
         event_hold(work->event);
     if (work->kind == WORK_GRAPH_MEMORY)
-        graph_memory_hold(work->memory);
+        graph_memory_count(work->memory, 1);
 }
 
 void work_drop(const struct work *work)
@@ -243,7 +232,7 @@ void work_drop(const struct work *work)
     if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
         event_drop(work->event);
     if (work->kind == WORK_GRAPH_MEMORY)
-        graph_memory_drop(work->memory);
+        graph_memory_count(work->memory, -1);
 }
 
 static bool overlaps(CUdeviceptr base, size_t size, CUdeviceptr other, size_t other_size)

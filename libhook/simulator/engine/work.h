@@ -8,7 +8,6 @@
 #include "engine/kernels.h"
 
 struct event;
-struct graph_memory;
 
 enum work_kind {
     WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_WRITE_VALUE,
@@ -30,7 +29,6 @@ struct work {
         struct {
             const struct kernel *kernel;
             uint64_t arguments[KERNEL_ARGUMENTS];
-            unsigned grid[3], block[3];
         } launch;
         struct {
             struct side to, from;
@@ -59,11 +57,12 @@ struct work {
         } prefetch;
         struct event *event;                 /* WORK_RECORD, WORK_WAIT_EVENT; a counted reference */
         CUdeviceptr freed;                   /* WORK_FREE: returned to its pool */
-        struct graph_memory *memory;         /* WORK_GRAPH_MEMORY; a counted reference */
+        CUdeviceptr memory;                  /* WORK_GRAPH_MEMORY; a counted reference */
     };
 };
 
-/* Runs the work in the calling thread. An error breaks the context. Doomed work has no effect. */
+/* Runs the work in the calling thread. An error breaks the context. Doomed work fails,
+ * at the latest after its next piece. */
 CUresult work_run(struct context *context, const struct work *work,
                   const _Atomic bool *doomed);
 

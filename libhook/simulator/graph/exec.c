@@ -3,13 +3,12 @@
  * Executable graphs: the nodes of a graph in the order of their creation. A launch is one operation
  * in its stream, which executes the nodes one after the other.
  */
-#include "graph/exec.h"
+#include "graph/graph.h"
 
 #include <stdlib.h>
 
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "engine/event.h"
 #include "engine/queue.h"
 
 static void copy_steps(struct graph_exec *exec, const struct graph *graph)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Graphs of work. */
+/* Graphs of work, and executable graphs. */
 #pragma once
 
 #include "driver/object.h"
@@ -30,3 +30,20 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct w
                        struct node *const *after, size_t count);
 bool node_depends_on(const struct node *node, const struct node *other);
 CUgraphNodeType node_type_of(const struct work *work);
+
+struct step {
+    const struct node *node;         /* the node from which the step was made; only compared */
+    CUgraphNodeType type;
+    struct work work;
+};
+
+struct graph_exec {
+    struct step *steps;
+    size_t count;
+    struct position last;            /* position of the last launch */
+};
+
+OBJECT_FROM(graph_exec_from, struct graph_exec, CUgraphExec, OBJECT_GRAPH_EXEC)
+
+/* Queues one launch. engine_lock is held. */
+void graph_exec_queue(struct graph_exec *exec, struct stream *stream);

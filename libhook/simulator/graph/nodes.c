@@ -4,8 +4,8 @@
 
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "engine/event.h"
-#include "graph/exec.h"
+#include "engine/stream.h"
+#include "graph/graph.h"
 #include "memory/copy.h"
 #include "module/module.h"
 
@@ -60,34 +60,34 @@ static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode
     return CUDA_SUCCESS;
 }
 
-#define AFTER CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count
-#define ADD(name, parameters, conversion)                                                \
-    API(name, AFTER UNPACK parameters)                                                   \
+/* Defines an entry point that first converts its parameters to `work`. */
+#define WITH_WORK(name, parameters, conversion, call)                                    \
+    API(name, UNPACK parameters)                                                         \
     {                                                                                    \
         struct work work;                                                                \
         ENTER(ENTRY_INIT);                                                               \
         CUresult result = conversion;                                                    \
-        return add(node, graph, after, count, result, &work);                            \
+        return call;                                                                     \
     }
 
-ADD(cuGraphAddKernelNode_v2, (, const CUDA_KERNEL_NODE_PARAMS *parameters),
+#define AFTER CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count
+#define ADD(name, parameters, conversion)                                                \
+    WITH_WORK(name, parameters, conversion, add(node, graph, after, count, result, &work))
+
+ADD(cuGraphAddKernelNode_v2, (AFTER, const CUDA_KERNEL_NODE_PARAMS *parameters),
     node_work_kernel(parameters, &work))
-ADD(cuGraphAddMemcpyNode, (, const CUDA_MEMCPY3D *copy, CUcontext context __attribute__((unused))),
+ADD(cuGraphAddMemcpyNode,
+    (AFTER, const CUDA_MEMCPY3D *copy, CUcontext context __attribute__((unused))),
     copy_from_3d(copy, &work))
 ADD(cuGraphAddMemsetNode,
-    (, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context __attribute__((unused))),
+    (AFTER, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context __attribute__((unused))),
     node_work_set(parameters, &work))
-ADD(cuGraphAddNode, (, CUgraphNodeParams *parameters), node_work(parameters, &work))
-
-API(cuGraphAddNode_v2, CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-    const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters)
-{
-    struct work work;
-    ENTER(ENTRY_INIT);
-    (void)edges;
-    CUresult result = node_work(parameters, &work);
-    return add(node, graph, after, count, result, &work);
-}
+ADD(cuGraphAddNode, (AFTER, CUgraphNodeParams *parameters), node_work(parameters, &work))
+ADD(cuGraphAddNode_v2,
+    (CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+     const CUgraphEdgeData *edges __attribute__((unused)), size_t count,
+     CUgraphNodeParams *parameters),
+    node_work(parameters, &work))
 
 static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
 {
@@ -142,13 +142,7 @@ static CUresult set_node(CUgraphNode handle, CUresult result, const struct work 
 }
 
 #define SET(name, parameter, conversion)                                                 \
-    API(name, CUgraphNode node, parameter)                                               \
-    {                                                                                    \
-        struct work work;                                                                \
-        ENTER(ENTRY_INIT);                                                               \
-        CUresult result = conversion;                                                    \
-        return set_node(node, result, &work);                                            \
-    }
+    WITH_WORK(name, (CUgraphNode node, parameter), conversion, set_node(node, result, &work))
 
 SET(cuGraphMemcpyNodeSetParams, const CUDA_MEMCPY3D *copy, copy_from_3d(copy, &work))
 SET(cuGraphMemsetNodeSetParams, const CUDA_MEMSET_NODE_PARAMS *parameters,
@@ -178,13 +172,8 @@ static CUresult set_step(CUgraphExec handle, CUgraphNode node, CUresult result,
 }
 
 #define SET_STEP(name, parameters, conversion)                                           \
-    API(name, CUgraphExec exec, CUgraphNode node, UNPACK parameters)                     \
-    {                                                                                    \
-        struct work work;                                                                \
-        ENTER(ENTRY_INIT);                                                               \
-        CUresult result = conversion;                                                    \
-        return set_step(exec, node, result, &work);                                      \
-    }
+    WITH_WORK(name, (CUgraphExec exec, CUgraphNode node, UNPACK parameters), conversion, \
+              set_step(exec, node, result, &work))
 
 SET_STEP(cuGraphExecMemcpyNodeSetParams,
          (const CUDA_MEMCPY3D *copy, CUcontext context __attribute__((unused))),

@@ -10,7 +10,7 @@
 #include "driver/entry.h"
 #include "driver/object.h"
 #include "engine/queue.h"
-#include "space/allocation.h"
+#include "space/space.h"
 
 struct array {
     struct context *context;
@@ -69,7 +69,7 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
     }
     object_add(array, OBJECT_ARRAY);
     *handle = (CUarray)array;
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
     allocation_at(array->memory)->hidden = true;
     return CUDA_SUCCESS;
 }
@@ -93,10 +93,10 @@ static CUresult array_end(CUarray handle)
     struct array *array = array_from(handle);
     TRY(context_drain(array->context));
     object_remove(array);
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
     struct allocation *allocation = allocation_at(array->memory);
     if (allocation != NULL)
-        device_free(allocation);
+        allocation_free(allocation);
     free(array);
     return CUDA_SUCCESS;
 }

@@ -10,7 +10,7 @@
 
 #include "driver/entry.h"
 #include "engine/queue.h"
-#include "space/allocation.h"
+#include "space/space.h"
 
 static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, unsigned flags)
 {
@@ -22,12 +22,10 @@ static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, 
     struct residency *residency = kind != ALLOCATED_MANAGED ? NULL
         : residency_new((uintptr_t)mapped, size);
     *memory = mapped;
-    LOCKED(allocations_lock);
-    host_map(mapped, size, residency);
-    struct allocation *allocation = allocation_add((uintptr_t)mapped, size, kind,
-                                                   context_current());
+    SPACE_LOCKED(write);
+    FIND(struct allocation, allocation,
+         host_map(mapped, size, residency, kind, context_current()), CUDA_ERROR_OPERATING_SYSTEM);
     allocation->flags = flags;
-    allocation->residency = residency;
     return CUDA_SUCCESS;
 }
 
@@ -64,20 +62,19 @@ API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
 /* Work in flight may access the memory: like the real driver, wait for the context. */
 static CUresult release(void *memory, enum allocation_kind kind, CUresult unknown)
 {
-    pthread_mutex_lock(&allocations_lock);
-    struct allocation *allocation = allocation_find((uintptr_t)memory);
-    bool ours = allocation != NULL && allocation->base == (uintptr_t)memory
-        && allocation->kind == kind;
-    struct context *context = ours ? allocation->context : NULL;
-    bool inside = allocation != NULL && allocation->kind == kind;
-    pthread_mutex_unlock(&allocations_lock);
-    if (!ours)
-        return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
+    struct context *context;
+    {
+        SPACE_LOCKED(read);
+        const struct allocation *allocation = allocation_find((uintptr_t)memory);
+        FAIL_IF(allocation == NULL || allocation->kind != kind, unknown);
+        FAIL_IF(allocation->base != (uintptr_t)memory, CUDA_ERROR_INVALID_VALUE);
+        context = allocation->context;
+    }
     TRY(context_drain(context));
-    LOCKED(allocations_lock);
-    allocation = allocation_at((uintptr_t)memory);
+    SPACE_LOCKED(write);
+    struct allocation *allocation = allocation_at((uintptr_t)memory);
     if (allocation != NULL)
-        host_free(allocation);
+        allocation_free(allocation);
     return CUDA_SUCCESS;
 }
 
@@ -104,30 +101,27 @@ static CUresult register_memory(void *memory, size_t size, unsigned flags)
     FAIL_IF((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0, CUDA_ERROR_NOT_SUPPORTED);
     if (!is_mapped(memory, size) || space_is_device((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
-    LOCKED(allocations_lock);
-    bool mapped = host_map(memory, size, NULL);
-    if (mapped)
-        allocation_add((uintptr_t)memory, size, REGISTERED_HOST, context_current())->flags =
-            CU_MEMHOSTREGISTER_DEVICEMAP;
-    return mapped ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    SPACE_LOCKED(write);
+    FIND(struct allocation, allocation,
+         host_map(memory, size, NULL, REGISTERED_HOST, context_current()),
+         CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    allocation->flags = CU_MEMHOSTREGISTER_DEVICEMAP;
+    return CUDA_SUCCESS;
 }
 
-FORWARD(cuMemHostRegister_v2, (void *memory, size_t size, unsigned int flags),
-        ENTRY_CONTEXT | ENTRY_UNSAFE, register_memory(memory, size, flags))
-FORWARD(cuMemHostRegister, (void *memory, size_t size, unsigned int flags),
-        ENTRY_CONTEXT | ENTRY_UNSAFE, register_memory(memory, size, flags))
+FORWARD_BOTH(cuMemHostRegister, _v2, (void *memory, size_t size, unsigned int flags),
+             ENTRY_CONTEXT | ENTRY_UNSAFE, register_memory(memory, size, flags))
 
 /* Memory of a mapping by the program: the driver reports it as its own host memory. */
 static bool is_mapped_by_program(CUdeviceptr address)
 {
-    SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(address);
-    return mapping != NULL && mapping->physical != NULL && !mapping->allocated;
+    return mapping != NULL && mapping->allocation == NULL;
 }
 
 static bool is_known(CUdeviceptr address)
 {
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(read);
     const struct allocation *allocation = allocation_find(address);
     return (allocation != NULL && !allocation->hidden) || is_mapped_by_program(address);
 }
@@ -147,25 +141,22 @@ static bool is_locked(const struct allocation *allocation)
         && (allocation->kind == ALLOCATED_HOST || allocation->kind == REGISTERED_HOST);
 }
 
-static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags)
+API(cuMemHostGetDevicePointer_v2, CUdeviceptr *address, void *memory, unsigned int flags)
 {
+    ENTER(ENTRY_CONTEXT);
     FAIL_IF(address == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
-    pthread_mutex_lock(&allocations_lock);
-    bool locked = is_locked(allocation_find((uintptr_t)memory));
-    pthread_mutex_unlock(&allocations_lock);
-    FAIL_IF(!locked && !is_mapped_by_program((uintptr_t)memory), CUDA_ERROR_INVALID_VALUE);
+    SPACE_LOCKED(read);
+    FAIL_IF(!is_locked(allocation_find((uintptr_t)memory))
+            && !is_mapped_by_program((uintptr_t)memory), CUDA_ERROR_INVALID_VALUE);
     *address = (uintptr_t)memory;
     return CUDA_SUCCESS;
 }
-
-FORWARD(cuMemHostGetDevicePointer_v2, (CUdeviceptr *address, void *memory, unsigned int flags),
-        ENTRY_CONTEXT, device_pointer(address, memory, flags))
 
 API(cuMemHostGetFlags, unsigned int *flags, void *memory)
 {
     ENTER(ENTRY_CONTEXT);
     FAIL_IF(flags == NULL, CUDA_ERROR_INVALID_VALUE);
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(read);
     const struct allocation *allocation = allocation_find((uintptr_t)memory);
     if (is_locked(allocation))
         *flags = allocation->flags;

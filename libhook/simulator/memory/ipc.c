@@ -12,14 +12,14 @@
 
 #include "driver/entry.h"
 #include "engine/queue.h"
-#include "space/allocation.h"
+#include "space/space.h"
 
 #define HANDLE_MAGIC 0x6e76736861726531ull
 
 struct handle {
     uint64_t magic;
     int32_t pid, file;
-    uint64_t offset, size;           /* of the allocation inside its physical memory */
+    uint64_t size;                   /* of the allocation in bytes, as requested */
 };
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it must fit");
@@ -29,22 +29,17 @@ API(cuIpcGetMemHandle, CUipcMemHandle *result, CUdeviceptr address)
     ENTER(ENTRY_CONTEXT);
     FAIL_IF(result == NULL, CUDA_ERROR_INVALID_VALUE);
     struct handle handle = {.magic = HANDLE_MAGIC, .pid = getpid()};
-    CUresult found = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&allocations_lock);
-    const struct allocation *allocation = allocation_find(address);
-    if (allocation != NULL && allocation->kind == ALLOCATED && !allocation->hidden) {
-        space_lock_to_write();
-        const struct mapping *mapping = space_find(allocation->base);
-        found = physical_publish(mapping->physical);
-        handle.file = mapping->physical->file;
-        handle.offset = allocation->base - mapping->base;
-        handle.size = allocation->size;
-        space_unlock();
-    }
-    pthread_mutex_unlock(&allocations_lock);
     memset(result, 0, sizeof *result);
+    SPACE_LOCKED(write);
+    const struct allocation *allocation = allocation_find(address);
+    FAIL_IF(allocation == NULL || allocation->kind != ALLOCATED || allocation->hidden,
+            CUDA_ERROR_INVALID_VALUE);
+    struct physical *physical = space_find(address)->physical;
+    TRY(physical_publish(physical));
+    handle.file = physical->file;
+    handle.size = allocation->size;
     memcpy(result, &handle, sizeof handle);
-    return found;
+    return CUDA_SUCCESS;
 }
 
 static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
@@ -58,38 +53,28 @@ static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.pid, (int)handle.file);
     int file = open(path, O_RDWR | O_CLOEXEC);
     FAIL_IF(file < 0, CUDA_ERROR_INVALID_VALUE);
-    CUdeviceptr base;
     CUresult result = physical_import(file, &physical);
     close(file);
     TRY(result);
-    TRY(device_map(context_current()->device, physical, &base));
-    *address = base + handle.offset;
-    LOCKED(allocations_lock);
-    allocation_add(*address, handle.size, ALLOCATED_IMPORT, context_current());
-    return CUDA_SUCCESS;
+    return device_map(context_current(), physical, handle.size, ALLOCATED_IMPORT, NULL, address);
 }
 
-API(cuIpcOpenMemHandle, CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return address == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle);
-}
-
-API(cuIpcOpenMemHandle_v2, CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return address == NULL || flags != 1 /* 1: enable peer access when needed */
-        ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle);
-}
+FORWARD(cuIpcOpenMemHandle, (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags),
+        ENTRY_CONTEXT,
+        address == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle))
+/* The flag 1 enables peer access when needed. */
+FORWARD(cuIpcOpenMemHandle_v2, (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags),
+        ENTRY_CONTEXT,
+        address == NULL || flags != 1 ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle))
 
 API(cuIpcCloseMemHandle, CUdeviceptr address)
 {
     ENTER(ENTRY_CONTEXT);
     TRY(context_drain(context_current()));
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
     struct allocation *allocation = allocation_at(address);
     bool ours = allocation != NULL && allocation->kind == ALLOCATED_IMPORT;
     if (ours)
-        device_free(allocation);
+        allocation_free(allocation);
     return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

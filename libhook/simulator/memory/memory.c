@@ -2,7 +2,7 @@
 /* Device memory of cuMemAlloc, and the figures of the GPU. */
 #include "driver/entry.h"
 #include "engine/queue.h"
-#include "space/allocation.h"
+#include "space/space.h"
 #include "space/pool.h"
 
 static CUresult allocate(CUdeviceptr *address, size_t size)
@@ -31,24 +31,12 @@ API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_
     return CUDA_SUCCESS;
 }
 
-/* Frees memory of a pool without a wait: at the end of all work submitted so far. */
-static CUresult free_behind_all(struct context *context, CUdeviceptr address)
-{
-    size_t count;
-    struct work work = {.kind = WORK_FREE, .freed = address};
-    LOCKED(engine_lock);
-    struct position *positions = context_positions(context, &count);
-    stream_queue(context->recorder, &work, 1, positions, count);
-    positions_drop(positions, count);
-    return CUDA_SUCCESS;
-}
-
 API(cuMemFree_v2, CUdeviceptr address)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     if (address == 0)
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&allocations_lock);
+    space_lock_to_write();
     struct allocation *allocation = allocation_at(address);
     bool ours = allocation != NULL && !allocation->hidden
         && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
@@ -58,21 +46,22 @@ API(cuMemFree_v2, CUdeviceptr address)
     ours = ours && !allocation->freeing;
     if (ours && pooled)
         allocation->freeing = allocation->lost = true;
-    pthread_mutex_unlock(&allocations_lock);
+    space_unlock();
     FAIL_IF(!ours, CUDA_ERROR_INVALID_VALUE);
     TRY(context_check(context));
-    if (pooled)
-        /* Memory of a pool belongs to no context: the caller's context has the work that may use
-         * it. */
-        return free_behind_all(context_current() != NULL ? context_current() : context, address);
+    if (pooled) {
+        /* Frees without a wait, at the end of all work submitted so far. Memory of a pool belongs
+         * to no context: the caller's context has the work that may use it. */
+        LOCKED(engine_lock);
+        context_queue(context_current() != NULL ? context_current() : context,
+                      &(struct work){.kind = WORK_FREE, .freed = address});
+        return CUDA_SUCCESS;
+    }
     TRY(context_drain(context));     /* as the driver: work in flight may use the memory */
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
     allocation = allocation_at(address);
     FAIL_IF(allocation == NULL, CUDA_ERROR_INVALID_VALUE);   /* another thread has freed it */
-    if (allocation->kind == ALLOCATED_MANAGED)
-        host_free(allocation);
-    else
-        device_free(allocation);
+    allocation_free(allocation);
     return CUDA_SUCCESS;
 }
 
@@ -88,7 +77,6 @@ API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
 
 static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
-    LOCKED(allocations_lock);
     SPACE_LOCKED(read);
     const struct allocation *allocation = allocation_find(address);
     const struct mapping *mapping = space_find(address);
@@ -97,7 +85,7 @@ static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
         *size = allocation->size;
         return true;
     }
-    if (mapping == NULL || mapping->allocated)
+    if (mapping == NULL || mapping->allocation != NULL)
         return false;
     *base = mapping->base;
     *size = mapping->size;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "driver/entry.h"
-#include "space/allocation.h"
+#include "space/space.h"
 #include "space/pool.h"
 
 struct known {
@@ -24,18 +24,14 @@ struct tokens {
     unsigned space;
 };
 
-static bool from_allocation(CUdeviceptr address, struct known *known)
+static struct known from_allocation(const struct allocation *allocation)
 {
-    LOCKED(allocations_lock);
-    const struct allocation *allocation = allocation_find(address);
-    if (allocation == NULL || allocation->hidden)
-        return false;
     bool managed = allocation->kind == ALLOCATED_MANAGED;
     bool device = allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
         || allocation->kind == ALLOCATED_IMPORT || allocation->kind == ALLOCATED_VARIABLE;
     size_t grain = allocation->kind == REGISTERED_HOST ? 4096 : PHYSICAL_GRAIN;
     const struct pool *pool = allocation->pool;
-    *known = (struct known){
+    return (struct known){
         .base = allocation->base, .mapping_base = allocation->base, .size = allocation->size,
         .mapping_size = (allocation->size + grain - 1) / grain * grain,
         .type = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
@@ -44,16 +40,21 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
         .handle_types = pool == NULL ? CU_MEM_HANDLE_TYPE_NONE : pool->handle_types,
         .managed = managed, .ipc = allocation->kind == ALLOCATED, .host = !device,
         .sync_memops = allocation->sync_memops};
-    return true;
 }
 
-/* Memory that the program has mapped belongs to no context; its range is the whole reservation. */
-static bool from_mapping(CUdeviceptr address, struct known *known)
+/* Finds the memory of an address. False: the driver does not know the address. */
+static bool look_up(CUdeviceptr address, struct known *known)
 {
     SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(address);
-    if (mapping == NULL || mapping->physical == NULL || mapping->allocated)
+    const struct allocation *allocation = allocation_find(address);
+    if (allocation != NULL && !allocation->hidden) {
+        *known = from_allocation(allocation);
+        return true;
+    }
+    if (mapping == NULL || mapping->allocation != NULL)
         return false;
+    /* Memory that the program has mapped has no context; its range is the whole reservation. */
     *known = (struct known){
         .mapping_base = mapping->base, .mapping_size = mapping->size,
         .type = CU_MEMORYTYPE_DEVICE, .device = mapping->physical->device,
@@ -105,7 +106,7 @@ static CUresult store_attribute(const struct known *known, CUpointer_attribute a
 static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct known known;
-    if (value == NULL || (!from_allocation(address, &known) && !from_mapping(address, &known)))
+    if (value == NULL || !look_up(address, &known))
         return CUDA_ERROR_INVALID_VALUE;
     return store_attribute(&known, attribute, address, value);
 }
@@ -135,7 +136,7 @@ static bool from_reservation(CUdeviceptr address, struct known *known)
 static void store_unknown(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct known known;
-    bool unknown = !from_allocation(address, &known) && !from_mapping(address, &known);
+    bool unknown = !look_up(address, &known);
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)value = CU_DEVICE_INVALID;
@@ -173,12 +174,12 @@ API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes,
 API(cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
-    struct known known;
     FAIL_IF(value == NULL, CUDA_ERROR_INVALID_VALUE);
-    FAIL_IF(from_mapping(address, &known), CUDA_ERROR_NOT_SUPPORTED);
-    FAIL_IF(attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE);
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
+    const struct mapping *mapping = space_find(address);
     struct allocation *allocation = allocation_find(address);
+    FAIL_IF(mapping != NULL && mapping->allocation == NULL, CUDA_ERROR_NOT_SUPPORTED);
+    FAIL_IF(attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE);
     if (allocation != NULL)
         allocation->sync_memops = *(const unsigned *)value != 0;
     return allocation != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -15,8 +15,8 @@ static struct physical *physical_from(CUmemGenericAllocationHandle handle)
 
 static CUmemGenericAllocationHandle make_handle(struct physical *physical)
 {
-    atomic_fetch_add(&physical->handles, 1);
-    object_add(physical, OBJECT_PHYSICAL);
+    if (atomic_fetch_add(&physical->handles, 1) == 0)
+        object_add(physical, OBJECT_PHYSICAL);
     return (uintptr_t)physical;
 }
 
@@ -33,9 +33,8 @@ API(cuMemAddressReserve, CUdeviceptr *address, size_t size, size_t alignment, CU
             || (alignment & (alignment - 1)) != 0, CUDA_ERROR_INVALID_VALUE);
     if (alignment < PHYSICAL_GRAIN)
         alignment = PHYSICAL_GRAIN;
-    space_lock_to_write();
+    SPACE_LOCKED(write);
     CUdeviceptr base = space_reserve(size, alignment, hint, true);
-    space_unlock();
     FAIL_IF(base == 0, CUDA_ERROR_OUT_OF_MEMORY);
     *address = base;
     return CUDA_SUCCESS;
@@ -94,15 +93,11 @@ API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloc
         return CUDA_ERROR_INVALID_VALUE;
     if (offset != 0 || size != physical->size)
         return CUDA_ERROR_NOT_SUPPORTED;     /* only whole allocations can be mapped */
+    SPACE_LOCKED(write);
+    const struct mapping mapping = {.base = address, .size = size, .physical = physical};
+    FAIL_IF(!space_is_reserved(address, size) || !space_map(&mapping), CUDA_ERROR_INVALID_VALUE);
     physical_hold(physical);
-    space_lock_to_write();
-    bool mapped = space_is_reserved(address, size)
-        && space_map(&(struct mapping){.base = address, .size = size, .physical = physical,
-                                       .offset = offset});
-    space_unlock();
-    if (!mapped)
-        physical_drop(physical);
-    return mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
 /* A range may contain holes, but must not cut a mapping. Submitted work that would access the
@@ -110,26 +105,19 @@ API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloc
 API(cuMemUnmap, CUdeviceptr address, size_t size)
 {
     ENTER(ENTRY_INIT);
-    struct mapping *first = NULL;
-    pthread_mutex_lock(&engine_lock);
+    struct mapping *first;
+    size_t count;
+    LOCKED(engine_lock);
     streams_doom(address, size);
-    space_lock_to_write();
-    bool valid = size != 0 && on_grain(address) && on_grain(size)
-        && space_is_reserved(address, PHYSICAL_GRAIN);       /* the end of the range may lie
-                                                                outside of the reservation */
-    size_t count = 0;
-    valid = valid && space_within(address, size, &first, &count);
-    struct physical **dropped = checked(calloc(count + 1, sizeof(struct physical *)));
+    SPACE_LOCKED(write);
+    /* The end of the range may lie outside of the reservation. */
+    FAIL_IF(size == 0 || !on_grain(address) || !on_grain(size)
+            || !space_is_reserved(address, PHYSICAL_GRAIN)
+            || !space_within(address, size, &first, &count), CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < count; i++)
-        dropped[i] = first[i].physical;
-    if (count != 0)
-        space_unmap(first, count);
-    space_unlock();
-    pthread_mutex_unlock(&engine_lock);
-    for (size_t i = 0; i < count; i++)
-        physical_drop(dropped[i]);
-    free(dropped);
-    return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        physical_drop(first[i].physical);
+    space_unmap(first, count);
+    return CUDA_SUCCESS;
 }
 
 static CUresult check_access(const CUmemAccessDesc *list, size_t count)
@@ -187,18 +175,11 @@ API(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle *handle, void *add
 {
     ENTER(ENTRY_INIT);
     FAIL_IF(handle == NULL, CUDA_ERROR_INVALID_VALUE);
-    struct physical *physical = NULL;
-    space_lock_to_read();
-    struct mapping *mapping = space_find((uintptr_t)address);
-    if (mapping != NULL && mapping->physical != NULL && !mapping->allocated) {
-        physical = mapping->physical;
-        physical_hold(physical);
-    }
-    space_unlock();
-    FAIL_IF(physical == NULL, CUDA_ERROR_INVALID_VALUE);
-    if (atomic_fetch_add(&physical->handles, 1) == 0)
-        object_add(physical, OBJECT_PHYSICAL);
-    *handle = (uintptr_t)physical;
+    SPACE_LOCKED(read);
+    const struct mapping *mapping = space_find((uintptr_t)address);
+    FAIL_IF(mapping == NULL || mapping->allocation != NULL, CUDA_ERROR_INVALID_VALUE);
+    physical_hold(mapping->physical);
+    *handle = make_handle(mapping->physical);
     return CUDA_SUCCESS;
 }
 

@@ -16,7 +16,7 @@
 #include "driver/object.h"
 #include "engine/kernels.h"
 #include "engine/queue.h"
-#include "space/allocation.h"
+#include "space/space.h"
 
 struct function {
     const struct kernel *kernel;
@@ -65,10 +65,8 @@ static CUresult find_kernels(const char *text, const struct kernel **kernels, si
 static void fill_with_zeros(const struct device *device, const struct variable *variable)
 {
     SPACE_LOCKED(read);
-    for (size_t done = 0, some; done < variable->size; done += some) {
-        some = variable->size - done;
-        memset(space_resolve(device, variable->address + done, ACCESS_WRITE, true, &some), 0, some);
-    }
+    size_t size = variable->size;
+    memset(space_resolve(device, variable->address, ACCESS_WRITE, true, &size), 0, size);
 }
 
 /* Creates the module's variables in device memory, filled with zeros. */
@@ -95,11 +93,11 @@ static CUresult make_variables(const char *text, struct module *module)
 
 static void drop_variables(struct module *module)
 {
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
     for (size_t i = 0; i < module->variable_count; i++) {
         struct allocation *allocation = allocation_at(module->variables[i].address);
         if (allocation != NULL && allocation->kind == ALLOCATED_VARIABLE)
-            device_free(allocation);         /* otherwise it was freed with its context */
+            allocation_free(allocation);     /* otherwise it was freed with its context */
     }
     free(module->variables);
 }
@@ -208,10 +206,7 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
         return CUDA_ERROR_INVALID_VALUE;
     for (int i = 0; i < 3; i++)
         FAIL_IF(grid[i] == 0 || block[i] == 0, CUDA_ERROR_INVALID_VALUE);
-    *work = (struct work){
-        .kind = WORK_KERNEL,
-        .launch = {.kernel = function->kernel,
-                   .grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}}};
+    *work = (struct work){.kind = WORK_KERNEL, .launch = {.kernel = function->kernel}};
     FAIL_IF((extra != NULL) == (parameters != NULL), CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(extra != NULL, CUDA_ERROR_NOT_SUPPORTED);
     for (int i = 0; i < function->kernel->parameters; i++)

@@ -4,8 +4,8 @@
 
 #include "engine/work.h"
 
-/* The work of a launch, with copies of its arguments from `parameters`; `extra` is not supported. If
- * `context` is given, the function must belong to it. */
+/* The work of a launch, with copies of its arguments from `parameters`; `extra` is not supported.
+ * The function must belong to `context`, if that is given. */
 CUresult launch_work(CUfunction function, const unsigned grid[3], const unsigned block[3],
                      void *const *parameters, void *const *extra, struct context *context,
                      struct work *work);

@@ -1,70 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "space/graph_memory.h"
 
-#include <stdlib.h>
+#include "space/space.h"
 
-#include "space/allocation.h"
-
-static struct graph_memory *all;
-
-CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **result)
+CUresult graph_memory_new(struct context *context, size_t size, CUdeviceptr *address)
 {
-    struct graph_memory *memory = checked(calloc(1, sizeof *memory));
     graph_memory_trim(context->device);
-    *memory = (struct graph_memory){
-        .references = 1, .size = size, .device = context->device, .next = all,
-    };
-    CUresult failed = device_allocate(context, size, ALLOCATED, NULL, &memory->address);
-    if (failed != CUDA_SUCCESS) {
-        free(memory);
-        return failed;
-    }
-    *result = all = memory;
-    LOCKED(allocations_lock);
-    allocation_at(memory->address)->graphs = true;
+    TRY(device_allocate(context, size, ALLOCATED, NULL, address));
+    SPACE_LOCKED(write);
+    struct allocation *allocation = allocation_at(*address);
+    allocation->graphs = true;
+    allocation->references = 1;
     return CUDA_SUCCESS;
 }
 
-void graph_memory_hold(struct graph_memory *memory)
+void graph_memory_count(CUdeviceptr address, int change)
 {
-    memory->references++;
-}
-
-void graph_memory_drop(struct graph_memory *memory)
-{
-    memory->references--;
-}
-
-/* NULL: the memory was freed with its context. */
-static struct allocation *allocation_of(const struct graph_memory *memory)
-{
-    struct allocation *allocation = allocation_at(memory->address);
-    return allocation != NULL && allocation->graphs ? allocation : NULL;
+    SPACE_LOCKED(write);
+    struct allocation *allocation = allocation_at(address);
+    if (allocation != NULL && allocation->graphs)    /* otherwise it was freed with its context */
+        allocation->references += (unsigned)change;
 }
 
 void graph_memory_trim(const struct device *device)
 {
-    LOCKED(allocations_lock);
-    for (struct graph_memory **link = &all, *memory; (memory = *link) != NULL;) {
-        if (memory->references > 0 || memory->device != device) {
-            link = &memory->next;
-            continue;
-        }
-        struct allocation *allocation = allocation_of(memory);
-        if (allocation != NULL)
-            device_free(allocation);
-        *link = memory->next;
-        free(memory);
+    SPACE_LOCKED(write);
+    for (struct allocation *allocation = allocation_after(0), *next; allocation != NULL;
+         allocation = next) {
+        next = allocation_after(allocation->base);
+        if (allocation->graphs && allocation->references == 0 && allocation->device == device)
+            allocation_free(allocation);
     }
 }
 
 uint64_t graph_memory_bytes(const struct device *device, bool kept)
 {
     uint64_t bytes = 0;
-    LOCKED(allocations_lock);
-    for (const struct graph_memory *memory = all; memory != NULL; memory = memory->next)
-        if (memory->device == device && (kept || memory->references > 0)
-            && allocation_of(memory) != NULL)
-            bytes += memory->size;
+    SPACE_LOCKED(read);
+    for (const struct allocation *allocation = allocation_after(0); allocation != NULL;
+         allocation = allocation_after(allocation->base))
+        if (allocation->graphs && allocation->device == device
+            && (kept || allocation->references > 0))
+            bytes += allocation->size;
     return bytes;
 }

@@ -148,13 +148,6 @@ void physical_touch(struct physical *physical, size_t offset, size_t size, bool 
     }
 }
 
-void physical_spoil(struct physical *physical, size_t offset, size_t size)
-{
-    physical_touch(physical, offset, size, true);
-    if (!starts_with_zeros())
-        fill_with_garbage(physical->memory + offset, size & ~(size_t)7, garbage_seed(NULL));
-}
-
 CUresult physical_publish(struct physical *physical)
 {
     if (physical->file >= 0)

@@ -37,9 +37,6 @@ void physical_drop(struct physical *physical);
  * whole. */
 void physical_touch(struct physical *physical, size_t offset, size_t size, bool overwrite);
 
-/* Fills bytes of freed memory with garbage. */
-void physical_spoil(struct physical *physical, size_t offset, size_t size);
-
 /* Moves the memory to a file, for an export. The address space is locked for writing. */
 CUresult physical_publish(struct physical *physical);
 

@@ -36,7 +36,8 @@ struct residency *residency_new(CUdeviceptr base, size_t size)
     return made;
 }
 
-/* Moves pages of that GPU, or of any GPU, to the host. Returns the number of moved pages. */
+/* Moves at most `most` pages of the GPU to the host; RESIDENCY_HOST: of any GPU. Returns the number
+ * of moved pages. */
 static size_t move_to_host(struct page *pages, size_t count, int gpu, size_t most)
 {
     size_t sent = 0;
@@ -70,7 +71,7 @@ static struct page *pages_of(const struct residency *residency, CUdeviceptr addr
     return (struct page *)&residency->pages[first];
 }
 
-/* Makes room on the GPU, if necessary by moving pages to the host that the caller does not need. */
+/* Takes memory of the GPU for `wanted` pages; first moves other pages than `pages` to the host. */
 static bool make_room(int gpu, size_t wanted, const struct page *pages, size_t count)
 {
     size_t missing = wanted;
@@ -155,7 +156,7 @@ void residency_prefetched(struct residency *residency, CUdeviceptr address, size
         pages[i].prefetched = place;
 }
 
-/* Settings common to all pages; type INVALID where they differ. */
+/* The settings that all pages have in common; a location that differs has the type INVALID. */
 static struct page agreed(const struct page *pages, size_t count)
 {
     const CUmemLocation nowhere = {.type = CU_MEM_LOCATION_TYPE_INVALID};

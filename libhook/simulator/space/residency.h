@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Location of the pages of managed memory, and the program's advice. A page is on one GPU,
- * counted there, or on the host. It moves to a GPU when work there accesses it, unless its
- * preferred location is the host, and to the destination of a prefetch. If the GPU is full,
- * other managed pages of the process move to the host; if none can move, the work accesses the page
- * over the bus. Accesses by the host are not noticed, so at least a real GPU's memory is
- * counted. The bytes never move: there is one copy, in host memory. */
+ * counted there, or on the host. The page moves to a GPU when work of that GPU accesses the page,
+ * unless its preferred location is the host, and to the destination of a prefetch. If the GPU is
+ * full, other managed pages of the process move to the host; if no page can move, the work accesses
+ * the page over the bus. An access by the host moves no page, so a page counts for a GPU longer
+ * than on a real machine. The bytes never move: there is one copy, in host memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ void residency_drop(struct residency *residency);
 
 /* Work of the GPU accesses the range. */
 void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, size_t size);
-/* Returns the bytes that moved. Mostly read pages stay at their location as well. */
+/* Returns the bytes that moved. Pages with the advice "read mostly" do not leave a GPU. */
 size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address, size_t size);
 
 /* Advice and location have been validated by the caller. */

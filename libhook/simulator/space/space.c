@@ -4,6 +4,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "driver/context.h"
+
+/* The length of a sorted array. */
+struct length { size_t count, room; };
 
 struct reservation {
     CUdeviceptr base;
@@ -51,8 +58,9 @@ void space_unlock(void)
         low_;                                                                            \
     })
 
-void *sorted_insert(void *list, struct length *length, size_t place, const void *element,
-                    size_t size)
+/* Inserts an element, which may move the array, and returns the array. */
+static void *sorted_insert(void *list, struct length *length, size_t place,
+                           const void *element, size_t size)
 {
     if (length->count == length->room) {
         length->room = length->room == 0 ? 64 : length->room * 2;
@@ -195,7 +203,7 @@ static bool may_access(const struct device *device, const struct mapping *mappin
                        enum access access)
 {
     uint32_t allowed = access == ACCESS_WRITE ? mapping->writable : mapping->readable;
-    bool peer = mapping->allocated
+    bool peer = mapping->allocation != NULL && mapping->physical != NULL
         && (atomic_load(&device->peers) >> mapping->physical->device->ordinal & 1) != 0;
     return (allowed >> device->ordinal & 1) != 0 || peer;
 }
@@ -215,15 +223,18 @@ char *space_resolve(const struct device *device, CUdeviceptr address, enum acces
         residency_touch(mapping->residency, device->gpu, address, *size);
     if (mapping->physical == NULL)
         return (char *)(uintptr_t)address;
-    size_t offset = mapping->offset + (address - mapping->base);
+    size_t offset = address - mapping->base;
     physical_touch(mapping->physical, offset, *size, overwrite);
     return mapping->physical->memory + offset;
 }
 
-bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
+bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
 {
     SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapped.count;
+    if (mapping != NULL && mapping->physical != NULL && mapping->allocation != NULL
+        && size > mapping->base + mapping->allocation->size - base)
+        return false;
     CUdeviceptr reached = base;
     for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;
          mapping++) {
@@ -237,7 +248,7 @@ bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
 
 static bool is_closed(const struct mapping *mapping, const struct device *device)
 {
-    return !mapping->allocated && (mapping->readable >> device->ordinal & 1) == 0;
+    return mapping->allocation == NULL && (mapping->readable >> device->ordinal & 1) == 0;
 }
 
 bool space_is_apart(CUdeviceptr one, CUdeviceptr other)
@@ -248,4 +259,111 @@ bool space_is_apart(CUdeviceptr one, CUdeviceptr other)
         && second->physical != NULL && first->physical->device != second->physical->device
         && is_closed(first, second->physical->device)
         && is_closed(second, first->physical->device);
+}
+
+struct allocation *allocation_find(CUdeviceptr address)
+{
+    const struct mapping *mapping = space_find(address);
+    struct allocation *allocation = mapping != NULL ? mapping->allocation : NULL;
+    return allocation != NULL && address < allocation->base + allocation->size ? allocation : NULL;
+}
+
+struct allocation *allocation_at(CUdeviceptr base)
+{
+    struct allocation *allocation = allocation_find(base);
+    return allocation != NULL && allocation->base == base ? allocation : NULL;
+}
+
+/* Maps memory that belongs to a new allocation. NULL: the range is not free. */
+static struct allocation *map_allocation(struct mapping mapping, struct allocation values,
+                                         const struct context *context)
+{
+    static unsigned long long made;
+    struct allocation *allocation = checked(malloc(sizeof *allocation));
+    mapping.allocation = allocation;
+    if (!space_map(&mapping)) {
+        free(allocation);
+        return NULL;
+    }
+    *allocation = values;
+    allocation->base = mapping.base;
+    allocation->context = context->owner;
+    allocation->device = context->device;
+    allocation->id = ++made;
+    return allocation;
+}
+
+struct allocation *host_map(void *memory, size_t size, struct residency *residency,
+                            enum allocation_kind kind, struct context *context)
+{
+    const struct mapping mapping = {.base = (uintptr_t)memory, .size = size,
+                                    .residency = residency, .readable = ~0u, .writable = ~0u};
+    return map_allocation(mapping, (struct allocation){.size = size, .kind = kind}, context);
+}
+
+size_t whole_pages(size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (size + page - 1) / page * page;
+}
+
+CUresult device_map(struct context *context, struct physical *physical, size_t size,
+                    enum allocation_kind kind, struct pool *pool, CUdeviceptr *address)
+{
+    uint32_t bit = 1u << context->device->ordinal;
+    SPACE_LOCKED(write);
+    *address = space_reserve(physical->size, PHYSICAL_GRAIN, 0, false);
+    const struct mapping mapping = {.base = *address, .size = physical->size,
+                                    .physical = physical, .readable = bit, .writable = bit};
+    const struct allocation values = {.size = size, .kind = kind, .pool = pool};
+    if (*address != 0 && map_allocation(mapping, values, context) != NULL)
+        return CUDA_SUCCESS;
+    physical_drop(physical);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult device_allocate(struct context *context, size_t size, enum allocation_kind kind,
+                         struct pool *pool, CUdeviceptr *address)
+{
+    struct physical *physical;
+    size_t whole = (size + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN * PHYSICAL_GRAIN;
+    FAIL_IF(size == 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(whole < size, CUDA_ERROR_OUT_OF_MEMORY);
+    TRY(physical_create(context->device, whole, CU_MEM_HANDLE_TYPE_NONE, &physical));
+    return device_map(context, physical, size, kind, pool, address);
+}
+
+void allocation_free(struct allocation *allocation)
+{
+    struct mapping *found = space_find(allocation->base), mapping = *found;
+    space_unmap(found, 1);
+    if (mapping.physical != NULL) {
+        space_unreserve(mapping.base, mapping.size, false);
+        physical_drop(mapping.physical);
+    }
+    if (mapping.residency != NULL)
+        residency_drop(mapping.residency);
+    if (allocation->kind == ALLOCATED_HOST || allocation->kind == ALLOCATED_MANAGED)
+        munmap((void *)(uintptr_t)mapping.base, whole_pages(mapping.size));
+    free(allocation);
+}
+
+void allocations_open(const struct pool *pool, uint32_t opened, uint32_t closed)
+{
+    for (size_t i = 0; i < space.mapped.count; i++) {
+        struct mapping *mapping = &space.mappings[i];
+        if (mapping->allocation == NULL || mapping->allocation->pool != pool)
+            continue;
+        mapping->readable = (mapping->readable | opened) & ~closed;
+        mapping->writable = (mapping->writable | opened) & ~closed;
+    }
+}
+
+struct allocation *allocation_after(CUdeviceptr address)
+{
+    size_t i = FIRST_BEHIND(space.mappings, space.mapped.count, address);
+    for (; i < space.mapped.count; i++)
+        if (space.mappings[i].allocation != NULL && space.mappings[i].base > address)
+            return space.mappings[i].allocation;
+    return NULL;
 }

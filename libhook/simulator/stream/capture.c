@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/event.h"
+#include "engine/stream.h"
 #include "graph/graph.h"
 
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count)
@@ -48,15 +48,7 @@ CUresult capture_record(struct stream *stream, struct event *event)
 {
     struct capture *capture = stream->capture;
     FAIL_IF(capture->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    struct node **nodes = checked(malloc((stream->capture_end_count + 1) * sizeof(struct node *)));
-    memcpy(nodes, stream->capture_ends, stream->capture_end_count * sizeof(struct node *));
-    if (event->last.stream != NULL)
-        stream_drop(event->last.stream);
-    event->last.stream = NULL;
-    free(event->nodes);
-    event->nodes = nodes;
-    event->node_count = stream->capture_end_count;
-    event->capture_id = capture->id;
+    event_set_captured(event, capture->id, stream->capture_ends, stream->capture_end_count);
     return CUDA_SUCCESS;
 }
 

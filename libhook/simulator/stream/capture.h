@@ -19,7 +19,7 @@ CUresult capture_wait(struct stream *stream, struct event *event);
  * the attempt invalidates the capture. */
 CUresult capture_allows(struct stream *stream);
 
-bool capture_blocks(const struct stream *stream);    /* makes this NULL stream unusable */
+bool capture_blocks(const struct stream *stream);    /* a capture makes this NULL stream unusable */
 
 /* Synchronising a captured stream, or a context that has one, invalidates the capture. */
 CUresult capture_forbids_stream(struct stream *stream);

@@ -96,40 +96,33 @@ API(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-struct info {
-    CUstreamCaptureStatus *status;
-    cuuint64_t *id;
-    CUgraph *graph;
-    const CUgraphNode **ends;
-    const CUgraphEdgeData **edges;
-    size_t *count;
-};
-
 /* Queries are always allowed, except of a NULL stream that cannot be used because of a capture. */
-static CUresult query_capture(CUstream handle, struct info info)
+static CUresult query_capture(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
+                              CUgraph *graph, const CUgraphNode **ends,
+                              const CUgraphEdgeData **edges, size_t *count)
 {
     FIND_STREAM(handle);
-    FAIL_IF(info.status == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(status == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     struct capture *capture = stream->capture;
-    *info.status = capture == NULL ? CU_STREAM_CAPTURE_STATUS_NONE
+    *status = capture == NULL ? CU_STREAM_CAPTURE_STATUS_NONE
         : capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
         : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (capture == NULL)
         result = capture_blocks(stream) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
-    if (*info.status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        GIVE_IF(info.id, capture->id);
-        GIVE_IF(info.graph, (CUgraph)capture->graph);
-        GIVE_IF(info.ends, (const CUgraphNode *)stream->capture_ends);
-        GIVE_IF(info.edges, NULL);
-        GIVE_IF(info.count, stream->capture_end_count);
+    if (*status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        GIVE_IF(id, capture->id);
+        GIVE_IF(graph, (CUgraph)capture->graph);
+        GIVE_IF(ends, (const CUgraphNode *)stream->capture_ends);
+        GIVE_IF(edges, NULL);
+        GIVE_IF(count, stream->capture_end_count);
     }
     return result;
 }
 
 API_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
-         return query_capture(on, (struct info){.status = status});)
+         return query_capture(on, status, NULL, NULL, NULL, NULL, NULL);)
 API_PTSZ(cuStreamGetCaptureInfo_v3,
          (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),
-         return query_capture(on, (struct info){status, id, graph, ends, edges, count});)
+         return query_capture(on, status, id, graph, ends, edges, count);)

@@ -8,13 +8,12 @@
 
 #include "memory/array.h"
 #include "memory/copy.h"
-#include "space/allocation.h"
 #include "space/space.h"
 #include "stream/capture.h"
 #include "stream/submit.h"
 
 enum copy_wait {
-    COPY_ASYNC,                      /* the call returns when a call of the driver would return */
+    COPY_ASYNC,                      /* the call returns as early as the driver's, see above */
     COPY_SYNC,                       /* the call returns when the bytes are copied */
 };
 

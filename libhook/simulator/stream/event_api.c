@@ -5,7 +5,7 @@
 #include "driver/captures.h"
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "engine/event.h"
+#include "engine/stream.h"
 #include "stream/capture.h"
 #include "stream/submit.h"
 
@@ -90,10 +90,13 @@ static CUresult check_queryable(struct event *event)
 {
     FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&engine_lock);
-    CUresult result = event->capture_id == 0 ? CUDA_SUCCESS
-        : capture_break(event->capture_id) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
+    bool captured = event->capture_id != 0;
+    struct capture *capture = captured ? capture_numbered(event->capture_id) : NULL;
+    if (capture != NULL)
+        capture->broken = true;
     pthread_mutex_unlock(&engine_lock);
-    return result == CUDA_SUCCESS ? capture_prohibits() : result;
+    FAIL_IF(captured, capture != NULL ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE);
+    return capture_prohibits();
 }
 
 API(cuEventQuery, CUevent handle)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "driver/entry.h"
-#include "graph/exec.h"
+#include "graph/graph.h"
 #include "module/module.h"
 #include "stream/capture.h"
 #include "stream/submit.h"
@@ -30,23 +30,24 @@ API_PTSZ(cuLaunchCooperativeKernel,
          (void)shared;
          return launch(function, DIMENSIONS, on, parameters, NULL);)
 
+/* `null_stream`: the stream that NULL means. */
 static CUresult launch_configured(const CUlaunchConfig *config, CUfunction function,
-                                  void **parameters, void **extra, bool per_thread)
+                                  void **parameters, void **extra, CUstream null_stream)
 {
     if (config == NULL || (config->numAttrs != 0 && config->attrs == NULL))
         return CUDA_ERROR_INVALID_VALUE;
     unsigned grid[] = {config->gridDimX, config->gridDimY, config->gridDimZ};
     unsigned block[] = {config->blockDimX, config->blockDimY, config->blockDimZ};
-    CUstream stream = config->hStream == NULL && per_thread ? CU_STREAM_PER_THREAD
-                                                            : config->hStream;
+    CUstream stream = config->hStream != NULL ? config->hStream : null_stream;
     return launch(function, grid, block, stream, parameters, extra);
 }
 
-FORWARD(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, void **parameters,
-        void **extra), ENTRY_CONTEXT, launch_configured(config, function, parameters, extra, false))
-FORWARD(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction function,
-        void **parameters, void **extra), ENTRY_CONTEXT,
-        launch_configured(config, function, parameters, extra, true))
+#define LAUNCH_EX(name, null_stream)                                                     \
+    FORWARD(name, (const CUlaunchConfig *config, CUfunction function, void **parameters, \
+                   void **extra), ENTRY_CONTEXT,                                         \
+            launch_configured(config, function, parameters, extra, null_stream))
+LAUNCH_EX(cuLaunchKernelEx, NULL)
+LAUNCH_EX(cuLaunchKernelEx_ptsz, CU_STREAM_PER_THREAD)
 
 static CUresult launch_function(CUstream handle, CUhostFn function, void *data)
 {

@@ -13,24 +13,20 @@ static CUresult allocate_in_graph(CUdeviceptr *address, size_t size, struct stre
     TRY(graph_memory_new(stream->context, size, &work.memory));
     CUresult result = capture_add(stream, &work);
     if (result == CUDA_SUCCESS)
-        *address = work.memory->address;
-    graph_memory_drop(work.memory);  /* the node holds the reference now */
+        *address = work.memory;
+    graph_memory_count(work.memory, -1);     /* the node holds the reference now */
     return result;
 }
 
-static bool frees_pending;           /* protected by allocations_lock */
-
-static void note_pending(struct allocation *allocation)
-{
-    frees_pending |= allocation->freeing;
-}
-
+/* Whether streams have yet to reach frees of the context's memory. */
 static bool awaits_frees(const struct context *context)
 {
-    LOCKED(allocations_lock);
-    frees_pending = false;
-    allocations_each(context, note_pending);
-    return frees_pending;
+    SPACE_LOCKED(read);
+    for (const struct allocation *allocation = allocation_after(0); allocation != NULL;
+         allocation = allocation_after(allocation->base))
+        if (allocation->context == context && allocation->freeing)
+            return true;
+    return false;
 }
 
 static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
@@ -66,10 +62,10 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     if (result != CUDA_SUCCESS || address == 0)
         return result;
     struct work work = {.kind = WORK_FREE, .freed = address};
-    pthread_mutex_lock(&allocations_lock);
+    space_lock_to_write();
     struct allocation *allocation = allocation_at(address);
     bool graphs = allocation != NULL && allocation->graphs;
-    pthread_mutex_unlock(&allocations_lock);
+    space_unlock();
     pthread_mutex_lock(&engine_lock);
     bool capturing = stream->capture != NULL;
     /* The node ends the graph's use of the memory; the next launch uses the memory again. */
@@ -80,13 +76,13 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     if (capturing)
         return result;
     TRY(capture_prohibits());
-    pthread_mutex_lock(&allocations_lock);
+    space_lock_to_write();
     allocation = allocation_at(address);
     bool pooled = allocation != NULL && !allocation->hidden && !allocation->freeing
         && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);
     if (pooled)
         allocation->freeing = true;
-    pthread_mutex_unlock(&allocations_lock);
+    space_unlock();
     FAIL_IF(!pooled, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     return stream_submit(stream, &work);

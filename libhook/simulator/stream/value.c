@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stream writes a word, or waits for its value. The driver supports the exported first
  * versions only with NVreg_EnableStreamMemOPs. */
-#include "space/allocation.h"
+#include "space/space.h"
 #include "stream/submit.h"
 
 /* Stream memory operations accept no memory of pools, and none of another device. */
 static bool is_pooled(CUdeviceptr address)
 {
-    LOCKED(allocations_lock);
+    SPACE_LOCKED(write);
     const struct allocation *allocation = allocation_find(address);
     return allocation != NULL && allocation->kind == ALLOCATED_POOL;
 }
