@@ -38,7 +38,7 @@ SEEN unsigned wrong_states;          /* number of waits during which block state
 SEEN int freed_meanwhile = -1;       /* index of the block that is freed during the next wait */
 SEEN unsigned registers = -1u;       /* number of slabs that can still be registered */
 SEEN int freed_by_refusal = -1;      /* index of the block that is freed when a slab is refused,
-                                        unless it has a place then */
+                                        if the block has no host memory then */
 SEEN unsigned freed_by_growth;       /* number of blocks, from the last on, that are freed while
                                         a slab is created */
 SEEN unsigned looked;                /* how often a thread of the program could take the lock while

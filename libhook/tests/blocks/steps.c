@@ -6,7 +6,7 @@ void __sanitizer_cov_trace_pc(void);
 
 __attribute__((visibility("default"))) uint64_t steps;
 
-/* The instrumentation calls it at each edge of the control flow. */
+/* The compiled library calls this function at each edge of the control flow. */
 void __sanitizer_cov_trace_pc(void)
 {
     steps++;

@@ -110,7 +110,7 @@ def test_workload_refuses_a_wrong_option_and_names_its_value(
     assert words in done.stderr
 
 
-# Flips one bit of each copy to the host; all calls go to the simulated driver.
+# Flips one bit of each copy to the host, after the simulated driver has copied.
 FLIPPING = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

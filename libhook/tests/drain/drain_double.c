@@ -70,7 +70,7 @@ uint64_t now_microseconds(void)
     return now;
 }
 
-/* The age of the oldest capture; another thread begins the only one after the look at the clock. */
+/* The age of the only capture, which another thread begins after this thread read the clock. */
 SEEN uint64_t age_of_a_capture_that_begins_meanwhile(void)
 {
     captures_meanwhile = true;

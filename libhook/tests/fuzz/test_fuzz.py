@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program continues, with all bytes of its memory, whatever a daemon or another program sends;
-see fuzz.h."""
+"""A program keeps all bytes of its memory while a daemon or another program sends random input; see
+fuzz.h."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each entry point, found in every way: by linking with the driver, by dlopen() and dlsym(), and by
-cuGetProcAddress with old and new versions and both kinds of default stream; from the program,
-from libraries that it is linked with or opens, and from constructors that run before all others."""
+"""Programs, libraries, plugins and early constructors find the wrapper of each entry point: by
+linking with the driver, by dlopen() and dlsym(), and by cuGetProcAddress with all recorded versions
+and both kinds of default stream."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ static void survey(const char *way)
     }
 }
 """
-# Not called: the first is used below, the second takes a structure by value.
+# Not called: SURVEY itself uses cuGetProcAddress, and cuIpcOpen* takes a structure by value.
 UNCALLED = ("cuGetProcAddress", "cuIpcOpen")
 PROGRAM = 'int main(void) { survey("program"); return 0; }'
 CONSTRUCTOR = '__attribute__((constructor(101))) static void early(void) { survey(NAME); }'

@@ -2,8 +2,8 @@
 /*
  * A simulated environment for inflight.c, activity.c and gate.c: a GPU that ends its work when the
  * test says so, and a clock. With THREADS it is a program of THREADS launching threads and a
- * service thread; each launching thread checks that the shared page shows work in flight whenever
- * the thread has some.
+ * service thread; each launching thread checks that the shared page shows work in flight while
+ * work of the thread is in flight.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

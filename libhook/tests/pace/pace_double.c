@@ -4,8 +4,8 @@
  * and how much time passes.
  *
  * The GPU processes one queue. A drain covers the queue's content at its beginning, and is over
- * when the GPU has processed that. The program has one thread, which never waits: before each
- * launch, the test asks whether the gate would let it pass.
+ * when the GPU has processed that content. The program has one thread, which never waits: before
+ * each launch, the test asks whether the gate would let the launch pass.
  */
 #include "gate/client.h"
 #include "gate/gate.h"
@@ -17,8 +17,8 @@
 
 #define QUEUE 4000000
 #define CALL_US 5                    /* us that a launch takes in the program */
-#define LOOK_US 2000                 /* us between two steps of the service thread, */
-#define LOOK_URGENT_US 100           /* and in the background, with a late timer */
+#define LOOK_US 2000                 /* us between two steps of the service thread */
+#define LOOK_URGENT_US 100           /* the same in the background, with a late timer */
 #define WAKE_US 40                   /* us until a woken thread runs */
 
 static uint64_t clock_us;

@@ -150,7 +150,7 @@ void block_fill(struct block *block)
         return;
     }
     struct lane lane = one_in(2) ? lane_any() : lane_sync(one_in(2));
-    /* A new block has no work, but pool memory is allocated only in the order of its stream. */
+    /* Pool memory may be used only behind its allocation in the order of its stream. */
     block_enter(block, lane.stream);
     IN_LANE(cuMemsetD8Async, lane, (block->address, value, block->size, lane.handle),
             "b%u, %u, %zu, %s", block->number, value, block->size, lane.text);

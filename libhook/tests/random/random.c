@@ -4,10 +4,9 @@
  *
  *     random --seed S [--sequences N] [--calls N] [--called FILE]
  *
- * Each sequence depends on its seed alone, begins with nothing and gives back
- * all it took. The transcript has no address and no handle in it, so that the
- * same seed gives the same bytes with any library in front of the driver that
- * keeps its promises: that is the test. FILE: the functions that were called.
+ * The calls of a sequence depend on its seed alone, and free all that they allocate. The
+ * transcript has no address and no handle, so the same seed must print the same transcript with
+ * and without the library. FILE: the names of the called functions are written to it.
  */
 #include <stdio.h>
 #include <stdlib.h>

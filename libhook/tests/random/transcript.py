@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a transcript of build/random is kept, so that the simulator can be compared with a card.
+"""Reduces a transcript of build/random to the lines that are compared between simulator and card.
 
 On a machine with a card, without LD_LIBRARY_PATH:
 
     build/random --seed 20000 --sequences 40 | python -m libhook.tests.random.transcript
 
-writes what belongs into answers/20000.txt, below the lines that say which card and driver it was.
-What a seed means is decided by every roll of the program's dice: where one is changed, the
-recordings must be made again, on a card.
+prints the content of answers/20000.txt, except its first lines, which name the card and the driver.
+Each call of roll() in the program changes the sequence of a seed: after a changed call of roll()
+all transcripts must be recorded again on a card.
 """
 
 import re
@@ -17,14 +17,14 @@ from collections.abc import Iterable, Iterator
 BEGINS = re.compile(r"cuDevicePrimaryCtxRetain\(sequence (\d+)\) = ")
 # The call succeeded, and the line has no result except the name of a new block.
 PLAIN = re.compile(r"\) = 0( b\d+( aligned)?)?$")
-# The reason why an answer is not compared (calls.c) stands in its place, in parentheses.
+# In place of a result that is not compared, the line has the reason (calls.c) in parentheses.
 EXCUSED = re.compile(r"\) = .*\(")
 
 
 def reduced(lines: Iterable[str]) -> Iterator[str]:
-    """How many lines each sequence has, and which calls were answered with more than success.
+    """For each sequence its number of lines, and the lines with a result besides success.
 
-    What stands before the first sequence is left out.
+    Lines before the first sequence are left out.
     """
     kept: list[str] = []
     title, calls = "", 0

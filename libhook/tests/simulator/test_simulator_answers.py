@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator answers random calls as a real card did, where that was recorded.
+"""The simulator returns the results of random calls that were recorded from cards.
 
 All sequences of a recording run in one process, as they did on the card, because a pool's bytes in
 use continue from one sequence to the next.
