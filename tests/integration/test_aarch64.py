@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for aarch64 share the card, too: the library, the simulated driver and the programs
-are built for it and run emulated, the daemon is this machine's own."""
+"""Programs built for aarch64 take turns. An emulator runs the programs, the library and the
+simulated driver; the daemon runs on the processor of the machine itself."""
 
 import shutil
 import subprocess
@@ -26,8 +26,8 @@ def build() -> Path:
 
 
 def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
-    """A program with the library. The card's file holds locks, which are not laid out alike on
-    both machines: the programs have a card of their own, with the same UUID as the daemon's."""
+    """A program with the library. Its simulated card has the UUID of the daemon's card, but another
+    file, because the locks in that file have different layouts on the two architectures."""
     card = site.folder / "aarch64"
     card.mkdir(exist_ok=True)
     variables = {

@@ -111,7 +111,7 @@ def free_second():
 
 launch(waiting, streams[0], flags.value, 1)
 thread = threading.Thread(target=free_second)
-thread.start()                           # waits for the work in flight
+thread.start()                           # its cuMemFree waits for the work in flight
 looks = 0
 while looks < 5:                         # 5 in sequence: one futex wait may be for Python's lock
     time.sleep(0.01)
@@ -132,7 +132,7 @@ call("cuCtxSynchronize")
 
 def test_memory_freed_during_a_capture_stays_mapped_until_its_work_is_done(site: Site) -> None:
     """A free by another thread waits for earlier work, not for work that began after it."""
-    # the driver waits for contexts instead of querying streams
+    # The newest driver: the library waits for whole contexts instead of querying streams.
     site.environment["NVSHARE_SIM_DRIVER"] = ""
     ends_well(site, f"{MODES}FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
 

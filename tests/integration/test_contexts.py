@@ -7,7 +7,7 @@ from tests.integration.conftest import ROOT, Site
 from tests.integration.programs import PRELUDE, alike, under
 from tests.integration.test_pools import POOLS
 
-# Work that waits until the program sets a word.
+# wait_in() submits work that waits until the program sets the word `reached`.
 WAITING = PRELUDE + '''
 import threading, time
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
@@ -95,20 +95,20 @@ def test_pool_memory_is_not_reused_until_the_work_of_an_ending_context_is_done(s
 
 TAKEN_BEHIND_BOTH = WAITING + POOLS + '''
 made = []
-for _ in range(2):                       # one context ends soon; the other's work lasts long
+for _ in range(2):                       # the work of each context waits for its own flag
     made.append(new_context())
     own = stream()
     address = take(300 * MIB, own)
     wait_in(c_uint64(own))
     give(address, own)
-    flag = c_void_p(flag.value + 4)      # each context has its own flag
+    flag = c_void_p(flag.value + 4)
 taken = c_uint64()
 call("cuCtxSetCurrent", home)
 call("cuMemAlloc_v2", byref(taken), 900 * MIB, result=2)     # fails at once, like the driver
 flags = [c_uint.from_address(flag.value - 4 * i) for i in (2, 1)]
 flags[GOES].value = 1
 threading.Timer(0.3, lambda: setattr(flags[1 - GOES], "value", 1)).start()
-call("cuCtxDestroy_v2", made[GOES])      # the driver waits for the work of both contexts
+call("cuCtxDestroy_v2", made[GOES])      # waits for the work of both contexts
 call("cuCtxSetCurrent", made[1 - GOES])
 call("cuCtxSynchronize")
 call("cuCtxSetCurrent", home)
@@ -130,7 +130,7 @@ own, size = new_context(), 8 * MIB
 first = take(size, 0)
 wait_in(None)
 call("cuMemsetD8Async", first, 1, size, 0)
-give(first, 0)                           # freed behind the work of both streams
+give(first, 0)                           # freed in stream order behind this work
 call("cuCtxSetCurrent", home)
 second = take(size, 0)                   # in the default stream of another context
 put(second, bytes([7]) * size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl demo: its results, and the leftovers of a demo that is interrupted at any moment."""
+"""nvsharectl demo prints right results, and leaves nothing when interrupted at any moment."""
 
 import os
 import random

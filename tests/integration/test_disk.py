@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swapped memory is stored in a file and loads unchanged or fails; it is never wrong."""
+"""Memory that the library stores in a file is loaded unchanged, or its use fails."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ assert get(address, size) == data
     daemon.run()
     program.go_on()
     assert program.hears() == "away"
-    daemon.store(SIZE)                 # the file keeps its content
+    daemon.store(SIZE)                 # resident blocks keep their copies in the file
     daemon.stop()
     assert daemon.move(Type.EVICT).moved == 0
     assert (daemon.stored.moved, daemon.memory.host) == (SIZE, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that exceed card and host memory together run, as some of their memory is on a disk."""
+"""Programs that need more than card and host memory have their turns with the help of a disk."""
 
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.integration.test_kills import finish, follow
 from tests.integration.test_neighbour import LINKED
 
 PROGRAMS = 6
-# Together 288 MiB, of which card and host memory hold 176 at most.
+# The programs have 288 MiB together, of which card and host memory hold 176 MiB at most.
 SETTINGS = ("--tq", "100ms", "--capacity", "112MiB", "--swap-budget", "64MiB",
             "--park-after", "60s", "--neighbour", "off")
 
@@ -36,7 +36,7 @@ def start(
 
 
 def program(site: Site, seed: int, steps: int | None = 2) -> subprocess.Popen[str]:
-    """A program that checks its memory in each step; None: until finish()."""
+    """A program that checks its memory in each step. `steps` None: it runs until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     return site.workload(
         "--memory", "48MiB", "--chunk", "4MiB", *length, "--kernel-us", "2000",

@@ -12,7 +12,7 @@ Grades = dict[str, str]
 
 
 def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, dict[str, str]]:
-    """Exit status; the grade of each topic; its words."""
+    """Exit status of the doctor; grade of each topic; words of each topic."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "doctor", "--json", "--bus", bus],
         env={**site.environment, "NVSHARE_SOCKET": str(site.socket)}, cwd=ROOT, text=True,
