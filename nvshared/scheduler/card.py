@@ -53,7 +53,6 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
-    "idle_swapped": lambda c: c.swapped and c.is_idle,
     "borrowing": lambda c: c.lender,                # may hold memory of another card
     "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
@@ -94,6 +93,8 @@ class Figures(NamedTuple):
     filled: int = 0
     out_of_reach: int = 0
     disk: int = 0
+    swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
+    unpinned_commit: int = 0            # read for each client; the sum over clients is not used
 
 
 class Counted(NamedTuple):
@@ -120,7 +121,8 @@ def counted(client: ScheduledClient) -> Counted:
         unshown=unshown if client.account else 0,
         need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
-        disk=client.disk_charged)
+        disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
+        unpinned_commit=unpinned)
     unused = committed - figures.used
     of_host = Stake(
         unpinned + beyond, unused, client.memory.allocated - client.stored + beyond,
@@ -187,6 +189,11 @@ class Groups:
         """The sums of the figures over all clients."""
         self.settle()
         return self._sums
+
+    def each(self) -> list[tuple[int, Figures]]:
+        """The figures of each client, with its id. Cheaper than the client's properties."""
+        self.settle()
+        return [(id, one.figures) for id, one in self._counted.items()]
 
     def accounts(self) -> Mapping[str, Account]:
         """The sums by account, of accounts with a figure that is not 0."""

@@ -328,8 +328,8 @@ def _displaced_by_pins(card: Card, client: ScheduledClient, pins: int) -> list[S
     if pins == 0:
         return []
     room = max(0, _unpinned(card) - pins)
-    return [c for c in card.groups["everyone"]
-            if c is not client and c.committed - c.pinned_expected > room]
+    found = [id for id, one in card.groups.each() if one.unpinned_commit > room]
+    return [card.clients[id] for id in sorted(found) if id != client.id]
 
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:
