@@ -186,19 +186,20 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
         assert len(history._unwritten) == KEPT
         found = history._answer(Query(NOON, NOON + 86400, 0, "user"), lambda found: found)
     assert found.missing == "database or disk is full"
-    history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
-    assert seconds(path) == 3 * KEPT
+    found = history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
+    assert (found.missing, seconds(path)) == ("", 3 * KEPT)
     assert caplog.messages == [
         f"{path} is not written, and tried again each minute: database or disk is full",
         f"{path} is written again"]
     assert not history.is_behind
 
 
-def test_history_file_has_a_bounded_size_and_is_synced_at_each_commit(path: Path) -> None:
+def test_history_file_is_private_bounded_in_size_and_synced_at_each_commit(path: Path) -> None:
     pragmas = ("synchronous", "journal_mode", "max_page_count")
     with Store(path, 8 << 20).opened() as file:
         found = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
     assert found == [2, "truncate", (8 << 20) // 4096]      # 2: synchronous = FULL
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
