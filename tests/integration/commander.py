@@ -51,7 +51,7 @@ class Hook:
     had_dirty: int = 0                  # `dirty` after the last order
     stored: int = 0                     # bytes in the client's disk file
     has_file: bool = False              # the client has a disk file
-    to_pin: int | None = None           # bytes that it may still pin; None: not reported yet
+    to_pin: int | None = None           # bytes that the client may still pin; None: unknown
     # grants to pin that the hook has not confirmed
     grants: dict[int, int] = field(default_factory=dict)
 
@@ -88,16 +88,16 @@ class Commander:
         self.refuses = refuses          # share of the requests refused although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
-        self.most = most                # bytes, of one program
+        self.most = most                # most bytes of a program
         self.turns = 0
         self.orders = 0
         self.bytes_moved = 0
-        self.bytes_saved = 0            # copied by EVICT orders with KEEP
+        self.bytes_saved = 0            # bytes copied by EVICT orders with KEEP
         self.refused = 0
         self.reopened = 0
-        self.beyond = 0                 # requests for memory beyond the card
-        self.yielded = 0                # moves that a YIELD ended
-        self.copying = 0                # reports that a program copies
+        self.beyond = 0                 # number of requests for memory beyond the card
+        self.yielded = 0                # number of moves that a YIELD ended
+        self.copying = 0                # number of COPIES reports
         self.ending = False             # True: programs exit, so driver errors are expected
         self.hooks: list[Hook] = []
         self._path = path
@@ -122,7 +122,7 @@ class Commander:
         self._listen_until(lambda: sum(hook.welcomed for hook in self.hooks) >= before, "come back")
 
     def take_over(self) -> None:
-        """The same, but the connections stay: this side asks for a HELLO on each."""
+        """Restarts with all connections kept: sends INTRODUCE, to which each client sends HELLO."""
         for number, hook in enumerate(self.hooks):
             asked = self.random.randrange(1, 1 << 63)
             self.hooks[number] = Hook(hook.connection, introduction=asked)
@@ -144,7 +144,7 @@ class Commander:
         self._path.unlink(missing_ok=True)
 
     def step(self) -> None:
-        """Hears what there is to hear, then gives one random order."""
+        """Handles all received records, then sends a random order."""
         while self.receive(0):
             pass
         self.receive(self.random.choice((0, 0, 0.0005, 0.002)))
@@ -169,7 +169,7 @@ class Commander:
         elif not hook.moves and hook.whole:
             self._evict(hook)
         elif not hook.moves and self.random.random() < 0.05:
-            self._run(hook)             # its gate stays shut, and it asks for the missing room
+            self._run(hook)             # the client lacks room: its gate stays shut
         elif not hook.moves:
             self._make_whole(hook, free)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in Python that use the driver under the library, and pause where a test wants them to.
+"""Python programs that call the driver under the library and pause for a test.
 
-A program is PRELUDE and a body. Between its pauses other clients take the card.
+A program is PRELUDE and a body. During its pauses other clients take the card.
 """
 
 import json
@@ -58,12 +58,12 @@ def map_at(address, handle, size):
     call("cuMemMap", address, size, 0, handle, 0)
     allow(address, size)
 def map_memory(size, handles=0):
-    "Memory that the program creates and maps itself; its address and handle."
+    "Address and handle of memory that the program creates and maps by cuMemMap."
     address, handle = reserve(size), create(size, handles)
     map_at(address, handle, size)
     return address, handle
 def noise(size):
-    "Random bytes, fast: no two blocks begin at the same one, for the number that repeats is prime."
+    "Random bytes, repeated after a prime number of bytes: all blocks have different bytes."
     some = os.urandom(1_000_003)
     return (some * (size // len(some) + 1))[:size]
 def put(address, data):
@@ -79,11 +79,11 @@ def attribute(which, address, kind=c_uint64):
 def say(what):
     print(json.dumps(what), flush=True)
 def pause(what):
-    "Until the test goes on."
+    "Waits until the test sends a line."
     say(what)
     sys.stdin.readline()
 def away():
-    "Until the test has had everything evicted."
+    "Waits; meanwhile the test lets another client take the card."
     pause("away")
 def left_and_used():
     free, total = c_size_t(), c_size_t()
@@ -104,14 +104,14 @@ def new_context():
     call("cuCtxCreate_v2", byref(context), c_uint(0), c_int(0))
     return context
 def new_array(size):
-    "Of whole 64 KiB, and pinned."
+    "A pinned array of size bytes, a multiple of 64 KiB."
     array = c_uint64()
     call("cuArrayCreate_v2", byref(array), (c_uint64 * 3)(4096, size >> 16, 4 << 32 | 0x20))
     return array
 def fill(address, value, size):
     call("cuMemsetD8_v2", address, c_uint(value), size)
 def kernel(name):
-    "One of libhook/demo/kernels.ptx."
+    "A kernel of libhook/demo/kernels.ptx."
     module, found = c_void_p(), c_void_p()
     with open("libhook/demo/kernels.ptx", "rb") as file:
         call("cuModuleLoadData", byref(module), file.read())

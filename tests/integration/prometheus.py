@@ -26,7 +26,7 @@ def there() -> Path | None:
 
 
 def fetched() -> Path:
-    """As there(), after fetching Prometheus with apt if it is absent. Raises NoPrometheus."""
+    """The folder of there(). Fetches Prometheus with apt if absent. Raises NoPrometheus."""
     return there() or _fetch()
 
 

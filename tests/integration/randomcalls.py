@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the program that calls the driver at random (libhook/tests/random), and compares."""
+"""Runs libhook/tests/random, which calls the driver at random, and compares the results."""
 
 import difflib
 import os
@@ -98,7 +98,7 @@ class Runner:
         program = self._start("ordered", seed, sequences, {
             "LD_PRELOAD": str(self.build / "libnvshare.so"), "NVSHARE_SOCKET": str(socket),
         })
-        # The program resets its contexts and ends, whatever its calls return.
+        # From here on the program resets its contexts and exits, whichever errors its calls return.
         commander.ending = True
         deadline = time.monotonic() + PATIENCE
         try:
@@ -113,7 +113,7 @@ class Runner:
 
 
 def difference(alone: Run, under: Run) -> str:
-    """The first difference of two runs, with the seed to repeat it; empty if there is none."""
+    """The first difference of two runs, with the seed of its sequence; "" if they are equal."""
     if alone.lines == under.lines and alone.code == under.code == 0:
         return ""
     theirs = under.sequences()

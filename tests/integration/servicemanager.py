@@ -54,7 +54,7 @@ class ServiceManager:
         return daemon
 
     def begin(self, *options: str, **environment: str) -> subprocess.Popen[str]:
-        """As start(), without waiting until the daemon is ready."""
+        """Starts the daemon without waiting until it is ready."""
         with self._changed:
             self.notifications.clear()
             names = ["nvshared.socket", *self.kept]
