@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Annotations of pods become terms of tenants, with a simulated API server and the real daemon."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode
-from nvshared.kubelet.claims import CONTAINER, FRACTION, MEMORY
+from nvshared.kubelet.claims import CONTAINER, FRACTION, MEMORY, MIRROR, RESOURCE, STATIC
+from nvshared.names import WITHOUT_GPU
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import NODE, ApiServer
 from tests.integration.conftest import CARD, ROOT, wait_until
@@ -137,7 +139,7 @@ def test_node_event_gives_the_reason_while_gpus_are_not_offered(lab: Lab) -> Non
     wait_until(lambda: len(lab.api.node_events) > number)
 
 
-def test_node_has_labels_of_its_own_gpus_only(lab: Lab) -> None:
+def test_node_labels_count_only_shared_gpus(lab: Lab) -> None:
     def expect(**values: str) -> None:
         wanted = {f"nvshare.com/gpu.{name}": value for name, value in values.items()}
         wait_until(lambda: lab.api.labels == wanted)
@@ -153,7 +155,7 @@ def test_node_has_labels_of_its_own_gpus_only(lab: Lab) -> None:
     expect(shared="false")
 
 
-def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: ApiServer) -> None:
+def test_nvshare_kubelet_exits_when_a_thread_fails(node: Node, api: ApiServer) -> None:
     """systemd then restarts the process, and the log has the reason."""
     broken = "import nvshared.kubelet.annotations as a; a.Terms._apply = lambda *_: 1 / 0; "
     program, flag, text, *options = node.command("--kubeconfig", str(api.kubeconfig))
@@ -220,15 +222,6 @@ def test_annotations_of_other_products_limit_memory_only_with_foreign_annotation
     assert lab.api.events == []
 
 
-def test_memory_fraction_annotation_applies_once_the_daemon_reports_gpu_sizes(lab: Lab) -> None:
-    lab.node.kill_daemon()
-    lab.api.write("pod", {FRACTION: "0.5"})
-    lab.restart("--foreign-annotations")
-    lab.node.daemon()
-    lab.expect(lab.api.tenant("pod"), memory_limit=CARD // 2)
-    assert lab.api.events == []
-
-
 def test_priority_class_sets_the_priority_of_a_pod_without_an_annotation(lab: Lab) -> None:
     lab.restart("--priority-class", "..-1=background", "--priority-class", "urgent=high")
     for name, value in (("urgent", 1), ("batch", -5), ("usual", 0)):
@@ -277,16 +270,19 @@ def test_annotations_apply_after_the_api_server_restarts_or_ends_a_watch(lab: La
     lab.expect(old, weight=30)
 
 
-def test_annotations_of_the_first_pod_of_a_node_apply(node: Node, api: ApiServer) -> None:
-    lab = Lab(node, api)
-    wait_until(lambda: "annotations of pods of thisnode are read" in node.log.read_text())
-    api.annotate("first", weight="5")
-    lab.expect(api.tenant("first"), weight=5)
-
-
-def test_api_servers_refusal_of_a_watch_of_another_nodes_pods_is_logged(
-    node: Node, api: ApiServer
+def test_static_pod_started_without_a_share_is_reported_by_an_event_until_the_pod_is_deleted(
+    lab: Lab
 ) -> None:
-    node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
-    wait_until(lambda: "answers 403: pods is forbidden: you are another node" in (
-        node.log.read_text()))
+    lab.node.kubelet.give_away(RESOURCE)            # kubelet has given out no share
+    lab.api.write("static", dict.fromkeys((STATIC, MIRROR), "0a" * 16), containers=[
+        {"name": "main", "resources": {"limits": {RESOURCE: "1"}}}])
+    lab.api.pods["static"]["status"] = {
+        "containerStatuses": [{"name": "main", "containerID": "containerd://a"}]}
+    lab.api.annotate("static")                      # watches report the status
+    event = lab.api.event(0)
+    assert (event["reason"], event["involvedObject"]["name"]) == ("StartedWithoutGPU", "static")
+    assert event["message"].startswith("main started without nvshare.com/gpu")
+    reports = lab.node.state / WITHOUT_GPU          # for nvsharectl doctor
+    assert len(json.loads(reports.read_text())) == 1
+    lab.api.delete("static")
+    wait_until(lambda: json.loads(reports.read_text()) == [])

@@ -152,6 +152,18 @@ def test_prepared_claim_has_terms_and_a_cdi_device_and_can_be_prepared_again(lab
     lab.unprepare("never-there")
 
 
+def test_pod_with_claims_of_two_gpus_needs_cdi_devices_of_nvidia(lab: ClaimLab) -> None:
+    lab.claim("a", compute="70")
+    lab.claim("b", device=lab.second, compute="70")
+    assert lab.prepare("a").devices
+    assert "several GPUs only by NVIDIA's CDI devices" in lab.prepare_error("b")
+    lab.cdi.joinpath("nvidia.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [
+        {"name": one["attributes"]["uuid"]["string"]} for one in lab.devices()]}))
+    (device,) = lab.prepare("b").devices
+    assert device.cdi_device_ids[1].lower() == f"nvidia.com/gpu={lab.second}"
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70}
+
+
 def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: ClaimLab) -> None:
     (path,) = (lab.node.kubelet.folder / "plugins_registry").iterdir()
     for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b""):
@@ -306,7 +318,7 @@ def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) ->
     lab.expect(old, compute_limit=20)
 
 
-def test_pods_that_share_a_claim_get_equal_parts_of_its_compute_limit(lab: ClaimLab) -> None:
+def test_pods_that_share_a_claim_get_equal_parts_of_the_compute_limit(lab: ClaimLab) -> None:
     """Kubelet has a claim prepared once only, for the first pod that uses it."""
     lab.claim(compute="60", owner="")
     assert lab.prepare().devices

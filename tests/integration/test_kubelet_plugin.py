@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from nvshared.kubelet.card import card_of
 from nvshared.kubelet.container import LINE
 from tests.integration.conftest import ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
@@ -22,7 +23,7 @@ def sharing(node: Node) -> Node:
     return node
 
 
-def test_device_plugin_after_its_registration_reports_ready(node: Node) -> None:
+def test_device_plugin_reports_ready_after_registration(node: Node) -> None:
     """Kubelet rejects for good a pod that is bound before the plugin reports ready."""
     node.daemon()
     node.start()
@@ -44,6 +45,8 @@ def test_container_gets_library_socket_and_card(sharing: Node) -> None:
     first, second = uuids(sharing)
     assert set(sharing.kubelet.devices()) == {
         f"{uuid}::{number}" for uuid in (first, second) for number in range(10)}
+    preferred = sharing.kubelet.prefers(sorted(sharing.kubelet.devices()), 2)
+    assert {card_of(share) for share in preferred} == {first, second}
     (answer,) = sharing.kubelet.allocate([f"{second}::7"])
     assert dict(answer.envs) == {
         "NVSHARE_SOCKET": "/run/nvshare/sock", "NVSHARE_REQUIRED": "1",
