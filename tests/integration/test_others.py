@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a program registers with a network card is never evicted. A program that uses the
-video encoder, to which it may pass any memory, is pinned."""
+"""Memory that a program registers with a network card is never evicted. A program is pinned if it
+uses the video encoder, or a function unknown to the library that may share memory."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site, wait_until
+from tests.integration.conftest import SIMULATOR, Site, wait_until
 from tests.integration.programs import Program
 
 SOURCE = Path(__file__).with_name("others.c")
@@ -134,3 +134,36 @@ got = other.ibv_reg_mr(c_uint64(1000), buffer, c_size_t(11), 5)
 assert got == 1005 + ctypes.addressof(buffer) % 7
 '''
     check(site, Program(site, mapped + opening + CALLS[VERBS] + host + END), PARTS)
+
+
+# a driver with a function newer than the library, after which the library would have to track work
+NEWER = """
+__attribute__((visibility("default"))) int cuStreamBeginTomorrow(void *stream)
+{
+    return stream != 0;
+}
+"""
+
+
+def test_call_of_a_capture_function_unknown_to_the_library_pins_the_programs_memory(
+    site: Site, tmp_path: Path
+) -> None:
+    command = ["gcc", "-shared", "-fPIC", "-pthread", "-Wl,-Bsymbolic,-soname,libcuda.so.1",
+               "-x", "c", "-", "-x", "none", "-Wl,--whole-archive", f"{SIMULATOR}/libcuda.a",
+               "-Wl,--no-whole-archive", "-o", f"{tmp_path}/libcuda.so.1"]
+    subprocess.run(command, input=NEWER, text=True, check=True)
+    site.environment["LD_LIBRARY_PATH"] = f"{tmp_path}:{SIMULATOR}"
+    site.start("--tq", "1")
+    program = Program(site, '''
+address = allocate(64 * MIB)
+fill(address, 1, 64 * MIB)
+away()
+call("cuStreamBeginTomorrow", 0)
+pause("begun")
+''')
+    assert program.hears() == "away"
+    assert is_granted(site, 1000 * MIB)
+    program.go_on()
+    assert program.hears() == "begun"
+    wait_until(lambda: not is_granted(site, 1000 * MIB))
+    program.finish()

@@ -2,7 +2,7 @@
 """Memory that a program maps itself (cuMemMap) is evicted and loaded as any other."""
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, wait_until
 from tests.integration.programs import Program, ends_well
 
 
@@ -138,43 +138,6 @@ say(left())
     program.ends_well()
 
 
-def test_invalid_calls_on_memory_mapped_by_the_program_return_the_drivers_errors(
-    site: Site
-) -> None:
-    ends_well(site, '''
-size = 64 * MIB
-address, other = reserve(4 * size), create(2 * MIB)
-handle = create(size)
-call("cuMemMap", address, 4096, 0, handle, 0, result=NOT_SUPPORTED)
-call("cuMemMap", address + 4096, size, 0, handle, 0, result=INVALID)
-call("cuMemMap", address, 32 * MIB, 0, handle, 0, result=NOT_SUPPORTED)
-call("cuMemMap", address, 32 * MIB, 32 * MIB, handle, 0, result=NOT_SUPPORTED)
-call("cuMemMap", address, size, 0, handle, 1, result=INVALID)
-call("cuMemMap", address, size, 0, handle + 1000, 0, result=INVALID)
-call("cuMemMap", address + 1000 * size, size, 0, handle, 0, result=INVALID)
-call("cuMemMap", address, size, 0, handle, 0)
-call("cuMemMap", address + 32 * MIB, 2 * MIB, 0, other, 0, result=INVALID)
-allow(address, size)
-# A block of the library (32 MiB) is only a part of the mapping, which the driver would refuse.
-call("cuMemUnmap", address, 32 * MIB, result=INVALID)
-call("cuMemSetAccess", address, 32 * MIB, byref(Access(Location(1, 0), 3)), 1, result=INVALID)
-call("cuMemUnmap", address + 32 * MIB, size, result=INVALID)
-call("cuMemMap", address + 2 * size, 2 * MIB, 0, other, 0)
-call("cuMemUnmap", address, 4 * size)                       # both mappings and the gaps
-call("cuMemExportToShareableHandle", byref(c_int()), handle, 1, 0, result=INVALID)
-call("cuMemRelease", handle)
-call("cuMemRelease", other)
-call("cuMemCreate", byref(c_uint64()), 4096, byref(Properties(1, 0, Location(1, 0))), 0,
-     result=INVALID)
-call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 0, Location(1, 9))), 0,
-     result=101)
-call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 2, Location(1, 0))), 0,
-     result=NOT_SUPPORTED)
-call("cuMemCreate", byref(c_uint64()), 1 << 50, byref(Properties(1, 0, Location(1, 0))), 0,
-     result=2)
-''')
-
-
 def test_exported_memory_is_never_evicted(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
@@ -222,3 +185,40 @@ for address in addresses:                # more than the region that is reserved
     put(address, data)
 assert all(get(address, MIB) == data for address in addresses)
 ''')
+
+
+EXPORT = '''
+file, imported = c_int(), c_uint64()
+call("cuMemExportToShareableHandle", byref(file), handle, 1, 0)
+call("cuCtxCreate_v2", byref(context), 0, 0)
+there = reserve(size)
+call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
+map_at(there, imported, size)
+'''
+
+
+def test_exported_memory_swapped_before_the_last_context_ended_is_loaded_without_a_context(
+    site: Site
+) -> None:
+    """Memory that was swapped when the last context ended has its content in other processes."""
+    site.start("--tq", "1")
+    program = Program(site, f'''
+size = 96 * MIB
+data = noise(size)
+address, handle = map_memory(size, handles=1)
+put(address, data)
+call("cuMemUnmap", address, size)
+away()
+call("cuDevicePrimaryCtxRelease_v2", 0)
+away()
+{EXPORT}
+assert get(there, size) == data
+active, flags = c_int(), c_int()
+call("cuDevicePrimaryCtxGetState", 0, byref(flags), byref(active))
+assert not active.value                  # the library's own context is hidden from the program
+''')
+    hook = program.lose_card()
+    assert program.hears() == "away"
+    hook.close()
+    wait_until(lambda: " left" in site.log.read_text())
+    program.finish()

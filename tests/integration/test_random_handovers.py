@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import pytest
 from nvshared.hook.protocol import NO_UUID
 from nvshared.units import MIB
 from tests.integration.commander import Commander
-from tests.integration.conftest import compile_faulty_disk, uuid_of
+from tests.integration.conftest import ROOT, Site, compile_faulty_disk, uuid_of
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
@@ -48,12 +49,13 @@ def built(sanitizer: str) -> Iterator[Path]:
 
 
 def start(
-    build: Path, path: Path, simulator: Path, seed: int, disk: Path | None
+    build: Path, path: Path, simulator: Path, seed: int, disk: Path | None = None, *,
+    seconds: int = 3600, megabytes: int = 24, keep_freed_ms: str = "",
 ) -> subprocess.Popen[str]:
     """Starts the program of libhook/tests/stress. `disk`: the library of disk.c."""
     return subprocess.Popen(
-        [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", "3600",
-         "--megabytes", "24"],
+        [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
+         "--megabytes", str(megabytes)],
         env={
             **os.environ,
             "LD_PRELOAD": " ".join(map(str, (*filter(None, [disk]), build / "libnvshare.so"))),
@@ -66,6 +68,7 @@ def start(
             "NVSHARE_SIM_MEMORY": "256M",
             "NVSHARE_SIM_COPY_RATE": "0",
             **SANITIZED,
+            **({"NVSHARE_KEEP_FREED_MS": keep_freed_ms} if keep_freed_ms else {}),
         },
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -175,3 +178,55 @@ def test_random_daemon_orders_to_many_programs_keep_every_byte(
           f"{commander.reopened} drains given up, {commander.yielded} moves cut short, "
           f"{commander.copying} times it was told that a program copies, "
           f"at most {commander.stored >> 20} MiB in a file, {commander.emptied} times emptied")
+
+
+@pytest.mark.parametrize(("sanitizer", "visitors"), [
+    ("", 1),
+    pytest.param("", 5, marks=pytest.mark.long),
+    pytest.param("thread", 1, marks=pytest.mark.long),      # slow under this sanitizer
+    pytest.param("address", 2, marks=pytest.mark.long),
+])
+def test_program_that_reuses_freed_memory_keeps_every_byte_while_other_programs_come_and_go(
+    site_with_reserves: Site, sanitizer: str, visitors: int
+) -> None:
+    """Here the card has room for freed memory, which the programs above have to give up."""
+    site = site_with_reserves
+    cards = Path(site.environment["NVSHARE_SIM_DIR"])
+
+    def begin(seed: int, seconds: int) -> subprocess.Popen[str]:
+        # freed memory stays mapped for so short that it is also unmapped before its reuse
+        return start(build, site.socket, cards, seed, seconds=seconds, megabytes=64,
+                     keep_freed_ms="20")
+
+    def end(program: subprocess.Popen[str]) -> dict[str, int]:
+        said, errors = program.communicate(timeout=PATIENCE)
+        assert program.returncode == 0, errors[-4000:]
+        found: dict[str, int] = json.loads(said)
+        return found
+
+    with built(sanitizer) as build:
+        site.start("--tq", "50ms", "--capacity", "120MiB")
+        one = begin(1, 3600)
+        site.started.append(one)
+        for seed in range(visitors):
+            end(begin(2 + seed, 1))
+        one.send_signal(signal.SIGTERM)
+        assert end(one)["churned"] > 0
+
+
+KILLS = 8
+
+
+def test_soak_with_kills_ends_with_every_byte_right() -> None:
+    """The benchmark bench.soak, with a few kills."""
+    with built(""):
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.soak.measure", "--simulate", "--kills", str(KILLS)],
+            cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["killed_programs"] + found["killed_daemons"] >= KILLS
+    assert found["ended_whole"] > 0
+    assert found["compared_bytes"] > 0
+    assert found["hand_overs"] > 0
