@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs on two cards whose kernels wait for each other take turns there, and all end."""
+"""Gangs on two cards, whose kernels wait for each other, take turns and all finish."""
 
 import subprocess
 import sys
@@ -14,14 +14,14 @@ SHAPES = [["0,1"], ["0", "1"]]
 
 
 class Gang:
-    """A program on several cards, of one process or of several. Begun once all are ready."""
+    """A program on several cards, of one process or several. begin() waits for all processes."""
 
     def __init__(
         self, site: Site, name: str, *, cards: list[str], steps: int = 100, ahead: int = 1
     ) -> None:
         shared = site.folder / f"gang-{name}"
         shared.write_bytes(bytes(4096))
-        # two programs do not fit on a card
+        # two gangs do not fit on a card together
         size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8
         number = str(sum(len(each.split(",")) for each in cards))
         self.ranks = [

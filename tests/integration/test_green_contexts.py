@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Green contexts: their memory is the primary context's, and their work is waited for with it."""
+"""Green contexts: their memory belongs to the primary context, and drains wait for their work."""
 
 import os
 
@@ -37,7 +37,7 @@ green = begin_green()
 
 ALLOCATED = 'call("cuMemAlloc_v2", byref(other), size)\n'
 
-# Attributes of the next allocation, which may reuse the first one's address.
+# fills the next allocation, which may reuse the address of the first
 NEXT = '''
 call("cuStreamCreate", byref(another), 1)
 call("cuMemsetD8Async", other, 9, size, another)
@@ -90,7 +90,7 @@ call("cuDevicePrimaryCtxRelease_v2", 0)
 results = [get(address, size) == bytes([3]) * size, cuda.cuGreenCtxDestroy(green)]
 call("cuDevicePrimaryCtxRetain", byref(home), 0)
 call("cuCtxSetCurrent", home)
-call("cuMemAlloc_v2", byref(address), 900 * MIB)             # the other's memory is free
+call("cuMemAlloc_v2", byref(address), 900 * MIB)             # the green context's memory is free
 print(json.dumps(results))
 '''
 

@@ -16,7 +16,7 @@ from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
 from tests.integration.test_turns import LARGE, SMALL
 
-NEAR = 20                               # us: figures are rounded
+NEAR = 20                               # us: the history rounds figures
 OPTIONS = ("--tq", "3600", "--trace", "{}/trace", "--state-dir", "{}/state")
 
 
@@ -98,7 +98,7 @@ def test_history_of_turns_and_bytes_equals_the_trace_and_is_unchanged_by_a_daemo
         assert file[name] == pytest.approx(trace[name], abs=NEAR)
     assert file["gpu"] < file["held"]   # two clients held the second card at once
 
-    start(site)                         # without clients nothing is counted again
+    start(site)                         # a restart without clients counts nothing again
     stop(site)
     assert kept(site) == file
 

@@ -42,7 +42,7 @@ assert any("anon=" in text for line in placed for text in line), lines
 
 KEPT = '''
 def kept():
-    "Where memory lies, and how much, that is neither for children nor for core dumps."
+    "Addresses and sizes of mappings with MADV_DONTFORK and MADV_DONTDUMP: host memory of blocks."
     found, here, size = [], 0, 0
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -88,7 +88,7 @@ def test_host_memory_of_the_only_client_is_kept_until_the_client_frees_card_memo
     program.finish()
 
 
-@pytest.mark.skipif(not may_choose_nodes(), reason="nobody here may say where memory lies")
+@pytest.mark.skipif(not may_choose_nodes(), reason="mbind() is not allowed here")
 def test_host_memory_of_evicted_blocks_is_on_the_cards_numa_node(site: Site) -> None:
     evict_and_load(site, NEAR)
 
@@ -108,7 +108,8 @@ print(sum(size for _, size in kept()), flush=True)
 def test_host_memory_mapped_for_evicted_blocks_equals_the_host_bytes_that_the_client_reports(
     site: Site, refused: tuple[int, ...]
 ) -> None:
-    """Addresses are taken for all slabs at once; the driver may refuse to register some."""
+    """The library reserves addresses for all slabs at once; the driver may refuse to register a
+    slab."""
     failing = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused)
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
@@ -150,7 +151,7 @@ for turn in range(2):
 
 
 @pytest.mark.parametrize(("failing", "primary"), [("", False), ("cuMemHostUnregister:1+", True)])
-def test_host_memory_without_swapped_blocks_is_freed_after_its_context_ends(
+def test_host_memory_without_swapped_blocks_is_freed_after_the_context_ends(
     site: Site, failing: str, primary: bool
 ) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": failing}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants of programs, with a real daemon and in real control groups, where root runs this.
+"""Tenants of programs in real control groups. The tests need root.
 
-A user may make groups of any name below those that root has delegated, as systemd does for each
-user's manager. No name makes its programs anything of another's.
+A user may create groups of any name below a group that root delegated, as systemd does for each
+user's manager. No name makes a program count for another user, job or pod.
 """
 
 import errno
@@ -26,7 +26,7 @@ from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 ALICE, BOB = 1000, 1001
 PATHS = 30                              # number of paths of groups that a user creates
 SMALL = ("--capacity", "60MiB")         # a card on which two programs do not fit together
-FULL = 255                              # bytes of a folder's name, at most
+FULL = 255                              # maximum number of bytes of a folder's name
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def remove(name: str, folder: int | None = None) -> None:
 
 @pytest.fixture(autouse=True)
 def end_all(site: Site, groups: Path) -> Iterator[None]:
-    """End all programs, as a cgroup with programs cannot be removed."""
+    """Ends all programs, because a cgroup with programs cannot be removed."""
     yield
     site.close()
 
@@ -106,8 +106,8 @@ def manager(groups: Path, uid: int) -> Path:
 def inside(
     site: Site, group: Path, uid: int, command: list[str], **environment: str
 ) -> "subprocess.Popen[str]":
-    """A program of a user in a group where root has put it. The user may read all files and write
-    no others: the checkout may lie where other users may not enter, as below /root."""
+    """A program of a user in a group. It may read all files: other users may be unable to enter
+    the checkout, for example below /root."""
 
     def enter() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -151,13 +151,13 @@ def joined(site: Site) -> list[Line]:
 
 
 def paths() -> Iterator[list[bytes]]:
-    """Folders with the names of groups of other systems, made by a user."""
+    """Paths of folders that a user creates, with names of groups of other users and systems."""
     dice = random.Random(20)
     whole = [f"/kubepods.slice/kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope",
              f"/kubepods/besteffort/pod{UID}/{CONTAINER}", "/system.slice/train.service",
              "/slurm/uid_0/job_42/step_0", f"/user.slice/user-{BOB}.slice/train.service",
              f"/user.slice/user-{BOB}.slice/user@{BOB}.service/train.service", "/"]
-    for end in ENDS:                    # the rest of the name looks like a separate line
+    for end in ENDS:                    # then the name looks like a new line of /proc/PID/cgroup
         for path in whole:
             yield [os.fsencode(f"x{end}0::"), *map(os.fsencode, filter(None, path.split("/")))]
     yield [b"a" * 250] * 20             # longer than the kernel prints: it may cut the path
@@ -173,7 +173,9 @@ def paths() -> Iterator[list[bytes]]:
         yield folders
 
 
-def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Path) -> None:
+def test_user_cannot_change_tenants_of_programs_by_creating_cgroups(
+    site: Site, groups: Path
+) -> None:
     site.start("--trace", str(site.folder / "trace"))
     theirs = {}
     for group, own in (
@@ -197,7 +199,7 @@ def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Pat
     assert "which identifies no" not in journal      # a user cannot fill the journal either
 
 
-def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
+def test_user_cannot_change_tenants_of_programs_by_cgroups_of_version_1(
     site: Site, old_groups: Path
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -277,8 +279,37 @@ input()
 '''
 
 
-# Begins a control group namespace in a pod, as a container's runtime does; $1: that pod's group,
-# $2: where the host's groups are mounted as well, or nothing, $3: where its own are.
+def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
+    site: Site, groups: Path
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    job = made(groups / "slurmstepd.scope" / "s5K1KKYAYG5D00")
+    tasks = [made(job / "step_0" / "user" / "task_0"),
+             made(job.parent / "sEKNKTV3WPV500" / "step_batch" / "user" / "task_special"),
+             made(groups / "slurmd.service")]
+    inside(site, made(job / "step_0" / "slurm"), 0, [
+        "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
+    # A process of the user takes the name of SLURM's daemon, too.
+    inside(site, tasks[1], ALICE, [
+        "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
+    wait_until(lambda: b"slurmstepd" in b"".join(
+        Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in site.started[-2:]))
+    programs = [workload(site, task, ALICE, "--memory", "8MiB", "--steps", "2", SLURM_JOB_ID="42")
+                for task in tasks]
+    for program in programs:
+        program.communicate()
+        assert program.returncode == 0
+    wait_until(lambda: all(tenants(site, one.pid) for one in programs))
+    mine = f"user:{user(ALICE)}"
+    found = [tenants(site, one.pid)[0] - {mine} for one in programs]
+    assert found[0] == {"job:4711"}
+    # its own job, or a job that no other process claims
+    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}
+    assert found[2] == {"unit:slurmd.service"}
+
+
+# Executes a command in a new cgroup namespace, as a container runtime does. $1: the pod's group,
+# $2: a second mount point for the host's groups, or "", $3: the mount point of groups.
 CONTAINED = '''
 set -eu
 echo $$ >"$1/cgroup.procs"
@@ -324,3 +355,16 @@ def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
         assert all(found == {f"user:{user(ALICE)}"} for found in tenants(site, pid))
     blind = "cannot be seen; mount the host's /sys/fs/cgroup" in site.log.read_text()
     assert blind != mounts_the_hosts
+
+
+def test_cgroup_path_of_no_known_form_is_logged_once(site: Site, groups: Path) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    for number in range(3):
+        task = made(groups / "engine" / f"task-{number}")
+        program = workload(site, task, ALICE, "--memory", "8MiB", "--steps", "1")
+        program.communicate()
+        wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+        assert tenants(site, program.pid) == [{f"user:{user(ALICE)}"}]
+    said = [line for line in site.log.read_text().splitlines() if "which identifies no" in line]
+    assert len(said) == 1
+    assert f"{groups.name}/engine/task-0, which" in said[0]

@@ -54,7 +54,7 @@ hear()
 USER = SHARING + '''
 handles = hear()
 large, small = take(handles[0]), take(handles[1])
-# a second open: counted, but not mapped again
+# the second open is counted and maps nothing
 assert take(handles[0]) == large
 base, size = c_uint64(), c_size_t()
 call("cuMemGetAddressRange_v2", byref(base), byref(size), large + 70 * MIB)
@@ -77,7 +77,7 @@ say("closed")
 hear()
 take(handles[0], result=INVALID)                         # the owner has freed the memory
 take("00" * 64, result=INVALID)
-take(handles[1][:16] + "11" * 56, result=INVALID)        # no process has this socket
+take(handles[1][:16] + "11" * 56, result=INVALID)        # a handle whose socket no process has
 '''
 
 
@@ -145,7 +145,7 @@ assert get(memory, 8 * MIB) == b"M" * 8 * MIB
 
 
 def test_memory_is_exported_by_ipc_between_containers_without_a_common_network(site: Site) -> None:
-    """The containers share /dev/shm; no file stays there, even of a killed process."""
+    """The containers share /dev/shm, where no file stays, not even that of a killed process."""
     site.start()
     killed, owner = Program(site, QUIET), Program(site, QUIET)
     killed_handle, handle = killed.hears(), owner.hears()
@@ -243,8 +243,8 @@ for attempt in range(5):
 
 
 def test_ipc_socket_without_a_listener_is_removed_only_when_old(site: Site) -> None:
-    """Its process may be about to listen, or may have been killed before. A file that is no socket
-    is not removed."""
+    """The process of a new socket may be about to listen; that of an old socket was killed. Files
+    other than sockets stay."""
     site.start()
     young, old, file = (
         Path(f"/dev/shm/nvshare-{name:016x}{os.getpid():016x}") for name in range(3))
@@ -298,7 +298,7 @@ def test_memory_is_exported_by_ipc_while_an_intruder_holds_connections(site: Sit
     lender.ends_well()
 
 
-def test_ipc_exporter_that_does_not_answer_delays_only_its_importer(site: Site) -> None:
+def test_silent_ipc_exporter_delays_only_imports_from_that_process(site: Site) -> None:
     site.start()
     lender, patient = Program(site, QUIET), Program(site, PATIENT)
     good = lender.hears()

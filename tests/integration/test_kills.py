@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at the worst moments: the programs that are left finish with right results.
+"""kill -9 in each state of a hand-over: the other programs finish with right results.
 
-Real programs under the real library on the simulated card, with the real
-daemon. Its trace says when the victim is in the state in which it is to die.
+The daemon's trace shows when the victim is in that state.
 """
 
 import json
@@ -20,12 +19,12 @@ from tests.integration.fakehook import PATIENCE
 PROGRAMS = 3                            # any two fit on the card together, all three do not
 SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
-# The last line of the trace before the victim is in that state.
+# By state of the victim: field and value of the trace's last line before that state.
 STATES: dict[str, tuple[str, object]] = {
     "waiting": ("wants", True), "loading": ("order", "load"), "running": ("report", "turn-started"),
     "draining": ("order", "stop"), "evicting": ("order", "evict"),
 }
-# A state in which memory moves is in the ordinary tests, all of them are in the long ones.
+# make test kills in a state in which memory moves; make test-long in all states.
 STATES_TO_TRY = [
     pytest.param(state, marks=[] if state == "evicting" else pytest.mark.long) for state in STATES
 ]
@@ -44,7 +43,7 @@ def program(
 
 
 def follow(trace: Path) -> Iterator[dict[str, Any]]:
-    """The trace's lines as they come."""
+    """The lines of a trace, as the daemon writes them."""
     deadline = time.monotonic() + PATIENCE
     rest = ""
     with trace.open() as file:
@@ -56,8 +55,8 @@ def follow(trace: Path) -> Iterator[dict[str, Any]]:
 
 
 def await_state(trace: Path, state: str, pid: int | None = None, after: int = 2) -> int:
-    """Waits until this program, or any, is in that state, `after` so many times before; gives
-    its pid."""
+    """Waits until the program `pid`, or any, is in `state` for the next time after `after` times.
+    Returns its pid."""
     kind, name = STATES[state]
     seen = 0
     for line in follow(trace):

@@ -34,7 +34,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Life(Process):
-    """A running life.c, as a child of the test or of the tool that runs it."""
+    """A running program of life.c, possibly under a tool such as valgrind."""
 
     def __init__(self, site: Site, *command: object, tq: str = "200ms", **environment: str) -> None:
         self.daemon = site.start("--tq", tq)
@@ -65,7 +65,7 @@ def until_it_waits(hook: Hook) -> None:
 
 
 def comes_back(program: Life) -> str:
-    """Evict the program, load it when it waits at the gate, and return its output at the end."""
+    """Evicts the program, loads it when it waits at the gate, and returns its output."""
     hook = taken(program)
     until_it_waits(hook)
     hook.close()
@@ -83,7 +83,7 @@ def waiting_at_the_gate(site: Site, life: Path, action: str) -> tuple[Life, Hook
 
 
 def until_wanted(hook: Hook) -> None:
-    """Obey orders until the daemon reports another program that waits at the gate."""
+    """Obeys orders until the daemon reports that another program waits at the gate."""
     while not hook.paced:
         hook.obey_next()
 
@@ -146,7 +146,7 @@ def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> N
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver"))
 
 
-def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
+def test_plugin_may_be_closed_while_a_plugin_thread_waits_at_the_gate(
     site: Site, tmp_path: Path
 ) -> None:
     """dlclose() holds the dynamic linker's lock for as long as the plugin ends its thread."""
@@ -164,8 +164,8 @@ def test_threads_started_before_cuinit_may_use_the_card(site: Site, life: Path) 
 def test_signal_handler_may_longjmp_out_of_a_call_that_waits_at_the_gate(
     site: Site, life: Path
 ) -> None:
-    """Afterwards the program counts as idle and hands over although its turn could last for an
-    hour, and threads that still wait go on."""
+    """Afterwards the program counts as idle and hands over, although its quantum is an hour, and
+    threads that still wait continue."""
     program = Life(site, life, "jump", tq="3600")
     for _ in range(3):
         hook = taken(program)
@@ -223,13 +223,13 @@ def test_signal_may_end_the_program_during_a_call_that_waits_at_the_gate(
     site.holding()
 
 
-def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
+def test_program_may_exit_while_a_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     program, _ = waiting_at_the_gate(site, life, "leave")
     program.ends()
 
 
 @pytest.mark.parametrize(("action", "word"), [
-    # The thread ends after its call or in its next call, and keeps no lock.
+    # the cancelled thread ends in or after its call and keeps no lock
     pytest.param("cancel", "cancelled", id="cancel the thread"),
     pytest.param("bear", "borne", id="spawn programs"),
 ])
@@ -243,7 +243,7 @@ def test_other_threads_continue_while_a_thread_waits_at_the_gate(
     program.ends()
 
 
-def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
+def test_program_may_exec_while_a_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     """The executed program keeps the process id and waits for the card, which the hook has."""
     program, hook = waiting_at_the_gate(site, life, "become")
     words = Path(f"/proc/{program.popen.pid}/cmdline")

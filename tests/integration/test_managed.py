@@ -19,7 +19,7 @@ def managed(size, result=0):
     call("cuMemAllocManaged", byref(address), size, GLOBAL, result=result)
     return address.value
 def view(address, size):
-    "The processor's."
+    "Bytes that the processor reads and writes."
     return (ctypes.c_ubyte * size).from_address(address)
 def filled(value, size):
     address = managed(size)

@@ -92,7 +92,7 @@ def test_hand_over_without_a_card_that_can_lend_moves_memory_to_the_host(
 def test_client_of_the_lending_card_gets_lent_memory_back(site: Site) -> None:
     _, trace = start(site)
     programs = borrow(site, trace)
-    own = [on_second(site, seed) for seed in (7, 8)]    # 48 of card 1's 60 MiB
+    own = [on_second(site, seed) for seed in (7, 8)]    # 48 MiB of the 60 MiB of card 1
     finish(own)
     finish(programs)
     recalled = [

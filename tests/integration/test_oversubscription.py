@@ -67,7 +67,7 @@ sys.stdin.readline()
 assert get(here, size) == bytes([3]) * size
 assert get(beyond, size) == bytes([4]) * size
 small = allocate(100)
-more = managed(size)                    # managed memory beyond the card, too
+more = managed(size)                    # managed memory may also exceed the card
 fill(small, 5, 100)
 fill(more, 6, size)
 assert (get(small, 100), get(more, size)) == (bytes([5]) * 100, bytes([6]) * size)

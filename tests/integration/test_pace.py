@@ -13,7 +13,7 @@ AHEAD = '''
 import time
 spin = kernel("spin")
 def ahead():
-    "A kernel that takes longer than it takes the program to come back."
+    "Launches a kernel that runs longer than the program takes until its next launch."
     event = c_void_p()
     launch(spin, None, TAKES)
     call("cuEventCreate", byref(event), 2)

@@ -3,7 +3,6 @@
 
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -44,14 +43,14 @@ pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
 @dataclass
 class Machine:
-    """A user's folder with train.py, and the environment for the commands of a page."""
+    """A user's folder with train.py, and the environment of the commands."""
 
     folder: Path
     environment: dict[str, str]
     pid: int                            # pid of a program that shares the GPU
 
     def run(self, line: str) -> str:
-        """The output of a command, which must succeed; PAGE_PID is the running program."""
+        """The output of a command, which must succeed. Replaces PAGE_PID by the program's pid."""
         command = re.sub(rf"(?<![:\w]){PAGE_PID}\b", str(self.pid), line.partition(" #")[0])
         done = subprocess.run(
             ["sh", "-ec", command], cwd=self.folder, env=self.environment,
@@ -59,30 +58,10 @@ class Machine:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
-    def request_page(self, line: str) -> bytes:
-        """The screen of a command that ends by the key q."""
-        child, terminal = pty.fork()
-        if child == 0:
-            os.chdir(self.folder)
-            os.execvpe("sh", ["sh", "-c", line], {**self.environment, "TERM": "xterm-256color"})
-        seen = b""
-        while b"nvshare-workload" not in seen:
-            seen += os.read(terminal, 65536)
-        os.write(terminal, b"q")
-        try:
-            while os.read(terminal, 65536):
-                continue
-        except OSError:                 # the other end is closed
-            pass
-        _, status = os.waitpid(child, 0)
-        os.close(terminal)
-        assert status == 0, seen
-        return seen
-
 
 @pytest.fixture
 def machine(site: Site) -> Iterator[Machine]:
-    """A daemon on the system's bus, which is a private one here, and a program that runs."""
+    """A daemon on a private bus in place of the system's bus, and a running program."""
     tools = site.folder / "tools"
     tools.mkdir()
     for name, module in (("nvsharectl", "nvshared.cli.main"), ("nvshared", "nvshared.__main__")):
@@ -117,9 +96,7 @@ def machine(site: Site) -> Iterator[Machine]:
 def test_commands_of_users_in_readme_succeed(machine: Machine) -> None:
     said = ""
     for line in pages.block("README.md", "nvsharectl run").splitlines():
-        if line.startswith("nvsharectl top"):
-            machine.request_page(line.partition(" #")[0])
-        else:
+        if not line.startswith("nvsharectl top"):       # tests/bus/test_top.py
             said += machine.run(line)
     assert said.count("trained") == 3
     assert said.count("nvshare-workload") >= 2
@@ -139,7 +116,7 @@ def test_commands_of_administrators_in_readme_succeed(machine: Machine) -> None:
     pages.block("docs/engines.md", "nvsharectl run --name trainer"),
     pages.block("docs/engines.md", "export PYTHONPATH"),
 ])
-def test_commands_in_engines_md_start_programs_that_can_release_their_turn(
+def test_commands_in_engines_md_start_programs_that_can_release_a_turn(
     machine: Machine, lines: str
 ) -> None:
     for name in ("train", "rollout"):
@@ -167,13 +144,11 @@ def test_commands_for_a_lab_server_in_docs_succeed(machine: Machine) -> None:
         pages.block("docs/engines.md", "nvsharectl limit 4711 --compute 70"),
     ]
     for line in "\n".join(blocks).splitlines():
-        if line.startswith("nvsharectl top"):
-            machine.request_page(line.partition(" #")[0])
-        else:
+        if not line.startswith("nvsharectl top"):       # tests/bus/test_top.py
             machine.run(line)
 
 
-# Commands in sentences of pages that this test does not run, each with the reason.
+# Commands within sentences of pages that no test here runs, each with the reason.
 ELSEWHERE = {
     "nvsharectl run": "blocks of pages run it, with programs that end",
     "nvsharectl preload": "changes the whole machine; test_preload.py has one of its own",
@@ -196,9 +171,9 @@ def test_commands_printed_inline_in_docs_succeed(machine: Machine) -> None:
         machine.run(command)
 
 
-def test_jupyter_kernel_with_its_own_ld_preload_also_loads_libnvshare(machine: Machine) -> None:
+def test_jupyter_kernel_with_another_ld_preload_also_loads_libnvshare(machine: Machine) -> None:
     argv = json.loads("{" + pages.block("docs/lab-server.md", '"argv"') + "}")["argv"]
-    machine.environment["LD_PRELOAD"] = "libm.so.6"     # as "env" of kernel.json may say
+    machine.environment["LD_PRELOAD"] = "libm.so.6"     # kernel.json may set it in "env"
     done = subprocess.run(
         argv, cwd=machine.folder, env=machine.environment, capture_output=True, text=True,
         check=True)

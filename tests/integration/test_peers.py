@@ -26,7 +26,7 @@ fill(zeros, 0, size)
 KERNEL = '''
 adding = kernel("add")
 def copied(source, result=0):
-    "What a kernel on the other card finds there."
+    "The bytes that a kernel on the other card reads at source."
     launch(adding, None, second, source, zeros, size // 8, blocks=64, threads=256)
     call("cuCtxSynchronize", result=result)
     return get(second, size) if result == 0 else None
@@ -59,8 +59,8 @@ copied(first, result=700)
 ''', times=2)
 
 
-def test_memory_that_work_of_another_card_has_yet_to_read_is_not_evicted(site: Site) -> None:
-    """Nothing is in flight on the first card, but the other has yet to read its memory."""
+def test_memory_that_queued_work_of_another_card_reads_is_not_evicted(site: Site) -> None:
+    """No work is in flight on the first card; queued work of the second card reads its memory."""
     evict_and_load(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)
 launch(kernel("spin"), None, 3_000_000)
@@ -95,7 +95,7 @@ copied()
 
 
 def test_copy_to_a_card_without_peer_access_copies_the_right_bytes(site: Site) -> None:
-    """The driver itself makes such copies for memory of cuMemAlloc, not for mapped memory."""
+    """The driver makes such copies for memory of cuMemAlloc, but not for memory of cuMemMap."""
     evict_and_load(site, TWO + COPIES + '''
 on(context)
 # with access in one direction, then in both

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that find the driver before the library (RTLD_DEEPBIND) pass the gate all the same.
+"""Plugins that resolve the driver before the library (RTLD_DEEPBIND) pass the gate, too.
 
 A plugin in a namespace of dlmopen() has its own driver, which cannot reach the program's memory."""
 
@@ -41,7 +41,7 @@ def build(target: Path, *flags: str) -> Path:
     ("flags", "when", "early"),
     [(("-Wl,-z,now,-z,relro",), "NOW", True), (("-Wl,-z,lazy,-z,norelro",), "LAZY", False)],
     ids=["relro, before the program uses the card", "lazy"])
-def test_plugin_opened_with_deepbind_waits_until_its_memory_is_loaded(
+def test_plugin_opened_with_deepbind_waits_until_evicted_memory_is_loaded(
     site: Site, tmp_path: Path, flags: tuple[str, ...], when: str, early: bool
 ) -> None:
     site.start("--tq", "1")

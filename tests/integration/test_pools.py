@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stream-ordered allocation from swappable memory: what a program sees of it, and others of what
-it holds."""
+"""Stream-ordered allocation from swappable memory: results of calls, and use of the card."""
 
 import select
 from dataclasses import replace
@@ -53,7 +52,7 @@ def give(address, stream, result=0):
 def synchronize(stream):
     call("cuStreamSynchronize", stream)
 class Held:
-    "Work in a stream that ends when it is let go."
+    "Work in a stream that ends at let_go()."
     def __init__(self, stream):
         self.stream, self.flag = stream, c_uint64()
         call("cuMemAlloc_v2", byref(self.flag), 4)
@@ -225,43 +224,9 @@ call("cuMemAlloc_v2", byref(address), (whole - 100) * MIB)   # gets the pool's m
 assert figure(RESERVED) == 0
 call("cuMemFree_v2", address)
 give(take(whole * MIB, a), a)
-give(take((whole - 10) * MIB, b), b)                         # and memory of another size
+give(take((whole - 10) * MIB, b), b)                         # also memory of another size
 call("cuMemAllocAsync", byref(address), (whole + 500) * MIB, a, result=OUT_OF_MEMORY)
 assert figure(USED) == 0
-''')
-
-
-def test_pool_allocation_in_a_capture_is_left_to_the_driver(site: Site) -> None:
-    ends_well(site, POOLS + '''
-import threading
-a, b, graph, node = stream(), stream(), c_uint64(), c_uint64()
-data = noise(3 * MIB)
-outside = take(len(data), b)
-call("cuStreamBeginCapture_v2", a, c_int(1))     # THREAD_LOCAL: for this thread only
-inside = take(len(data), a)
-assert inside not in (0, outside)
-call("cuMemcpyDtoDAsync_v2", inside, outside, len(data), a)
-give(outside, a, result=INVALID)             # invalid: the memory was not allocated in the graph
-def elsewhere():
-    call("cuCtxSetCurrent", context)
-    pieces = [take(size, b) for size in (100, MIB, 50 * MIB)]
-    for piece in pieces:
-        give(piece, b)
-    give(take(50 * MIB, b), b)
-    figures()
-thread = threading.Thread(target=elsewhere)
-thread.start()
-thread.join()
-call("cuStreamEndCapture", a, byref(graph))
-used = figure(USED)
-assert used == len(data)
-call("cuGraphInstantiateWithFlags", byref(node), graph, 0)
-put(outside, data)
-call("cuGraphLaunch", node, a)
-synchronize(a)
-assert get(inside, len(data)) == data and figure(USED) == used
-give(inside, a)
-synchronize(a)
 ''')
 
 

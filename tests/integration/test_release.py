@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program says that its turn is over: nvshared.program and the adapters on it.
+"""A program releases its turn by nvshared.program and the adapters of frameworks.
 
-Where the test plays the daemon, the program would count as idle only after an hour.
+With FakeDaemon a program counts as idle only after an hour.
 """
 
 import pytest
@@ -32,7 +32,7 @@ def daemon(site: Site) -> FakeDaemon:
 
 
 def start(site: Site, daemon: FakeDaemon, body: str) -> Program:
-    """A program with a turn; no other program waits yet."""
+    """A program with a turn; no other program waits."""
     program = Program(site, BEGIN + body)
     daemon.accept(idle_window=FOR_EVER)
     return program

@@ -88,7 +88,7 @@ assert left() == before
 
 
 @pytest.mark.parametrize("keep", [FOR_AN_HOUR, "0"])
-def test_freed_memory_is_used_by_the_next_allocation_of_its_size(site: Site, keep: str) -> None:
+def test_freed_memory_is_used_by_the_next_allocation_of_equal_size(site: Site, keep: str) -> None:
     site.start("--tq", "1")
     one = program(site, REUSED.replace("KEPT", str(keep != "0")), keep)
     for _ in range(2):
@@ -241,7 +241,7 @@ assert not mapped(first)
 ''').ends_well()
 
 
-def test_freed_memory_kept_mapped_is_unmapped_when_its_context_ends(site: Site) -> None:
+def test_freed_memory_kept_mapped_is_unmapped_when_the_context_ends(site: Site) -> None:
     site.start()
     program(site, '''
 before = left()

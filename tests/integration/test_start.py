@@ -3,6 +3,7 @@
 
 import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -51,11 +52,11 @@ def test_second_daemon_on_the_same_socket_is_refused(site: Site) -> None:
     assert site.hook().hello() is not None
 
 
-def test_daemon_without_permission_to_make_its_socket_exits_and_names_the_path(site: Site) -> None:
+def test_daemon_without_permission_to_create_the_socket_exits_with_the_path(site: Site) -> None:
     locked = site.folder / "locked"
     locked.mkdir(mode=0o555)
     powerless: list[str] = []
-    if os.geteuid() == 0:               # root without capabilities, before a folder of another user
+    if os.geteuid() == 0:               # root without capabilities may not write there
         os.chown(locked, 65534, 65534)
         powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--"]
     command = [*powerless, *site.command("--socket", str(locked / "run" / "sock"))]
@@ -210,3 +211,12 @@ def test_max_clients_beyond_the_limit_of_open_files_is_logged_with_advice(site: 
     site.log.write_text("")
     site.start("--max-clients", str(most))
     assert "max-clients" not in site.log.read_text()
+
+
+def test_man_page_of_nvshared_conf_states_the_descriptor_limits_of_the_systemd_unit() -> None:
+    unit = (ROOT / "systemd" / "nvshared.service").read_text()
+    page = (ROOT / "packaging" / "man" / "nvshared.conf.5.in").read_text()
+    files = re.findall(r"LimitNOFILE=(\d+)", unit + page)
+    kept = re.findall(r"FileDescriptorStoreMax=(\d+)", unit + page)
+    assert (files, kept) == ([files[0]] * 2, [kept[0]] * 2)
+    assert f"enough for {most_clients(int(files[0]))} clients" in page

@@ -133,7 +133,7 @@ def test_descriptors_of_ended_clients_are_removed_from_the_store_of_systemd(
     manager.wait(lambda: len(manager.kept) == 2)
 
 
-def test_forked_child_does_not_keep_its_parents_client_alive(
+def test_forked_child_does_not_keep_the_client_of_a_killed_parent(
     site: Site, manager: ServiceManager
 ) -> None:
     daemon = manager.start("--tq", "3600")
@@ -158,7 +158,7 @@ def test_daemon_restart_during_a_hand_over_keeps_connections_and_results(
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
     await_state(first, state)
     kill(daemon)
-    end(manager.start(*SETTINGS))       # before all clients have answered INTRODUCE
+    end(manager.start(*SETTINGS))       # ends before all clients have answered INTRODUCE
     manager.start(*SETTINGS)
     finish(programs)
     assert manager.stored == PROGRAMS   # no client connected again

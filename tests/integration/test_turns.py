@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that do not fit together take turns; programs that do, do not."""
+"""Clients that fit on the card together have turns at once; others take turns."""
 
 import subprocess
 import sys

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program with work that never ends stays on the card, and an endless capture pins none."""
+"""A program whose work never ends is pinned. Captures of ended threads delay no hand-over."""
 
+import pytest
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.scheduler.events import PinReason
@@ -108,14 +109,6 @@ assert get(address, 64 * MIB) == bytes([8]) * (32 * MIB) + bytes([7]) * (32 * MI
 '''
 
 
-def test_capture_whose_thread_ended_delays_no_hand_over(site: Site) -> None:
-    site.start("--tq", "100ms")
-    program = Program(site, ABANDONED.replace("MODE", "1"))
-    assert program.hears() == "away"
-    site.holding().close()
-    program.finish()
-
-
 # pthread_exit() ends only the main thread: the other thread goes on, and ends the process.
 MAIN_ABANDONED = """
 import threading, time, traceback
@@ -142,9 +135,11 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
-def test_capture_begun_by_a_main_thread_that_ended_delays_no_hand_over(site: Site) -> None:
+@pytest.mark.parametrize("body", [ABANDONED.replace("MODE", "1"), MAIN_ABANDONED],
+                         ids=["thread", "main thread"])
+def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, body: str) -> None:
     site.start("--tq", "100ms")
-    program = Program(site, MAIN_ABANDONED)
+    program = Program(site, body)
     assert program.hears() == "away"
     site.holding().close()
     program.finish()

@@ -79,7 +79,7 @@ def has_unshared(control: Control) -> bool:
     return any(gpu.unshared for gpu in control.snapshot().gpus)
 
 
-def test_unshared_programs_and_a_client_that_fits_with_none_have_turns_and_keep_their_bytes(
+def test_unshared_programs_and_a_client_that_do_not_fit_have_turns_and_keep_all_bytes(
     site: Site, start: Start
 ) -> None:
     control = start()
@@ -136,7 +136,7 @@ def test_unshared_program_that_cannot_be_checkpointed_continues_and_shows_the_re
     assert not bare.client
 
 
-def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_rule_for_it(
+def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_checkpoint_rule(
     site: Site, start: Start
 ) -> None:
     control = start()

@@ -14,7 +14,7 @@ from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program as Own
 
-LARGE = "700MiB"                        # two of these do not fit
+LARGE = "700MiB"                        # two such programs do not fit on the card
 SMALL = "8MiB"
 
 
