@@ -260,9 +260,6 @@ def _descriptors(config: Config) -> int:
 
 
 def _reload(manager: Manager) -> None:
-    try:
+    with suppress(NvshareError):        # reload() has logged the error
         manager.reload()
-    except NvshareError as error:
-        logger.error("the settings stay as they are: %s", error)
-    else:
         logger.info("the settings were read again")

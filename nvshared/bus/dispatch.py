@@ -68,7 +68,7 @@ class Checks:
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
         """Returns whether polkit permits the action, and whether by password. Raises BusError."""
-        user = subordinate.lenders()(uid)       # uids that /etc/subuid gives one user count as one
+        user = subordinate.lender(uid)  # uids that /etc/subuid gives one user count as one
         most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
         if self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most:
             raise BusError(

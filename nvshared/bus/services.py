@@ -22,7 +22,7 @@ from nvshared.bus.interface import (
     unannounced,
 )
 from nvshared.dbus import array, marshalled
-from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU, NvshareError
+from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU
 from nvshared.history import History, Query, QueryResult
 from nvshared.machine import peer
 from nvshared.machine.peer import printable
@@ -34,8 +34,6 @@ from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
 from nvshared.sharing.tenancy import TenantView
 from nvshared.units import SECOND
-
-logger = logging.getLogger(__name__)
 
 DRAINER_INTERVAL = 5.0                  # seconds between checks that Drain's caller is present
 DRAINER_LINGER = 10.0                   # seconds that draining goes on after the caller has left
@@ -310,12 +308,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("Reload", action=names.ACTION_RELOAD)
     def reload(self) -> None:
-        """Reloads, and logs a failure: the journal may not assign busctl's output to our unit."""
-        try:
-            self.manager.reload()
-        except NvshareError as error:
-            logger.error("the settings stay as they are: %s", error)
-            raise
+        self.manager.reload()
 
     @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
     def drain(self) -> None:

@@ -105,32 +105,15 @@ class Rotation:
             self._serving = self._loop.call_soon(self._serve) if self._waiting else None
 
 
-class ConnectionQuota:
-    """Counts connections by account (machine/peer.py), and bounds them in total and per user. The
-    more connections a user (or pod, or container) has, the more it must leave free for others."""
-
-    def __init__(self, most: int, most_of_a_user: int) -> None:
-        self._most = most
-        self._most_of_a_user = most_of_a_user
-        self._by_account: Counter[Hashable] = Counter()
-
-    def acquire(self, account: Hashable) -> bool:
-        """Counts a new connection of a user. False: the user must not have another one."""
-        has, many, kept = self._by_account[account], max(1, self._most // MANY_PART), 0
-        if account != ROOT:
-            for_others = self._most // FOR_OTHERS * min(has, many) // many
-            kept = self._most // FOR_ROOT + for_others
-        left = self._most - self._by_account.total()
-        if left <= kept or (account != ROOT and has >= self._most_of_a_user):
-            return False
-        self._by_account[account] += 1
-        return True
-
-    def release(self, account: Hashable) -> None:
-        """Removes a user's connection from the count."""
-        self._by_account[account] -= 1
-        if not self._by_account[account]:
-            del self._by_account[account]
+def may_connect(account: str, connected: Counter[str], most: int, most_of_a_user: int) -> bool:
+    """Whether a user may have one more connection; `connected`: number of connections by account
+    (machine/peer.py). The more a user (or pod, or container) has, the more must stay free."""
+    has, left = connected[account], most - connected.total()
+    if account == ROOT:
+        return left > 0
+    many = max(1, most // MANY_PART)
+    for_others = most // FOR_OTHERS * min(has, many) // many
+    return left > most // FOR_ROOT + for_others and has < most_of_a_user
 
 
 class HookConnection:
@@ -141,7 +124,7 @@ class HookConnection:
         name: str | None,
     ) -> None:
         """`name`: systemd's name for a connection of an earlier daemon; None: a new connection."""
-        self.peer = identity
+        self.peer, self.account = identity, identity.account
         self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
         self._server, self._socket = server, connected
         self._complain = partial(server.complain, identity)     # takes a fault's kind and text
@@ -162,11 +145,13 @@ class HookConnection:
             self._timeout = self._loop.call_later(timeout, self._hello_overdue)
             server.keeper.keep(self.name, connected.fileno())
 
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
+    def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
         if self._ended:
             _close(descriptor)
             return
-        if self._queue or not self._try_send(packet, descriptor):
+        for packet in protocol.encode(order):
+            if not self._queue and self._try_send(packet, descriptor):
+                continue
             self._queue.append((packet, descriptor))
             if len(self._queue) == 1:
                 self._loop.add_writer(self._socket, self._writable)
@@ -178,9 +163,6 @@ class HookConnection:
     def drop(self, reason: str) -> None:
         self._complain("malformed", f"dropped: {reason}")
         self._loop.call_soon(self.end, reason)
-
-    def finish(self) -> None:
-        self._loop.call_soon(self.end, "it was refused")    # the client still gets the refusal
 
     def end(self, reason: str, *, for_good: bool = True) -> None:
         """Closes the socket now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
@@ -209,16 +191,16 @@ class HookConnection:
             forget()
 
     def _readable(self) -> None:
-        if not self._server.rotation.offer(self.peer.account, self._read):
+        if not self._server.rotation.offer(self.account, self._read):
             self._listen(on=False)
 
     def _process_ended(self) -> None:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
-        self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
+        self._server.rotation.offer(self.account, partial(self.end, "its process ended"))
 
     def resume(self, work: Callable[[], None]) -> None:
-        self._server.rotation.offer(self.peer.account, partial(self._read, work))
+        self._server.rotation.offer(self.account, partial(self._read, work))
 
     def _listen(self, *, on: bool) -> None:
         if on and not self._listens:
@@ -241,7 +223,11 @@ class HookConnection:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
             work = None
-        if not self._ended:
+        if self._ended:
+            return
+        if self.session.finished:       # packets behind the refused HELLO have been checked, too
+            self.end("it was refused")
+        else:
             self._listen(on=not self.session.looking_up)
 
     def _next_packet(self) -> Callable[[], None] | None:
@@ -256,7 +242,7 @@ class HookConnection:
         if packet is None:
             self.end("closed by the other side")
             return None
-        return partial(self.session.received, packet)
+        return partial(self.session.received, protocol.decode_report(packet))
 
     def _writable(self) -> None:
         while self._queue and not self._ended:
@@ -312,7 +298,7 @@ class _Unserved:
 
     socket: socket.socket
     name: str | None                    # name of systemd's copy; None: a new connection
-    # The user by process credentials alone (see subordinate.lenders()), and these credentials.
+    # The user by process credentials alone (see subordinate.lender()), and these credentials.
     owners: tuple[Hashable, Hashable]
     pidfd: int | None
 
@@ -332,8 +318,7 @@ class Server:
         self.manager, self.keeper, self.config = manager, keeper, config
         self.complain = complain
         self._listening = listening
-        self._quota = ConnectionQuota(
-            min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
+        self._most = min(config.max_clients, most_clients(open_files))
         self._connections: set[HookConnection] = set()
         self.unserved: set[_Unserved] = set()
         # Number of connections without a session, by user and by process.
@@ -348,9 +333,8 @@ class Server:
         listening.setblocking(False)
         refuse_descriptors(listening)
         self._loop.add_reader(listening, self._accept_queued)
-        lender = subordinate.lenders()
         for name, connected in kept.items():
-            self._queue_connection(connected, lender, name)
+            self._queue_connection(connected, name)
 
     def close(self) -> None:
         """Stops accepting and drops all connections; clients run on, the keeper's copies stay."""
@@ -380,12 +364,10 @@ class Server:
     def forget(self, connection: HookConnection) -> None:
         """Removes a connection that has ended."""
         self._connections.discard(connection)
-        self._quota.release(connection.peer.account)
 
     def _accept_queued(self) -> None:
         """Accepts the connections in the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
         end = self._loop.time() + ACCEPTING_AT_A_TIME
-        lender = subordinate.lenders()
         for _ in range(BACKLOG):
             try:
                 connected, _ = self._listening.accept()
@@ -402,16 +384,14 @@ class Server:
                 self._pause = self._loop.call_later(
                     ACCEPT_PAUSE, self._loop.add_reader, self._listening, self._accept_queued)
                 return
-            self._queue_connection(connected, lender)
+            self._queue_connection(connected)
             if self._loop.time() >= end:
                 return
 
-    def _queue_connection(
-        self, connected: socket.socket, lender: Callable[[int], Hashable], name: str | None = None,
-    ) -> None:
+    def _queue_connection(self, connected: socket.socket, name: str | None = None) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
         pid, uid = peer.credentials(connected)
-        owners = user, _ = lender(uid), (pid, uid)
+        owners = user, _ = subordinate.lender(uid), (pid, uid)
         waiting = sum(self._unserved_of[one] for one in owners)
         if name is None and waiting >= self._unserved_most - len(self.unserved):
             self.complain(
@@ -433,10 +413,7 @@ class Server:
 
     def _take(self, one: _Unserved) -> None:
         self.unserved.remove(one)
-        for owner in one.owners:
-            self._unserved_of[owner] -= 1
-            if not self._unserved_of[owner]:
-                del self._unserved_of[owner]
+        self._unserved_of -= Counter(one.owners)    # Counter's -= removes counts of zero
 
     def _identified(self, one: _Unserved, identity: Peer | None) -> None:
         if one not in self.unserved:
@@ -471,9 +448,11 @@ class Server:
         if one not in self.unserved:
             return                      # the daemon stops
         self._take(one)
+        connected = Counter(each.account for each in self._connections)
         if has_ended := one.pidfd is not None and peer.has_ended(one.pidfd):
             logger.debug("%s: died before it was served", identity)
-        elif self._quota.acquire(identity.account):
+        elif may_connect(
+                identity.account, connected, self._most, self.config.max_clients_per_user):
             self._connections.add(HookConnection(self, one.socket, one.pidfd, identity, one.name))
             return
         else:

@@ -66,7 +66,8 @@ class OrderRecord:
     host_slab: int = 0
     beyond: int = 0
     loan: int = 0                       # in EVICT
-    lender: bytes = NO_UUID             # in EVICT, at the offset of struct nvshare_limits
+    lender: bytes = b""                 # UUID; in EVICT, at the offset of struct nvshare_limits
+    text: str = ""                      # in REASON, which becomes several packets
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +93,19 @@ class ReportRecord:
 
 
 def encode_order(order: OrderRecord) -> bytes:
-    """Returns the packet of an order."""
-    begin = (order.commit, order.most) if order.lender == NO_UUID else LENDER.unpack(order.lender)
+    """Returns the packet of an order other than REASON."""
+    begin = LENDER.unpack(order.lender) if order.lender else (order.commit, order.most)
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
         order.room, order.host, order.writeback, order.step_pause, order.idle_window,
         *begin, order.total, order.host_slab, order.beyond, order.loan)
 
 
-def encode_unpark(gpu: bytes) -> bytes:
-    """Returns an UNPARK packet with the 16 bytes of the GPU's UUID."""
-    room, host = LENDER.unpack(gpu)
-    return encode_order(OrderRecord(Type.UNPARK, room=room, host=host))
-
-
-def encode_reason(reason: str) -> list[bytes]:
-    """Returns the packets of a REASON. A text that is too long loses its middle."""
-    encoded = reason.encode()
+def encode(order: OrderRecord) -> list[bytes]:
+    """Returns the packets of an order. The text of a REASON loses its middle if it is too long."""
+    if order.type is not Type.REASON:
+        return [encode_order(order)]
+    encoded = order.text.encode()
     if len(encoded) > TEXT_LONGEST:
         half = (TEXT_LONGEST - 3) // 2
         encoded = encoded[:half] + b"..." + encoded[-half:]

@@ -4,17 +4,18 @@
 A session has no socket: the connection passes packets in. docs/connections.md has a diagram, and
 explains which of a client's claims are cut and which end its connection."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
+from uuid import UUID
 
-from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
+from nvshared.errors import GPULost, NoSuchGPU, NvshareError, ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.parking import ParkedHook
-from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
+from nvshared.hook.protocol import Flag, OrderRecord, Park, Refusal, ReportRecord, Type, Wait
 from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
@@ -27,6 +28,13 @@ ANSWERS = {
     actions.Evict: events.Evicted, actions.Load: events.Loaded,
     actions.Writeback: events.WrittenBack,
 }
+PARK_REFUSALS = {
+    Park.BUSY: "its threads do not rest",
+    Park.CALLED: "it wants to use the GPU",
+    Park.SEVERAL: "it uses several GPUs",
+    Park.HOLDS: "memory of it cannot leave the GPU",
+    Park.UNSEEN: "it may call the driver past libnvshare.so, or its threads cannot be looked at",
+}
 WAITS = {
     actions.ClientState.SUSPENDED: Wait.RESUME, actions.ClientState.LIMITED: Wait.SHARE,
     actions.ClientState.CROWDED: Wait.ROOM,
@@ -34,20 +42,18 @@ WAITS = {
 logger = logging.getLogger(__name__)
 
 ERRORS_MOST = 4095                      # the largest errno
+PARK_PATIENCE = 15.0                    # seconds for the hook to answer PARK
 MOST_BYTES = 1 << 56                    # a larger move is an error; a larger COMMIT is cut to this
 
 
 class Wire(Protocol):
     """The part of the connection that a session uses."""
 
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Sends or queues a packet, and closes the descriptor. Must not raise."""
+    def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
+        """Sends or queues an order, and closes the descriptor. Must not raise."""
 
     def drop(self, reason: str) -> None:
         """Ends the connection soon, for a protocol violation."""
-
-    def finish(self) -> None:
-        """Ends the connection soon, after the refusal that the session has sent."""
 
     def resume(self, work: Callable[[], None]) -> None:
         """Does `work`, which waited for cgroup limits, when its account is due; then reads on."""
@@ -108,8 +114,8 @@ class StoringHook:
                     logger.warning("no file can be passed to a client: %s", error.strerror)
                     return
                 self._sent = True
-        self._wire.send(protocol.encode_order(OrderRecord(
-            Type.STORE, number=order.number, writeback=order.size)), descriptor)
+        self._wire.send(
+            OrderRecord(Type.STORE, number=order.number, writeback=order.size), descriptor)
 
     def handle_stored(self, record: ReportRecord, *, known: bool) -> bool:
         """Handles STORED; `known`: after HELLO. True: order or error differs from the last STORED.
@@ -134,13 +140,124 @@ class StoringHook:
             self._file.connected = False
 
 
+class ParkedHook:
+    """Stands in for the hook of a parked client, whose memory, pinned or not, is off the card.
+
+    Orders are held back, or answered in the hook's place: see docs/connections.md."""
+
+    def __init__(self, send: Callable[[OrderRecord, int | None], None]) -> None:
+        """`send`: Wire.send."""
+        self.checkpointed = False       # the process is checkpointed
+        self.driver_wanted = False      # a thread of the program wants the driver
+        self.memory = events.Memory()   # the hook's last figures
+        self._send = send
+        self._held: list[tuple[OrderRecord, int | None]] | None = None  # with their descriptors
+        self._number = 0                # number of the last PARK sent
+        self._answer: asyncio.Future[Park] | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether orders to the hook are held back."""
+        return self._held is not None
+
+    @property
+    def has_turn(self) -> bool:
+        """Parkable: whether a LOAD or RUN is held back."""
+        return any(order.type in (Type.LOAD, Type.RUN) for order, _ in self._held or ())
+
+    async def park(self, context: int, *, ahead: bool) -> None:
+        """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
+
+        `context`: Client.context, which the hook's HELLO to a later daemon repeats. Raises
+        NvshareError with the hook's reason to refuse. Orders are held back until unpark() even so.
+        """
+        self._held, self.driver_wanted = [], False
+        self._answer = asyncio.get_running_loop().create_future()
+        self._number += 1
+        flags = Flag.AHEAD if ahead else 0
+        self._send(OrderRecord(Type.PARK, flags, self._number, host=context), None)
+        try:
+            async with asyncio.timeout(PARK_PATIENCE):
+                answer = await self._answer
+        except TimeoutError:
+            raise NvshareError("its library does not answer") from None
+        finally:
+            self._answer = None
+        if answer is not Park.DONE:
+            raise NvshareError(PARK_REFUSALS[answer])
+
+    def take_over(self) -> None:
+        """Marks the client as parked by an earlier daemon."""
+        self._held, self.checkpointed = [], True
+
+    def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
+        """Sends UNPARK, as the process runs on the card with the UUID `gpu`, then the held orders;
+        if the process has `moved` to another card, these are dropped."""
+        self.checkpointed = self.driver_wanted = False
+        room, host = protocol.LENDER.unpack(gpu)    # these two fields of an UNPARK are the UUID
+        self._send(OrderRecord(Type.UNPARK, room=room, host=host), None)
+        if moved:
+            self._drop_held()
+        held, self._held = self._held or [], None
+        for order, page in held:
+            self._send(order, page)
+
+    def want_driver(self) -> bool:
+        """Records that a thread wants the driver. True: the checkpointed process must wake."""
+        wakes = self.checkpointed and not self.driver_wanted
+        self.driver_wanted = True
+        return wakes
+
+    def end(self) -> None:
+        """Fails a pending park() and drops the held orders, as the connection has ended."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(NvshareError("it has ended"))
+        self._drop_held()
+
+    def _drop_held(self) -> None:
+        for _, page in self._held or []:
+            if page is not None:
+                os.close(page)
+        self._held = None
+
+    def hold(self, order: OrderRecord, page: int | None) -> None:
+        """Keeps an order until unpark(). A LIMITS that answers no COMMIT replaces the last one."""
+        assert self._held is not None
+        if _is_unasked_limits(order):
+            self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
+        self._held.append((order, page))
+
+    def mark_checkpointed(self) -> list[OrderRecord]:
+        """Records that the process is checkpointed. Returns held EVICTs, to be answered now."""
+        self.checkpointed, held = True, self._held or []
+        self._held = [one for one in held if one[0].type is not Type.EVICT]
+        return [order for order, _ in held if order.type is Type.EVICT]
+
+    def handle_parked(self, record: ReportRecord) -> None:
+        """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
+        if record.moved not in PARK_REFUSALS and record.moved != Park.DONE:
+            raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
+        # A late reply to an earlier PARK is ignored: UNPARK has released the threads meanwhile.
+        if record.number == self._number and self._answer is not None and not self._answer.done():
+            self.driver_wanted = record.has(Flag.WANTS)
+            self._answer.set_result(Park(record.moved))
+
+    def adjusted(self, memory: events.Memory) -> events.Memory:
+        """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""
+        self.memory = memory
+        if not self.checkpointed:
+            return memory
+        pending = memory.pinned + memory.pending if self.driver_wanted else 0
+        return replace(memory, resident=0, pinned=0, pending=pending, room=0)
+
+
 class Session:
     """One client, from its HELLO to the end of its connection."""
 
     def __init__(self, manager: Manager, peer: Peer, wire: Wire) -> None:
         self.peer = peer
         self.client: Client | None = None
-        self.finished = False           # refused or ended: further records are ignored
+        self.finished = False           # refused or ended; a refused connection is to be ended
         self.looking_up = False         # a record waits for cgroup limits: do not call received()
         self._manager, self._wire = manager, wire
         self._borrowed = self._dirty = 0    # bytes, by the last BORROWED record
@@ -155,12 +272,10 @@ class Session:
         """Sends INTRODUCE with a random number to a client that knows an earlier daemon or card."""
         self._introduction = (int.from_bytes(os.urandom(8)) >> 1) + 1
         self._manager.await_hello(self, awaited=True)
-        order = OrderRecord(Type.INTRODUCE, number=self._introduction)
-        self._wire.send(protocol.encode_order(order))
+        self._wire.send(OrderRecord(Type.INTRODUCE, number=self._introduction))
 
-    def received(self, packet: bytes) -> None:
-        """Handles a packet. Raises ProtocolError, on which the caller ends the connection."""
-        record = protocol.decode_report(packet)
+    def received(self, record: ReportRecord) -> None:
+        """Handles a record. Raises ProtocolError, on which the caller ends the connection."""
         if self.finished:
             return
         match record.type:
@@ -210,7 +325,7 @@ class Session:
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record, wants))
         if record.type is Type.WAITING:
-            self._send(protocol.encode_order(_wait(self.client)))
+            self._send(_wait(self.client))
 
     def _handle_stored(self, record: ReportRecord) -> None:
         known, before = self.client is not None and not self._introduction, self._storing.error
@@ -272,20 +387,20 @@ class Session:
     def has_turn(self) -> bool:
         return self._parked.has_turn
 
-    def _answer(self, order: actions.MoveOrder) -> None:
-        """Acknowledges an order in place of a parked client's hook; no memory is on the card."""
+    def _answer(self, order: OrderRecord) -> None:
+        """Acknowledges an EVICT in place of a parked client's hook; no memory is on the card."""
         assert self.client is not None
         memory = self._parked.adjusted(self._parked.memory)
-        self.client.gpu.tell(ANSWERS[type(order)](self.client.id, memory, order.number, 0, 0))
+        kind = events.WrittenBack if order.flags & Flag.KEEP else events.Evicted
+        self.client.gpu.tell(kind(self.client.id, memory, order.number, 0, 0))
 
     def order(self, order: actions.Order) -> None:
         """Link: sends an order of the scheduler to the hook. The first order is Limits."""
         match order:
-            case actions.Limits():
-                for packet in protocol.encode_reason(order.reason):
-                    self._send(packet)
+            case actions.Limits() if order.reason:
+                self._send(OrderRecord(Type.REASON, text=order.reason))
             case actions.Evict() | actions.Writeback() if self._parked.checkpointed:
-                self._answer(order)
+                self._answer(_record(order))
                 return
             case actions.Store() if self._parked.holds:
                 self._answer_store(order, True)
@@ -297,18 +412,16 @@ class Session:
         page = self._page(order) if needs_page else None
         if needs_page and page is None:
             return
-        self._send(protocol.encode_order(_record(order)), page, order)
+        self._send(_record(order), page)
         if self._parked.checkpointed and isinstance(order, actions.Load | actions.Run):
             assert self.client is not None
             self._manager.moving.wake(self.client)
 
-    def _send(
-        self, packet: bytes, page: int | None = None, order: actions.Order | None = None
-    ) -> None:
+    def _send(self, order: OrderRecord, page: int | None = None) -> None:
         if self._parked.holds:
-            self._parked.hold(packet, page, order)
+            self._parked.hold(order, page)
         else:
-            self._wire.send(packet, page)
+            self._wire.send(order, page)
 
     def _page(self, order: actions.Order) -> int | None:
         """A descriptor of an inflight page. None: the page's client has left, or an error."""
@@ -326,11 +439,11 @@ class Session:
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
-        if record.version != VERSION:
+        if record.version != protocol.VERSION:
             self._refuse(Refusal.VERSION)
             return
         try:
-            gpu = self._manager.gpu_by_uuid(record.uuid)
+            gpu = self._manager.gpu(str(UUID(bytes=record.uuid)))
             total, wants = gpu.facts.memory_total, record.has(Flag.WANTS)
             self._storing.handle_hello(total)
             memory = _bounded(record.memory, total)
@@ -352,9 +465,8 @@ class Session:
             self._refuse(Refusal.NO_SUCH_GPU)
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._wire.send(protocol.encode_order(OrderRecord(Type.REFUSED, flags=refusal)))
+        self._wire.send(OrderRecord(Type.REFUSED, flags=refusal))
         self.finished = True
-        self._wire.finish()
 
     def _event(self, client: Client, record: ReportRecord, wants: bool) -> events.Event:
         id = client.id
@@ -434,10 +546,9 @@ def _wait(client: Client) -> OrderRecord:
 
 
 def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
-    lender = uuid_bytes(order.lender) if order.lender else protocol.NO_UUID
     return OrderRecord(
         kind, flags | (Flag.AHEAD if order.ahead else 0), order.number, order.room, order.host,
-        loan=order.loan, lender=lender)
+        loan=order.loan, lender=uuid_bytes(order.lender))
 
 
 def _bounded(memory: events.Memory, total: int) -> events.Memory:
@@ -454,6 +565,10 @@ def _bounded(memory: events.Memory, total: int) -> events.Memory:
         host=_plausible(memory.host), beyond=_plausible(memory.beyond),
         to_pin=min(memory.to_pin, total - memory.pinned - pending),
         dirty=min(memory.dirty, memory.borrowed), disk=min(memory.disk, total))
+
+
+def _is_unasked_limits(order: OrderRecord) -> bool:
+    return order.type is Type.LIMITS and not order.number
 
 
 def _plausible(size: int) -> int:

@@ -7,7 +7,6 @@ root runs, each id counts as a user of its own."""
 import os
 import pwd
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -31,13 +30,9 @@ def owner(uid: int) -> int:
     return uid
 
 
-def lenders() -> Callable[[int], int | str]:
-    """A function from a user id to its user as written in the file: a name or a number.
-
-    The function does not block, and does not notice later changes of the file."""
-    ranges = _all()
-    return lambda uid: next(
-        (name for name, first, count in ranges if first <= uid < first + count), uid)
+def lender(uid: int) -> int | str:
+    """The user as written in the file, a name or a number; any other user id itself."""
+    return next((name for name, first, count in _all() if first <= uid < first + count), uid)
 
 
 def _all() -> tuple[Range, ...]:

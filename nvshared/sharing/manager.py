@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from nvshared.clock import Clock, Timer
-from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU, NvshareError
 from nvshared.lanes import Run, here
 from nvshared.machine import host
 from nvshared.machine.nvml import Facts, Sample
@@ -131,13 +131,6 @@ class Manager:
             f"there is no GPU {name!r}",
             f"the indices are: {known}; a UUID or a PCI address will do too")
 
-    def gpu_by_uuid(self, uuid: bytes) -> GPU:
-        """Returns the GPU with the 16 bytes of cuDeviceGetUuid. Raises NoSuchGPU."""
-        for gpu in self.gpus:
-            if gpu.facts.uuid_bytes == uuid:
-                return gpu
-        raise NoSuchGPU(f"there is no GPU with the UUID {uuid.hex()}")
-
     def client(self, id: int) -> Client:
         """Returns the client with this id. Raises NoSuchClient."""
         for client in self.clients:
@@ -189,8 +182,12 @@ class Manager:
             self.budget.resize(size)
 
     def reload(self) -> None:
-        """Reads the configuration again. Raises ConfigError, and then nothing has changed."""
-        self._defaults = self._read()
+        """Reads the configuration again. Logs and raises ConfigError; then nothing has changed."""
+        try:
+            self._defaults = self._read()
+        except NvshareError as error:
+            logger.error("the settings stay as they are: %s", error)
+            raise
         self._apply()
 
     def reset_settings(self) -> Future[None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, Park, ReportRecord, Type, encode_unpark
+from nvshared.hook.protocol import LENDER, Flag, OrderRecord, Park, ReportRecord, Type
 from nvshared.machine.disk import open_file
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, CARD, Site, compile_faulty_disk, wait_until
@@ -154,8 +154,9 @@ def test_client_reports_its_stored_bytes_to_a_restarted_daemon_also_while_parked
     daemon.send(daemon.limits, OrderRecord(Type.PARK))
     assert daemon.until(Type.PARKED).moved == Park.DONE
     restart()
-    daemon.connection.send(encode_unpark(site.uuids[0]))
-    daemon.send(OrderRecord(Type.INTRODUCE, number=1))
+    room, host = LENDER.unpack(site.uuids[0])
+    daemon.send(
+        OrderRecord(Type.UNPARK, room=room, host=host), OrderRecord(Type.INTRODUCE, number=1))
     daemon.until(Type.HELLO)
     daemon.send(daemon.limits)
     daemon.let_return(program)

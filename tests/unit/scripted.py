@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import OrderRecord
+from nvshared.hook.protocol import OrderRecord, encode
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
@@ -167,20 +167,16 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[OrderRecord] = []
         self.descriptors: list[int] = []
-        self.finished = False
         self.resumed: Callable[[], None] | None = None
         self.dropped = ""
 
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        self.sent.append(decode_order(packet))
+    def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
+        self.sent += map(decode_order, encode(order))
         if descriptor is not None:
             self.descriptors.append(descriptor)
 
     def drop(self, reason: str) -> None:
         self.dropped = reason
-
-    def finish(self) -> None:
-        self.finished = True
 
     def resume(self, work: Callable[[], None]) -> None:
         self.resumed = work

@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from nvshared.hook.protocol import OrderRecord
+from nvshared.hook.protocol import OrderRecord, decode_report, encode
 from nvshared.hook.session import Session
 from nvshared.machine.peer import Peer
 from nvshared.scheduler.events import Memory
@@ -25,16 +25,13 @@ class Wire:
     def orders(self) -> list[OrderRecord]:
         return [decode_order(packet) for packet in self.packets]
 
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        self.packets.append(packet)
+    def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
+        self.packets += encode(order)
         if descriptor is not None:
             os.close(descriptor)
 
     def drop(self, reason: str) -> None:
         """As Wire.drop: the connection stays."""
-
-    def finish(self) -> None:
-        """As Wire.finish: the connection stays."""
 
     def resume(self, work: Callable[[], None]) -> None:
         work()
@@ -56,7 +53,7 @@ class SessionHook(Hook):
         """No-op: packets reach the session without a socket."""
 
     def send(self, packet: bytes) -> None:
-        self.session.received(packet)
+        self.session.received(decode_report(packet))
 
     def hear(self) -> OrderRecord:
         """The oldest order not yet read."""

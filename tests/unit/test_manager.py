@@ -57,7 +57,6 @@ def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Manager:
 ])
 def test_gpu_is_found_by_index_uuid_and_pci_address(manager: Manager, name: str) -> None:
     assert manager.gpu(name).facts is OTHER
-    assert manager.gpu_by_uuid(OTHER.uuid_bytes).facts is OTHER
 
 
 def quanta(manager: Manager) -> list[int]:

@@ -215,7 +215,7 @@ def test_owner_of_a_subuid_is_found_in_ranges_given_by_user_name(
     assert subordinate.owner(200001) == ALICE
     assert subordinate.owner(100001) == 100001
     monkeypatch.delattr(pwd, "getpwnam")
-    assert [*map(subordinate.lenders(), (99999, 100001, 200001))] == [99999, NOBODY_HAS, "alice"]
+    assert [*map(subordinate.lender, (99999, 100001, 200001))] == [99999, NOBODY_HAS, "alice"]
 
 
 @pytest.mark.parametrize("account", ["0", "root", "998"])
@@ -232,9 +232,8 @@ def test_subuids_of_root_and_system_accounts_count_as_separate_users(
 def test_subuid_line_without_a_possible_user_or_range_is_ignored(lent: Path, line: str) -> None:
     lent.write_text(f"{line}\n{ALICE}:100000:65536\n")
     assert subordinate.owner(100001) == ALICE
-    lender = subordinate.lenders()
-    assert lender(100001) == str(ALICE)
-    assert subordinate.owner(99) == lender(99) == 99
+    assert subordinate.lender(100001) == str(ALICE)
+    assert subordinate.owner(99) == subordinate.lender(99) == 99
 
 
 def test_owner_of_a_subuid_follows_the_subuid_file_and_is_the_subuid_if_the_file_is_invalid(

@@ -13,10 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvshared.errors import NvshareError, ProtocolError
-from nvshared.hook import parking
-from nvshared.hook.parking import ParkedHook
-from nvshared.hook.protocol import Flag, OrderRecord, Park, Refusal, ReportRecord, Type, Wait
-from nvshared.hook.session import MOST_BYTES, Session
+from nvshared.hook import session
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    Park,
+    Refusal,
+    ReportRecord,
+    Type,
+    Wait,
+    decode_report,
+)
+from nvshared.hook.session import MOST_BYTES, ParkedHook, Session
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.scheduler import actions, events
@@ -65,7 +73,7 @@ class Hook:
         Scripted.latest.events.clear()
 
     def says(self, record: ReportRecord) -> None:
-        self.session.received(encode_report(record))
+        self.session.received(decode_report(encode_report(record)))
 
 
 @pytest.fixture
@@ -454,7 +462,7 @@ def test_refused_client_gets_the_reason_and_later_records_are_ignored(
     hook.says(ReportRecord(Type.NAME, text="train", version=record.version))
     hook.says(record)
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=why)]
-    assert hook.wire.finished
+    assert hook.session.finished
     hook.says(ReportRecord(Type.MEMORY))
     hook.session.ended()
     assert Scripted.latest.events == []
@@ -497,7 +505,7 @@ def test_session_with_random_packets_closes_no_other_connection(
     hook.says(HELLO)
     for packet in packets:
         try:
-            hook.session.received(packet)
+            hook.session.received(decode_report(packet))
         except ProtocolError:
             break
     hook.session.ended()
@@ -558,9 +566,9 @@ def answer(number: int, park: int) -> ReportRecord:
 def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(
         monkeypatch: pytest.MonkeyPatch) -> None:
     async def park_twice() -> None:
-        hook = ParkedHook(lambda packet, page: None)
+        hook = ParkedHook(lambda order, page: None)
         with monkeypatch.context() as patched:
-            patched.setattr(parking, "PATIENCE", 0)
+            patched.setattr(session, "PARK_PATIENCE", 0)
             with pytest.raises(NvshareError, match="does not answer"):
                 await hook.park(0, ahead=False)
         hook.unpark(bytes(16))
@@ -568,14 +576,14 @@ def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(
         await asyncio.sleep(0)
         hook.handle_parked(answer(1, Park.DONE))
         hook.handle_parked(answer(2, Park.BUSY))
-        with pytest.raises(NvshareError, match=parking.REFUSALS[Park.BUSY]):
+        with pytest.raises(NvshareError, match=session.PARK_REFUSALS[Park.BUSY]):
             await second
 
     asyncio.run(park_twice())
 
 
 def test_park_order_with_an_unknown_reply_raises_a_protocol_error() -> None:
-    hook = ParkedHook(lambda packet, page: None)
+    hook = ParkedHook(lambda order, page: None)
     with pytest.raises(ProtocolError, match="99"):
         hook.handle_parked(answer(1, 99))
 
@@ -584,7 +592,7 @@ def test_descriptor_of_an_order_held_back_during_a_park_is_closed_with_the_conne
     parked = ParkedHook(lambda _, __: None)
     parked.take_over()
     read, write = os.pipe()
-    parked.hold(b"", write, None)
+    parked.hold(OrderRecord(Type.WATCH), write)
     parked.end()
     assert os.read(read, 1) == b""      # the pipe has no writer any more
     os.close(read)

@@ -67,7 +67,7 @@ class Liar:
         if self.ended:
             return
         try:
-            self.session.received(packet)
+            self.session.received(protocol.decode_report(packet))
         except ProtocolError:
             self.end()
 
