@@ -85,8 +85,6 @@ class Gangs:
         self._draining = False
         self._clock, self._timer = clock, timer
         self._gangs: dict[object, Gang] = {}
-        # Gangs for which may_form is true: few, as each process with one client is a gang, too.
-        self._forming: dict[Gang, None] = {}
         self._stale: dict[Gang, None] = {}      # gangs to review
         self._numbers = count(1)
         self._reviewing = False
@@ -115,9 +113,8 @@ class Gangs:
     def _form(self, gang: Gang) -> None:
         self._stale.pop(gang, None)
         if gang.may_form:
-            self._forming[gang] = self._stale[gang] = None
+            self._stale[gang] = None
             return
-        self._forming.pop(gang, None)
         if gang.sent:
             gang.turn(State.OUT, self._clock())
             self._set_standing(gang, gang.clients, Standing.FREE)
@@ -132,11 +129,12 @@ class Gangs:
         self.review()
 
     def _forming_on(self, gpu: GPU) -> list[Gang]:
-        return [one for one in self._forming if any(client.gpu is gpu for client in one.clients)]
+        return [one for one in self._gangs.values() if one.may_form
+                and any(client.gpu is gpu for client in one.clients)]
 
     def _review_all(self) -> None:
         self._deadline = None           # _due() sets it again, if a review is due later
-        self._stale |= self._forming
+        self._stale |= dict.fromkeys(one for one in self._gangs.values() if one.may_form)
         self.review()
 
     def review(self) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs in virtual time: all cards at once or none, no deadlock, and no client starves."""
 
+import gc
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -15,6 +16,7 @@ from nvshared.scheduler.events import (
     Reopened,
     Stopped,
 )
+from nvshared.sharing.gangs import Gang
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.gang_world import Machine, Team
@@ -433,3 +435,16 @@ def test_process_with_many_clients_on_a_card_forms_no_gang(machine: Machine) -> 
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
     machine.advance(SECOND)
     assert not any(client.gang for client in machine.manager.clients)
+
+
+def test_gangs_are_forgotten_when_all_members_end_before_the_expected_number_has_joined(
+        machine: Machine) -> None:
+    def count() -> int:
+        return sum(isinstance(one, Gang) for one in gc.get_objects())
+
+    before = count()
+    for number in range(20):
+        team = machine.team([0], [10 + number], GIB, name=f"gang {number}", expected=2)
+        machine.kill(team.ranks[0])
+        machine.advance(SECOND)
+    assert count() - before <= 1
