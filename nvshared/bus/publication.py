@@ -9,6 +9,7 @@ from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 from nvshared.bus import services
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import Bus
+from nvshared.clock import repeat
 from nvshared.dbus import BUS, BusError, locate
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History
@@ -70,7 +71,7 @@ class Publication:
 
     async def connect(self) -> None:
         await self._connect()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._keeper = asyncio.get_running_loop().create_task(repeat(RETRY, self._keep))
 
     async def _connect(self) -> None:
         connection = await BusConnection.open(locate(self._address), self._bus.take)
@@ -84,28 +85,23 @@ class Publication:
         self._connection = connection
 
     async def _keep(self) -> None:
-        level = logging.ERROR           # for the first unexpected exception, then DEBUG
-        while True:
-            if self._connection is not None:
-                reason = ""
-                try:
-                    await asyncio.shield(self._connection.reading)
-                except Exception as error:    # after any error the connection is lost
-                    reason = str(error)
-                logger.error("lost the message bus %r (%s); sharing goes on", self._address,
-                             reason or "it closed the connection")
-                self._bus.attach(None)
-                self._connection, level = None, logging.ERROR
-            await asyncio.sleep(RETRY)
+        """Waits until the connection to the bus is lost or, without a connection, reconnects."""
+        if self._connection is None:
             try:
                 await self._connect()
                 logger.info("back on the message bus %r", self._address)
             except NvshareError as error:
                 logger.debug("still without a message bus: %s", error)
-            except Exception:           # a bug must not end the attempts
-                logger.log(level, "cannot get back on the message bus %r; trying on",
-                           self._address, exc_info=True)
-                level = logging.DEBUG
+            return
+        reason = ""
+        try:
+            await asyncio.shield(self._connection.reading)
+        except Exception as error:      # after any error the connection is lost
+            reason = str(error)
+        logger.error("lost the message bus %r (%s); sharing goes on", self._address,
+                     reason or "it closed the connection")
+        self._bus.attach(None)
+        self._connection = None
 
     def _gpu_new(self, gpu: GPU) -> None:
         interface = services.GPUInterface(self._manager, gpu)

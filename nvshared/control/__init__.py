@@ -3,6 +3,7 @@
 
 Modules that only some commands need are imported in the methods that use them."""
 
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nvshared import names
@@ -194,9 +195,10 @@ class Daemon:
         try:
             return self._connection.ask(call)[0]
         except PasswordNeeded:
-            from nvshared.control.agent import at_a_terminal, password_agent
+            from nvshared.control.connection import password_agent
 
-            if not self._asks or not at_a_terminal():
+            streams = (sys.stdin, sys.stderr)
+            if not self._asks or not all(one is not None and one.isatty() for one in streams):
                 raise
             with password_agent():
                 return self._connection.ask(call, interactive=True)[0]

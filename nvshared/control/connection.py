@@ -2,7 +2,9 @@
 """A blocking connection to a message bus, for calls of nvshared's methods."""
 
 import os
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from nvshared import dbus  # isort: skip (first: it keeps dbus-next's package empty)
@@ -133,6 +135,33 @@ class ControlConnection:
                 f"the nvshared that runs is of another version: {text}",
                 "restart it with: systemctl restart nvshared")
         return NvshareError.by_bus_name.get(name, NvshareError)(text or f"nvshared answered {name}")
+
+
+@contextmanager
+def password_agent() -> Iterator[None]:
+    """Within this context polkit may ask for passwords on this terminal, as with systemctl, if
+    pkttyagent is installed."""
+    import shutil
+    import subprocess
+    import termios
+
+    program = shutil.which("pkttyagent")
+    if program is None:
+        yield
+        return
+    reading, writing = os.pipe()
+    command = [program, "--notify-fd", str(writing), "--fallback"]
+    before = termios.tcgetattr(sys.stdin)
+    with open(reading, "rb") as registered:     # noqa: PTH123
+        process = subprocess.Popen(command, pass_fds=[writing])
+        os.close(writing)
+        try:
+            registered.read()           # EOF: the agent is registered, or has failed
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)   # some agents leave echo off
 
 
 def not_running(bus: str) -> NotRunning:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost, InvalidArgs
 from nvshared.machine.capacity import Allowances, Capacity
-from nvshared.machine.nvml import Facts, Process, Sample, uuid_bytes
+from nvshared.machine.nvml import Facts, Process, Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.quantity import HEAVIEST, sized
@@ -524,7 +524,7 @@ class GPU:
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
         """Returns the figures, `borrowed` cut to NVML's for the lender, and its UUID, or ""."""
-        found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
+        found = [one for one in self.others if one.facts.uuid_bytes == lender]
         if not found or self.state != "gathering":
             return memory, ""
         if client.peer.account:

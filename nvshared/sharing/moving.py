@@ -23,7 +23,6 @@ from nvshared.scheduler.client import PACE, Average
 from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.gpu import GPU, Client, Parkable
 from nvshared.sharing.sampler import take_samples
-from nvshared.signal import Signal
 from nvshared.units import MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
@@ -91,8 +90,6 @@ class Moving:
     ) -> None:
         """`budget`: of host memory. `run`: Lanes.run, for reading the limits of control groups."""
         self.deep_idle: int | None = None       # us: clients idle for longer are parked; None: none
-        self.parked: Signal[Client] = Signal("parked")
-        self.woken: Signal[Client, GPU] = Signal("woken")       # the GPU on which it was restored
         self._gpus = gpus
         self._budget = budget
         self._ask, self._run = ask, run
@@ -215,7 +212,6 @@ class Moving:
             return
         await self._checkpoint(client, ahead=ahead)
         client.parking = PARKED
-        self.parked.emit(client)
         client.suspend_to_park(False)
 
     async def _move(self, client: Client, target: GPU, why: str) -> None:
@@ -394,7 +390,6 @@ class Moving:
         moved = gpu is not client.gpu
         client.parking = ""
         self._set_context(client, 0)
-        self.woken.emit(client, gpu)
         _parkable(client).resume_on(gpu)
         if moved:
             client.parking = MOVED

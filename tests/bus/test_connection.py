@@ -137,4 +137,4 @@ async def test_daemon_reconnects_to_dbus_until_the_bus_has_restarted(
     assert number == client.id
     levels = [one.levelname for one in caplog.records if one.name.startswith("nvshared.bus")]
     assert trouble or levels == ["ERROR", "INFO"]
-    assert caplog.text.count("cannot get back") == (trouble == "faults")
+    assert caplog.text.count("unexpected exception") == (trouble == "faults")

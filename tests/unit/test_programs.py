@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.control.programs import command
+from nvshared.control.snapshot import command
 
 NAME = Path(sys.executable).name        # name of the process by the kernel
 TENANT = "user:ada"
