@@ -22,7 +22,7 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.machine import cgroup, host
 from nvshared.machine.cgroup import Group, Limit
-from nvshared.machine.nvml import NVML, Facts, Mode, Sample
+from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.machine.peer import shown
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE, TRIAL_FOLDER, WITHOUT_GPU
 from nvshared.preload import switch, trial
@@ -68,7 +68,7 @@ def examine(bus: str) -> list[Finding]:
 
 class InspectedGPU(NamedTuple):
     facts: Facts
-    mode: Mode
+    is_exclusive: bool                  # its compute mode is exclusive or prohibited
     sample: Sample | None               # None: NVML returned an error
     error: str = ""
 
@@ -158,9 +158,9 @@ def _not_lending(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[
 
 def _inspect(nvml: NVML, facts: Facts) -> InspectedGPU:
     try:
-        return InspectedGPU(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
+        return InspectedGPU(facts, nvml.is_exclusive(facts.uuid), nvml.sample(facts.uuid))
     except NvshareError as error:
-        return InspectedGPU(facts, Mode(), None, error.message)
+        return InspectedGPU(facts, False, None, error.message)
 
 
 def _gpu_finding(card: InspectedGPU) -> Finding:
@@ -169,10 +169,10 @@ def _gpu_finding(card: InspectedGPU) -> Finding:
     words = f"{facts.name}, {rounded(facts.memory_total)}, {facts.pci_bus_id}"
     if card.sample is None:
         return fault(topic, f"{words}, does not answer: {card.error}", "see: dmesg")
-    if card.mode.exclusive:
+    if card.is_exclusive:
         return fault(topic, f"{words}, lets one process use it at a time (compute mode)",
                      f"allow several: nvidia-smi -i {facts.index} -c DEFAULT")
-    if card.mode.mig:
+    if facts.mig:
         return warning(topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
                        f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0")
     if card.sample.memory_used is not None:

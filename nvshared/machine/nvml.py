@@ -82,13 +82,6 @@ class Sample:
     trouble: str = ""                   # why `memory_used` is absent; "": it is present
 
 
-class Mode(NamedTuple):
-    """The administrator's settings of a card; False: the mode is off or unknown."""
-
-    exclusive: bool = False             # compute mode exclusive or prohibited
-    mig: bool = False                   # MIG is on
-
-
 class NVML:
     """The initialised library. Calls may block; query a card in one thread at a time.
 
@@ -148,12 +141,11 @@ class NVML:
         """Returns the driver's version, such as "580.159"; "unknown" if the query fails."""
         return self._query(self._nvml.nvmlSystemGetDriverVersion) or "unknown"
 
-    def mode(self, uuid: str) -> Mode:
-        """Returns the administrator's settings of a card. Raises NvshareError if not found."""
+    def is_exclusive(self, uuid: str) -> bool:
+        """Whether a card's compute mode is exclusive or prohibited. Raises as sample()."""
         nvml, handle = self._nvml, self._handle(uuid)
-        compute = self._query(lambda: nvml.nvmlDeviceGetComputeMode(handle))
-        return Mode(
-            exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle))
+        mode = self._query(lambda: nvml.nvmlDeviceGetComputeMode(handle))
+        return mode not in (None, nvml.NVML_COMPUTEMODE_DEFAULT)
 
     def sample(self, uuid: str) -> Sample:
         """Samples one card. Raises GPULost if it is lost, NvshareError if it is not found."""

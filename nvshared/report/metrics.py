@@ -63,15 +63,11 @@ class Scrapes(Collector):
     def collect(self) -> Iterable[Metric]:
         return [one.family() for one in self._samples]
 
-    @property
-    def count(self) -> int:
-        return len(self._tasks)
-
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection; closes the oldest one if there are too many."""
         task = asyncio.current_task()
         assert task is not None
-        if self.count == SCRAPES_AT_MOST:
+        if len(self._tasks) == SCRAPES_AT_MOST:
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()

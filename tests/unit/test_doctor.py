@@ -20,7 +20,7 @@ from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import Finding, Grade, InspectedGPU, Inspection
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
 from nvshared.machine import cgroup, host
-from nvshared.machine.nvml import Mode, Process, Sample
+from nvshared.machine.nvml import Process, Sample
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
 
@@ -55,15 +55,16 @@ def test_doctor_without_a_driver_reports_only_the_missing_driver() -> None:
     assert list(checks.program_findings(inspection, None)) == []
 
 
-@pytest.mark.parametrize(("mode", "sample", "grade", "words"), [
-    (Mode(), OTHERS, Grade.OK, "3.0 GiB used"),
-    (Mode(), None, Grade.FAULT, "does not answer: it fell off"),
-    (Mode(exclusive=True), OTHERS, Grade.FAULT, "one process"),
-    (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
+@pytest.mark.parametrize(("mig", "exclusive", "sample", "grade", "words"), [
+    (False, False, OTHERS, Grade.OK, "3.0 GiB used"),
+    (False, False, None, Grade.FAULT, "does not answer: it fell off"),
+    (False, True, OTHERS, Grade.FAULT, "one process"),
+    (True, False, OTHERS, Grade.WARNING, "MIG"),
 ])
-def test_doctor_grades_a_card_by_mode_and_nvml_sample(mode: Mode, sample: Sample | None,
-                                                      grade: Grade, words: str) -> None:
-    inspection = Inspection("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
+def test_doctor_grades_a_card_by_mode_and_nvml_sample(
+        mig: bool, exclusive: bool, sample: Sample | None, grade: Grade, words: str) -> None:
+    facts = dataclasses.replace(FACTS, mig=mig)
+    inspection = Inspection("580.1", (InspectedGPU(facts, exclusive, sample, "it fell off"),))
     driver, card = checks.driver_findings(inspection)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
     assert card.grade is grade
@@ -97,7 +98,7 @@ def test_doctor_says_whether_and_why_no_other_card_can_lend_memory_to_a_card(
         FACTS, index=index, uuid=name, reached=frozenset({*others} - {name}),
         linked=frozenset({*others} - {name} if "linked" in reached else ()),
     ) for index, name in enumerate(names[:number])]
-    inspection = Inspection("1", tuple(InspectedGPU(one, Mode(), OTHERS) for one in facts))
+    inspection = Inspection("1", tuple(InspectedGPU(one, False, OTHERS) for one in facts))
     snapshot = a_snapshot()._replace(gpus=(cast("Any", None),) * shared)
     found = list(checks.neighbour_findings(inspection, snapshot, mode))
     assert len(found) == len(words)
@@ -112,7 +113,7 @@ def test_doctor_names_programs_without_the_library_or_with_a_replaced_library(
             12: "7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so\n"}
     monkeypatch.setattr(
         host, "process", lambda pid, name: maps.get(pid, "") if name == "maps" else "")
-    inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
+    inspection = Inspection("1", (InspectedGPU(FACTS, False, OTHERS),))
     assert grades(checks.program_findings(inspection, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok")]
     found = list(checks.program_findings(inspection, a_snapshot(a_client(99))))
@@ -140,7 +141,7 @@ def test_doctor_names_programs_whose_cgroup_memory_limit_is_below_the_memory_of_
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")
     (tmp_path / "box" / "memory.current").write_text(f"{GIB}\n")
-    inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), Sample()),))
+    inspection = Inspection("1", (InspectedGPU(FACTS, False, Sample()),))
     _, limit = checks.program_findings(
         inspection, a_snapshot(a_client(1), a_client(2), a_client(9)))
     assert (limit.topic, limit.grade) == ("memory limit", Grade.NOTE)
@@ -164,7 +165,7 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
-    inspection = Inspection("1", (InspectedGPU(facts, Mode(), Sample()),))
+    inspection = Inspection("1", (InspectedGPU(facts, False, Sample()),))
     budget = next(iter(checks.host_memory_findings(inspection)))
     assert (budget.topic == "configuration") == ("much" in settings)
     assert (budget.grade, words in budget.words) == (grade, True), budget

@@ -80,7 +80,7 @@ class Site:
 
     @property
     def count(self) -> int:
-        return self.scrapes.count
+        return len(self.scrapes._tasks)
 
     def leave(self) -> None:
         for one in self._slow:
