@@ -115,7 +115,7 @@ def test_gangs_and_a_program_on_a_card_get_equal_time(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_gangs_that_fit_or_have_only_a_context_on_their_second_card_run_together_without_stops(
+def test_gangs_that_fit_on_all_cards_run_together_without_stops(
         machine: Machine, fits: bool) -> None:
     teams = [machine.team([number, 1 - number], [10 + number] * 2, GIB if fits else 0)
              for number in (0, 1)]
@@ -155,7 +155,7 @@ def test_gang_with_a_suspended_member_does_not_run(machine: Machine) -> None:
     finish(machine, one, limit=3 * SECOND)
 
 
-def test_gang_with_an_unresponsive_member_frees_the_cards_of_its_other_members(
+def test_gang_with_an_unresponsive_member_frees_the_cards_of_other_members(
         machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
@@ -318,7 +318,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gat
 
 
 @pytest.mark.parametrize("late_first", [True, False])
-def test_running_gang_that_wants_a_card_gets_it_before_a_gang_that_has_not_started(
+def test_running_gang_gets_a_further_card_before_a_gang_that_has_not_started(
         machine: Machine, late_first: bool) -> None:
     """A member that was idle wants its card: the grant of the other gang is taken back."""
     runs = machine.program(1, 11, 3 * GIB, POD)

@@ -201,7 +201,7 @@ def test_writeback_leaves_half_of_the_free_host_memory() -> None:
 
 
 @pytest.mark.parametrize("cause", ["its client is suspended", "a holder is stopped"])
-def test_writeback_is_cancelled_by_the_decision_that_suspends_its_client_or_stops_a_holder(
+def test_writeback_is_cancelled_when_the_client_is_suspended_or_a_holder_is_stopped(
         cause: str) -> None:
     talk = talking()
     at_rest(talk)
@@ -433,7 +433,7 @@ def test_prefetch_is_not_ordered_while_a_client_runs() -> None:
     assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
 
-def test_evict_chooses_the_client_idle_for_longer_than_its_usual_pauses() -> None:
+def test_evict_chooses_a_client_idle_for_longer_than_usual() -> None:
     talk = programs((40, 40, 20, 60))
     for _ in range(6):                  # A has a request every second, B every 20 s
         for _ in range(20):

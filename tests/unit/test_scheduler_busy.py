@@ -126,7 +126,7 @@ def test_busy_turns_begin_once_both_clients_have_been_busy_for_a_minimum_time() 
 
 
 @pytest.mark.parametrize("gap", [True, False], ids=["pauses", "reopens"])
-def test_client_is_no_longer_busy_after_a_pause_in_its_turn_or_a_reopened_gate(
+def test_busy_turns_end_after_a_pause_in_a_turn_or_a_reopened_gate(
         gap: bool) -> None:
     pair = Pair(3)
     holder = pair.one_runs()

@@ -196,7 +196,7 @@ def test_clients_run_beside_a_client_that_does_not_reply_to_a_stop_order(mode: A
     assert runs(talk.obey(talk.stopped(1, wants=False))) == [2]
 
 
-def test_unresponsive_client_gets_no_turn_before_it_replies() -> None:
+def test_unresponsive_client_gets_no_turn_before_the_reply() -> None:
     """Otherwise no other client would run for ten seconds each time it is chosen."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
@@ -262,7 +262,7 @@ def test_simultaneous_evicts_count_as_a_single_ignored_evict() -> None:
     assert not [a for a in talk.said if isinstance(a, Pinned)]
 
 
-def test_client_larger_than_the_capacity_is_reported_once_each_time_it_waits() -> None:
+def test_client_larger_than_the_capacity_is_reported_once_for_each_wait() -> None:
     talk = Talk(100)
     talk.run(1, 60)
     talk.obey([*talk.idle(1), *talk.stopped(1, wants=False)])

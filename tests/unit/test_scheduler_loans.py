@@ -67,7 +67,7 @@ def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
     return Evicted(client, talk.memory[client], order.number, max(0, figures.resident - order.room))
 
 
-def test_evict_borrows_only_memory_of_another_card_that_its_clients_do_not_need() -> None:
+def test_evict_borrows_only_memory_that_clients_of_the_lending_card_do_not_need() -> None:
     near, far = pair()
     lend(near)
     assert far.scheduler.snapshot().free == 50 * GIB

@@ -22,7 +22,7 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, paced, runs, stops, t
 TQ = 30
 
 
-def test_client_runs_once_its_memory_is_fully_loaded() -> None:
+def test_client_runs_once_all_memory_is_loaded() -> None:
     talk = Talk()
     talk.join(1, 70)
     first = talk.want(1)
@@ -292,7 +292,7 @@ SHARED = [("user:1", f"job:{number}") for number in range(3)]
 
 @pytest.mark.parametrize(
     "tenants", [(ONE, OTHER, OTHER), SHARED], ids=["its own line", "a line with others"])
-def test_evict_may_choose_a_client_that_waits_for_other_members_of_its_gang(
+def test_evict_chooses_a_gang_member_that_waits_for_other_members(
         tenants: list[tuple[str, ...]]) -> None:
     talk = Talk(100)
     for client, tenants_of_client in enumerate(tenants, 1):
@@ -307,7 +307,7 @@ def test_evict_may_choose_a_client_that_waits_for_other_members_of_its_gang(
 
 
 @pytest.mark.parametrize("mode", [AntiThrash.OFF, AntiThrash.AUTO])
-def test_granted_gang_member_is_not_overtaken_by_a_client_whose_load_it_cancels(
+def test_client_with_a_cancelled_load_does_not_overtake_a_granted_gang_member(
         mode: AntiThrash) -> None:
     talk = Talk(mode=mode)
     talk.run(1, 60)
