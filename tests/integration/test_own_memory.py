@@ -138,6 +138,25 @@ say(left())
     program.ends_well()
 
 
+def test_invalid_calls_on_memory_mapped_by_the_program_return_the_drivers_errors(
+    site: Site
+) -> None:
+    ends_well(site, '''
+size = 64 * MIB
+address, handle = reserve(4 * size), create(size)
+call("cuMemMap", address, 4096, 0, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address + 4096, size, 0, handle, 0, result=INVALID)
+call("cuMemMap", address, 32 * MIB, 32 * MIB, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address, size, 0, handle, 1, result=INVALID)
+call("cuMemMap", address, size, 0, handle, 0)
+allow(address, size)
+# A block of the library (32 MiB) is only a part of the mapping, which the driver would refuse.
+call("cuMemUnmap", address, 32 * MIB, result=INVALID)
+call("cuMemUnmap", address, 4 * size)                       # the mapping and the gap behind it
+call("cuMemRelease", handle)
+''')
+
+
 def test_exported_memory_is_never_evicted(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
