@@ -22,6 +22,7 @@ waiting, work, words = kernel("wait_flag"), new_stream(), new_stream()
 address, flag = allocate(SIZE), allocate(4)
 fill(address, 7, SIZE)
 call("cuMemsetD32_v2", flag, c_uint(0), 1)
+call("cuCtxSynchronize")                # the streams do not wait for the NULL stream
 rounds, events = 0, [c_void_p(), c_void_p()]
 for one in events:
     call("cuEventCreate", byref(one), 2)
