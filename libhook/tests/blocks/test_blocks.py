@@ -50,7 +50,7 @@ class Program:
 
     def loads(self) -> None:
         for resident in range(STEP, self.count + STEP, STEP):
-            self.c.load(resident, 2 * self.count, False)
+            self.c.load(resident, max(self.count - resident, 0), False)
 
     def loads_at_once(self) -> None:
         self.c.load(self.count, 2 * self.count, False)
@@ -101,7 +101,7 @@ CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program],
     "loads new memory": (0, [], Program.loads),
     "evicts at once": (100, [Program.runs], Program.evicts_at_once),
     "evicts": (100, [Program.runs], Program.evicts),
-    "loads": (100, [Program.evicts], Program.loads),
+    "loads and frees host memory": (100, [Program.evicts], Program.loads),
     "evicts to host memory of other blocks": (100, [keep_host_memory_of_older_half], evict_to_half),
     "writes back": (100, [Program.runs], Program.writes_back),
     "frees evicted memory": (100, [Program.evicts], Program.frees),
