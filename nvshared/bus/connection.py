@@ -21,8 +21,8 @@ from nvshared.errors import BusUnavailable
 logger = logging.getLogger(__name__)
 
 CONNECT_PATIENCE = 10.0                 # seconds for connecting and authenticating
-LONGEST = 8192                          # bytes of the longest body kept; error replies are longest
-LONGEST_HEADER = 1 << 16                # bytes of a header; its names, not its path, have up to 255
+LONGEST = 8192                          # most bytes of a stored body; error replies are the longest
+LONGEST_HEADER = 1 << 16                # most bytes of a header; only its path can exceed 255 bytes
 AT_A_TIME = 1 << 16                     # bytes read at once of a skipped message
 _READ = {one.value for one in MessageType if one is not MessageType.SIGNAL}
 _LOST = (OSError, EOFError, WireError)  # raised when the connection has ended

@@ -39,7 +39,7 @@ PATIENCE = 1.0                          # seconds that close() waits for pending
 CALLS_EACH = 64                         # maximum number of pending calls of one caller
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between PropertiesChanged rounds
-SLICE = 0.000_25                        # seconds of such a round until other tasks of the loop run
+SLICE = 0.000_25                        # seconds of a round before other tasks of the loop may run
 SHARE = 5                               # GetManagedObjects takes up to 1/SHARE of the loop's time
 
 POLKIT = (
@@ -51,7 +51,7 @@ POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no passw
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
 CHECKS = 64                             # most checks pending at polkit, of all callers
 CHECKS_EACH_USER = 8
-CHECKS_RESERVED = 16                    # part of CHECKS reserved for users without a pending check
+CHECKS_RESERVED = 16                    # of these, reserved for users without a pending check
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
@@ -193,7 +193,7 @@ class Bus(BaseMessageBus):
         self._checks: Checks | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
-        self._sending = asyncio.Lock()  # held while a reply is sent, as many may be large
+        self._sending = asyncio.Lock()  # held while a reply is sent: large replies one by one
         self._announced: dict[Interface, dict[str, Any]] = {}
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None

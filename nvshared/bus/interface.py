@@ -25,7 +25,7 @@ ANYONE = ""                             # the action of a method that any user m
 def method(
     name: str, results: str = "", *, action: str, itself: bool = False
 ) -> Callable[[Any], Any]:
-    """Declares a method with the names of its `results`; `itself`: it authorises callers."""
+    """Declares a method with named `results`; `itself`: the method authorises its callers."""
 
     def declare(function: Any) -> Any:
         declared = service.method(name)(function)

@@ -79,7 +79,7 @@ _LEVELS = {
     "err": logging.ERROR, "warning": logging.WARNING, "notice": logging.INFO, "info": logging.INFO,
     "debug": logging.DEBUG
 }
-_WORDS = {level: word for word, level in _LEVELS.items()}       # of synonyms, the last word stays
+_WORDS = {level: word for word, level in _LEVELS.items()}       # the last of synonyms stays
 
 
 class LogControl(Interface, name=names.LOG_CONTROL_INTERFACE):

@@ -70,7 +70,7 @@ class ClientSnapshot(NamedTuple):
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
     gang: str                           # name of its gang; "": it is in no gang
     state: str                          # a ClientState, or parking, parked, restoring
-    pin_reason: str                     # why it cannot be evicted: undrained, unseen, given, kept
+    pin_reason: str                     # why its memory is pinned: undrained, unseen, given, kept
     memory_limit: int                   # bytes; 0: no limit
     compute_limit: int                  # percent of the time; 100: no limit
     weight: int                         # 1 to 1000
@@ -186,7 +186,7 @@ class Used(NamedTuple):
     card_mib_sec: int                   # memory on GPUs
     host_mib_sec: int                   # host memory of swapped blocks
     borrowed_mib_sec: int              # memory borrowed from other GPUs
-    disk_mib_sec: int                   # file space on the disk
+    disk_mib_sec: int                   # space of files on the disk
 
 
 class History(NamedTuple):

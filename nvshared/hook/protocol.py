@@ -81,8 +81,8 @@ class ReportRecord:
     uuid: bytes = NO_UUID               # in HELLO, BORROWED
     commit: int = 0                     # in HELLO
     wanted: int = 0                     # in COMMIT
-    pins: int = 0                       # in COMMIT; in HELLO `context`
-    moved: int = 0                      # in types other than HELLO and COMMIT; in STOPPED: `used`
+    pins: int = 0                       # in COMMIT; in HELLO: the field `context`
+    moved: int = 0                      # not in HELLO and COMMIT; in STOPPED: the field `used`
     took: int = 0                       # us; in STORED an errno, in BORROWED bytes
     version: int = VERSION
     text: str = ""                      # in NAME, GANG

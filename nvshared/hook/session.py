@@ -110,7 +110,7 @@ class StoringHook:
             if not self._sent:
                 try:
                     descriptor = os.dup(self._file.descriptor)
-                except OSError as error:        # the scheduler repeats an order without effect
+                except OSError as error:        # the scheduler will send the order again
                     logger.warning("no file can be passed to a client: %s", error.strerror)
                     return
                 self._sent = True
@@ -424,7 +424,7 @@ class Session:
             self._wire.send(order, page)
 
     def _page(self, order: actions.Order) -> int | None:
-        """A descriptor of an inflight page. None: the page's client has left, or an error."""
+        """A new descriptor of an inflight page. None: its client has left, or the system failed."""
         assert self.client is not None
         try:
             if not isinstance(order, actions.Watch):
@@ -458,7 +458,7 @@ class Session:
                 before=self._moved)
             self._moved = None
             if self._parked.checkpointed:
-                # The driver has the checkpoint in private memory of the process.
+                # The checkpoint is in private memory of the process: this bounds its claim.
                 self._manager.moving.take_over(self.client, min(record.pins, self.client.private))
         except (NoSuchGPU, GPULost):
             self.client = None
@@ -487,7 +487,7 @@ class Session:
                     return ANSWERS[type(order)](
                         id, memory, record.number, _plausible(record.moved), record.took,
                         *map(record.has, (Flag.NO_MEMORY, Flag.DRIVER_ERROR, Flag.YIELDED)))
-                if client.gpu.lost:     # its unanswered orders were dropped
+                if client.gpu.lost:     # the scheduler has dropped open orders of a lost card
                     return events.MemoryChanged(id, memory)
                 raise ProtocolError(
                     f"a MOVED with the number {record.number} came, which answers no open order")

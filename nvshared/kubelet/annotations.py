@@ -162,7 +162,7 @@ class Terms:
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
         self._renamed = False                           # nvshared may have outdated names of pods
-        self._listed = False                            # deleted pods may have left terms
+        self._listed = False                            # reset terms of pods that are not listed
         self._waiting: list[Future[None]] = []          # futures of claim() until terms are set
         self._claim_error: NvshareError | None = None       # nvshared's error for terms of claims
         threading.Thread(target=self._run, name="annotations", daemon=True).start()

@@ -101,7 +101,7 @@ class Share:
     request: str
     pool: str
     device: str
-    id: str                             # "" if the device is allocated to one claim only
+    id: str                             # id of the share; "": the claim has the whole device
     consumed: Mapping[str, int]         # values by term, from the consumed capacity
     given: Mapping[str, int]            # values by term, from opaque parameters
 

@@ -68,7 +68,7 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
 
 
 def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
-    """All string attributes of other drivers' devices, by one of which each identifies a GPU."""
+    """The drivers by each string attribute of their devices: one of these identifies the GPU."""
     return {
         text: one["spec"]["driver"]
         for one in slices.values() if one["spec"]["driver"] != DRIVER

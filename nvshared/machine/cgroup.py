@@ -124,7 +124,7 @@ def mount_point(controllers: str) -> Path:
 
 
 def has_hidden_ancestors(text: str) -> bool:
-    """Whether the daemon's groups have ancestors that it cannot read. `text`: /proc/self/cgroup."""
+    """Whether the daemon cannot read an ancestor of its groups. `text`: /proc/self/cgroup."""
     for controllers, path in memberships(text):
         start, ours = _visible_top(controllers)
         if controllers:
@@ -196,7 +196,7 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
 
 
 def _files(path: Path, prefix: str) -> int:
-    """The bytes of page cache by a memory.stat, child groups included: in version 1 `total_`."""
+    """The page cache in a memory.stat; `prefix` (version 1: total_) adds child groups. Bytes."""
     try:
         figures = [line.partition(" ") for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:

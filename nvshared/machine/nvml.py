@@ -30,8 +30,8 @@ OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 FAULT_WAIT = 60_000                     # milliseconds that one NVML call waits for an error event
 FAULT_PAUSE = 5.0                       # seconds from a failed wait for events to the next one
 
-# Exists once the kernel module is loaded. If nvshared.service itself loads the module, systemd did
-# not know the device numbers when it set up DeviceAllow=, so the first daemon cannot open them.
+# This file exists once the kernel module is loaded. If nvshared.service itself loads the module,
+# systemd lacked its device numbers for DeviceAllow=, so the first daemon can open no device.
 LOADED = Path("/proc/driver/nvidia/version")
 
 

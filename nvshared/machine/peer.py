@@ -35,7 +35,7 @@ class Peer:
     name: str                           # /proc/PID/comm, 15 characters; see whole_name()
     tenants: tuple[Tenant, ...]         # its user, then its pod, job, container or unit
     is_contained: bool = False          # may be in a container, where uid 0 is not the host's root
-    started: int | None = None          # in ticks since boot; None: the process had ended
+    started: int | None = None          # start time in ticks since boot; None: it had ended
     unknown_paths: tuple[str, ...] = ()     # cgroups that name no known kind of tenant
     groups: frozenset[str] | None = None    # the groups of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program

@@ -147,7 +147,7 @@ def _of_path(controllers: str, path: str, beside: str, uid: int, owner_of: Owner
              job_of: JobOf) -> Tenant | object | None:
     """The tenant that a path names; None: only directories of sessions; UNKNOWN: no known kind."""
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
-    out = "/.." * path.split("/").count("..")   # levels above the visible root
+    out = "/.." * path.split("/").count("..")   # one /.. per level above the visible root
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
     unit: Tenant | None = None

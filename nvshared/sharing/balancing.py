@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
-A client moves once the waiting time that another card would have spared exceeds the price of the
-move in microseconds: its total cost is at most twice the best decision's (the ski-rental rule)."""
+A client moves once the waiting time that it would have saved on another card exceeds the price of
+the move (both in us). Its cost is then at most twice the optimum, by the ski-rental rule."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,15 +36,15 @@ class Contender(NamedTuple):
     weight: int
     size: int                           # bytes of a card that the client needs for a turn
     wait: float | None                  # us until its turn; inf: it does not fit; None: no wait
-    price: float                        # us that its move takes, times 1 + attempts to move it
+    price: float                        # us: duration of a move * (1 + number of past attempts)
     cards: tuple[str, ...]              # cards that the client may move to
 
 
 class Choice(NamedTuple):
     client: int
     card: str                           # the destination
-    lost: float                         # us of waiting that the move saves; inf: else it never runs
-    price: float                        # us
+    lost: float                         # us of waiting that the move saves; inf: no turn otherwise
+    price: float                        # us: Contender.price
 
 
 def choose(
@@ -53,8 +53,8 @@ def choose(
 ) -> tuple[dict[int, float], Choice | None]:
     """Returns the us of waiting that moves would have saved each client, and the best move.
 
-    The best has the largest `lost - price`; None: none is positive. `lost`: as of `passed` us ago.
-    """
+    The best move has the largest positive `lost - price`; None: there is no such move. The argument
+    `lost` is the result of the last call, `passed` us ago."""
     now: dict[int, float] = {}
     choices = []
     for one in contenders:
@@ -72,7 +72,7 @@ def choose(
 
 
 def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float:
-    """The part of its waiting time that the client would save on a card; 0 or less: none."""
+    """Returns the part of its waiting time that the client would save on a card; <= 0: none."""
     target = states[card]
     if one.size > target.largest:
         return 0.0
@@ -137,7 +137,7 @@ class Balancing:
         self._lost, self._loads = {}, {}
 
     def _card_state(self, gpu: GPU, part: float) -> CardState:
-        """Returns a card's state; the load of this moment weighs `part` (0 to 1) in the average."""
+        """Returns a card's state; the present load has the weight `part` (0 to 1) in its mean."""
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
@@ -170,7 +170,7 @@ def _contending(gpu: GPU) -> list[Client]:
 
 
 def _load(gpu: GPU) -> float:
-    """Sums the weights of contending clients that fit; if none waits, times NVML's utilisation."""
+    """Returns the sum of fitting contenders' weights; if no client waits, times utilisation."""
     contending = [client.view for client in _contending(gpu)]
     load = float(sum(view.terms.weight for view in contending if view.fits))
     used = gpu.sample.utilisation

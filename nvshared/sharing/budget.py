@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifies cards when other cards have changed a budget that all share, or a loan between cards.
+"""Notifies a card's scheduler when another card has changed a shared budget or a loan.
 
 Each scheduler gets only the events of its own clients. See scheduler/domains.py."""
 
@@ -79,7 +79,7 @@ class Lending:
     """Sets which cards lend memory to which, and notifies the cards that a loan concerns.
 
     When a card has lent more than it can, its borrowers must plan again; when a loan is returned,
-    the lender must."""
+    the lender must plan again."""
 
     def __init__(self, timer: Timer) -> None:
         self._mode = ""                 # the setting `neighbour`
@@ -93,7 +93,7 @@ class Lending:
         gpu.happened.connect(self._event_handled)
 
     def use(self, mode: str) -> None:
-        """auto: cards linked by NVLink lend if only clients use them; on: all with peer access."""
+        """Mode auto: cards linked by NVLink lend if only clients use them; on: by peer access."""
         self._mode = mode
         for gpu in self._seen:
             near = {"auto": gpu.facts.linked, "on": gpu.facts.reached}.get(mode, frozenset())

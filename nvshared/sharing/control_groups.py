@@ -2,7 +2,7 @@
 """Bounds promises to programs in control groups by the memory limits of these groups.
 
 Swapped bytes count against these limits, and the kernel kills a process of a group that exceeds
-one. Groups are read in threads: the kernel can be slow with nested groups."""
+its limit. Groups are read in threads: the kernel can be slow with nested groups."""
 
 import logging
 from collections import Counter
@@ -26,7 +26,7 @@ PATIENCE = 200 * MILLISECOND            # longest wait for a read of one process
 EVERYTHING = "all control groups"       # key of the lane in which all groups are read
 FRESH = 10 * MILLISECOND                # minimum age before one process's groups are read again
 RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups
-EVERY = SECOND                          # between reads if clients have memory in limited groups
+EVERY = SECOND                          # us between reads while clients' groups have limits
 SELDOM = 20                             # a read that took t is repeated after 20 t at the earliest
 RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group
 RESERVE_MOST = GIB                      # most bytes of a limit that stay free for other use
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Process:
     groups: tuple[Group, ...]
-    private: int                        # bytes of its private memory
+    private: int                        # bytes of the process's private memory
     until: int                          # us: the figures need no new read before this time
 
 
@@ -66,7 +66,7 @@ class ControlGroups:
         own = host.kernel_text(host.CGROUP)
         self._own_groups = frozenset(cgroup.chain(own))
         if cgroup.has_hidden_ancestors(own):
-            # If processes outside the namespace are visible, they may become clients: warn.
+            # Warn if a process may become a client with groups that the daemon cannot read.
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)
         if not host.process(1, "cgroup"):
@@ -96,7 +96,7 @@ class ControlGroups:
             self._read_all()
 
     def _read_process(self, peer: Peer, more: int, then: Callable[[], None]) -> bool:
-        """Manager.read_limits: reads a process's groups and calls `then`; False: known already."""
+        """Manager.read_limits: reads a process's groups, calls `then`; False: read recently."""
         process = self._processes.get(peer.pid)
         if process is not None and self._clock() < process.until:
             return False
@@ -179,7 +179,7 @@ class ControlGroups:
 
 
 def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
-    """Reads limits and private memory by pid, and groups of which `known` has none. May block."""
+    """Reads the figures of the processes in `known`: groups by pid, read if empty. May block."""
     began = clock()
     groups_of = {
         pid: groups or cgroup.chain(host.process(pid, "cgroup")) for pid, groups in known.items()}

@@ -64,7 +64,7 @@ class Disk:
         if setting == self.setting:
             return
         self.setting, self.fault = setting, ""
-        # At once, not after _test(): reconnecting clients may have bytes on the disk already.
+        # Set the budget before _test() ends: reconnecting clients may have bytes on the disk.
         self.budget.resize(0 if setting is None else setting[1])
         self._test()
 
@@ -99,7 +99,7 @@ class Disk:
         self._files.clear()
 
     def _watch(self) -> None:
-        # A check starts only after the last one has ended, so a disk that hangs blocks one thread.
+        # A check starts only after the last check ended, so a disk that hangs blocks one thread.
         files = [*self._files]
         self._run((self, "files"), lambda: [(file, _measure(file)) for file in files],
                   self._measured, None)
@@ -147,7 +147,7 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measure(file: File) -> int | None:
-    """Returns a file's bytes, empties a too large file; None: closed, as the process ended."""
+    """Returns a file's size in bytes, and empties too large a file; None: its process ended."""
     if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
         os.close(file.descriptor)
         return None

@@ -22,10 +22,10 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 DORMANT = 5 * SECOND
 GATHER = 30 * SECOND
-EXCEEDING = 5 * SECOND                  # then members that do not fit together are reported
+EXCEEDING = 5 * SECOND                  # us until members that do not fit a card are reported
 CATCH_UP = 10 * MILLISECOND
 PAUSE_MOST = 16 * MILLISECOND           # between two launches of a member in Standing.STEPS
-GRANT_LEAST = 5 * SECOND                # initial Gang.patience; doubles with each failure,
+GRANT_LEAST = 5 * SECOND                # us: initial Gang.patience; doubles at each failure,
 GRANT_MOST = 320 * SECOND               # up to this
 GANG_SHOWN = 8                          # characters of a gang's name that are displayed
 OPEN = (Phase.RUNNING, Phase.DRAINING)
@@ -56,7 +56,7 @@ class Gang:
     resuming: bool = False              # a member could not drain, so all members go on
     exceeds: int | None = None          # when members on a card ceased to fit together, or None
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
-    sent: dict[Client, Ganged] = field(default_factory=dict)    # last events sent, without ids
+    sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, its id removed
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -67,7 +67,7 @@ class Gang:
 
     @property
     def may_form(self) -> bool:
-        """Whether several clients may run together; the library makes one per process and card."""
+        """Whether the clients can be a gang: several, no two of one process on one card."""
         several = len(self.clients) > 1 or self.size > 1
         return several and len({(one.gpu, _process(one)) for one in self.clients}) == len(
             self.clients)
@@ -80,7 +80,7 @@ Members = dict[Client, Member]
 
 
 class Gangs:
-    """All gangs. After each event of a card it reviews the gangs with a member there."""
+    """All gangs. Each event of a card causes a review of the gangs with a member on that card."""
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._draining = False
         self._clock, self._timer = clock, timer
@@ -120,7 +120,7 @@ class Gangs:
             self._set_standing(gang, gang.clients, Standing.FREE)
 
     def drain(self, on: bool) -> None:
-        """Dissolves gangs while the daemon drains, so that clients can run without it."""
+        """Dissolves gangs while the daemon drains, so that clients can run without the daemon."""
         self._draining = on
         self._review_all()
 
@@ -206,7 +206,7 @@ class Gangs:
         return self._due(max(member.since, gang.busy) + DORMANT, now)
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
-        """Marks members that exceed their card together as crowded. False: schedule them singly."""
+        """Marks members that exceed their card as crowded. False: give each turns of its own."""
         for crowded in _by_card(members):
             needed = sum(members[one].unpinned_need for one in crowded)
             room = members[crowded[0]].room_if_alone
@@ -366,7 +366,7 @@ def _able(member: Member) -> bool:
 
 
 def _latest(members: Members) -> int:
-    """The time from which all members that could not drain may be stopped again."""
+    """The earliest time in us at which all members may be stopped after a failed drain."""
     return max(member.stop_after for member in members.values())
 
 

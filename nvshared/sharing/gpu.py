@@ -184,8 +184,8 @@ class Client:
         self.peer = peer
         self.link = link
         self.terms = ClientTerms()
-        self.held_before = 0            # us with its gate open, under earlier daemons or cards
-        self.waited_before = 0          # us it waited for its gate, under earlier daemons or cards
+        self.held_before = 0            # us with its gate open, before this daemon or card
+        self.waited_before = 0          # us it waited for its gate, before this daemon or card
         self.pod: Pod | None = None     # the process's pod, once nvshare-kubelet has sent its name
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
@@ -216,7 +216,7 @@ class Client:
 
     @property
     def account(self) -> str:
-        """The account charged with its claims; "" without the library: its figures are NVML's."""
+        """The account charged with its claims; "": no library, so its figures are NVML's."""
         return self.peer.account if self.has_library else ""
 
     @property
@@ -352,7 +352,7 @@ class GPU:
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.changed: Signal[()] = Signal("changed")    # some property may have changed
-        # A report of the scheduler, or the LIMITS that refuse a request.
+        # Emitted with a report of the scheduler, or the LIMITS that refuse a COMMIT.
         self.reported: Signal[Client, actions.Report | actions.Limits] = Signal("reported")
         # With the time and the event: emitted before and after the scheduler handles the event.
         self.happens: Signal[int, events.Event] = Signal("happens")
@@ -449,7 +449,7 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """NVML's and the kernel's figures by client; a process's oldest client has them first."""
+        """NVML's and the kernel's figures by client; a process's oldest client is served first."""
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
         for client in clients:
@@ -523,7 +523,7 @@ class GPU:
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns the figures, `borrowed` cut to NVML's for the lender, and its UUID, or ""."""
+        """Returns `memory`, `borrowed` cut to NVML's figure, and the lender's UUID or ""."""
         found = [one for one in self.others if one.facts.uuid_bytes == lender]
         if not found or self.state != "gathering":
             return memory, ""

@@ -33,7 +33,7 @@ from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-LATE = 60 * SECOND                      # clients joining later after the start cause no recount
+LATE = 60 * SECOND                      # us after the start: later clients cause no recount
 APART = SECOND                          # between recounts; each takes 0.1 s with 1,000 processes
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Manager:
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         store: StateFile | None = None, tenancy: Tenancy | None = None, run: Run = here,
     ) -> None:
-        """`store`: changes made at run time. `run`: Lanes.run, for the disk tier and parks."""
+        """`store` keeps changes made at run time. `run`: Lanes.run, for the disk and parks."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
@@ -233,7 +233,7 @@ class SafeBudget:
     """The host budget if none is configured: at start it is computed from the free host memory.
 
     It is computed again ("recount") once an earlier daemon's clients have reported their memory,
-    and when a client joins within LATE: later, it could choose the time. No recount shrinks it."""
+    and when a client joins within LATE, lest clients choose the time. No recount shrinks it."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
         self.bytes = host.safe_budget()
@@ -263,7 +263,7 @@ class SafeBudget:
         held: Counter[int] = Counter()
         for client in self._manager.clients:
             held[client.peer.pid] += _swapped(client)
-        held = +held                    # without processes that hold nothing
+        held = +held                    # drops processes that report no host memory
         if held:
             run(self, partial(host.safe_budget, held), self._recounted)
 

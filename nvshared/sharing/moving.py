@@ -33,7 +33,7 @@ CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a 
 CHECK_EVERY = 0.01                      # seconds between checks of an awaited condition
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
 JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
-FREE_READ_WITHIN = 5 * SECOND           # to read cgroups' free memory, or the park fails
+FREE_READ_WITHIN = 5 * SECOND           # us to read the limits of cgroups; later the park fails
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between failing helpers, see _try()
 HELPERS_AT_ONCE = 4                     # nvshare-checkpoint processes (helpers) of an account
@@ -62,7 +62,7 @@ async def ask_driver(
     ask: Ask, name: object, pid: int, command: str, pairs: Iterable[tuple[str, str]] = (),
     tag: str = "",
 ) -> Answer:
-    """Returns and logs nvshare-checkpoint's answer; without one the state is NOT_SENT or "none"."""
+    """Returns and logs nvshare-checkpoint's answer; state NOT_SENT or "none": no answer came."""
     try:
         answer = await ask(command, pid, pairs, tag)
     except NvshareError as error:
@@ -98,7 +98,7 @@ class Moving:
         self._claimed = 0               # bytes of host memory that running checkpoints will need
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
-        # By account: a bound on helpers at once; the number of unclear results in a row.
+        # By account: a semaphore that bounds its helpers; its number of unclear results in a row.
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(HELPERS_AT_ONCE))
         self._failures: Counter[str] = Counter()
@@ -198,7 +198,7 @@ class Moving:
             await self.park(client, ahead=True)
         except NvshareError as error:
             logger.debug("%s", error)
-        except Exception:               # an unexpected exception must not end parks of others
+        except Exception:               # an exception must not end the parks of other clients
             logger.exception("%s could not be parked", client)
 
     def _is_idle_for_long(self, client: Client) -> bool:
@@ -353,7 +353,7 @@ class Moving:
         reason = ""
         for gpu in targets:
             if gpu is not client.gpu:
-                try:                    # again: other clients may have moved there since the check
+                try:                    # clients may have moved there since the first check
                     self.check_target(client, gpu)
                 except NvshareError as error:
                     reason = reason or error.message
@@ -481,7 +481,7 @@ def _size(client: Client) -> int:
 
 
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
-    """Waits until only pinned memory is resident; `ahead`: while it idles. Raises NvshareError."""
+    """Waits until only pinned memory is resident. Raises NvshareError; `ahead`: also if waiting."""
     def is_evicted() -> bool:
         _require(client)
         if client.gpu.lost:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The terms of tenants: those set by hand, then those of the rules in the configuration.
+"""The terms of tenants: set over D-Bus ("by hand") or, with less precedence, by a rule in a file.
 
 A pod's terms are stored under its UID, as a later pod may have its name. Schedulers keep ENDED_KEPT
 tenants without programs, lest a program's restart clear the GPU time that its tenant owes."""
@@ -22,7 +22,7 @@ from nvshared.signal import Signal
 from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
-# For the lookup of a user's groups. If it takes longer, no rule for a group applies to the user.
+# us for the lookup of a user's groups. After a longer one no rule for a group applies to the user.
 PATIENCE = SECOND
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
@@ -42,7 +42,7 @@ class TenantView(NamedTuple):
 
 class Tenancy:
     def __init__(self, store: TenantsFile | None = None, run: Run = here) -> None:
-        """`store`: has the terms set by hand; `run`: Lanes.run, for the group database."""
+        """`store` keeps the terms set by hand. `run`: Lanes.run, for the group database."""
         self._run = run
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
         self._pods: dict[str, Pod] = {}         # by tenant, pod:UID

@@ -52,7 +52,7 @@ class Unshared:
     def __init__(self, manager: Manager, run: RunInLane, ask: Ask = checkpoint.ask) -> None:
         self.manager = manager
         self.run = run
-        # Takes the client or another name for the log, a pid, and nvshare-checkpoint's command.
+        # Arguments: the client (or a name for the log), the pid, and nvshare-checkpoint's command.
         self.ask = partial(ask_driver, ask)
         self._unknown: dict[tuple[GPU, int], _Unknown] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -76,7 +76,7 @@ class Unshared:
         return any(tenancy.terms(str(one)).unshared for one in identity.tenants)
 
     def refused(self, gpu: GPU, pid: int, why: str) -> None:
-        """Notes that a process is no client any more. `why`: why it cannot be one; "": it can."""
+        """Notes that a process is no client now. `why`: it cannot be a client; "": it can."""
         self._unknown[gpu, pid] = _Unknown(-inf if why else 0)
         if why:
             gpu.unsuspendable[pid] = why
@@ -171,10 +171,10 @@ class Unshared:
             size, _, uuid = tag.partition("-")
             card = next((one for one in self.manager.gpus if one.facts.uuid == uuid), None)
             if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
-                continue                # suspended by a daemon with other cards
+                continue                # an earlier daemon with other cards suspended it
             identity = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
-            if state == "running":      # by the driver; the freezer still stops its threads
+            if state == "running":      # in the driver; the cgroup freezer still stops its threads
                 await self.ask(f"process {pid}", pid, "wake")
             elif state in ("locked", "checkpointed") and identity is not None:
                 await self._join(
