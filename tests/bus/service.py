@@ -44,14 +44,14 @@ CONFIGURATION = """\
 </busconfig>
 """
 PROPERTIES = "org.freedesktop.DBus.Properties"
-OTHER_UID = 4711                         # a user other than root and the daemon's
+OTHER_UID = 4711                         # user id: neither root nor the daemon's user
 UNUSED_PID = 4_999_999                      # no process has such a number
 SAMPLE = Sample(memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=())
 
 
 class PrivateBus:
     def __init__(self, folder: Path, own: str = '<allow own="*"/>') -> None:
-        self.folder = folder            # of socket, configuration and service files of the bus
+        self.folder = folder            # folder of the bus's socket, configuration and services
         self._socket = folder / "bus"
         self._configuration = folder / "bus.conf"
         self._configuration.write_text(CONFIGURATION.format(
@@ -114,7 +114,7 @@ def a_client(manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
 
 
 def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = None) -> None:
-    """Let the client's scheduler return these actions once, and name these holders from now on."""
+    """The client's scheduler returns `actions` once, and has `holders` from now on."""
     scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
     if holders is not None:
@@ -150,7 +150,7 @@ class Peeper:
         return value
 
     async def properties(self, path: str, interface: str = "") -> dict[str, Any]:
-        """The values of an interface's properties; of all interfaces by default."""
+        """Property values of an interface; by default, of all interfaces of the object."""
         found = await self.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
         return {name: variant.value for name, variant in found.items()}
 

@@ -114,7 +114,7 @@ async def test_dbus_signals_for_101_property_changes_at_once_are_merged_into_two
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
-async def test_dbus_signal_reports_the_end_of_a_clients_wait_for_a_compute_limit(
+async def test_dbus_signal_is_sent_when_a_wait_for_a_compute_limit_ends(
         manager: Manager, publication: Publication, other: Peeper, limited: str) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler

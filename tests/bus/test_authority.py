@@ -126,7 +126,7 @@ async def test_dbus_call_that_changes_a_setting_is_refused_to_users_while_polkit
 
 async def test_dbus_call_that_is_not_permitted_is_refused_before_the_arguments_are_read(
         caller: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any user may send variants, which take long to read."""
+    """Any user may send nested variants, which the daemon takes long to decode."""
     read: list[str] = []
     values = Received.values
 
@@ -172,7 +172,7 @@ PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
 
 async def all_asked(polkit: Polkit) -> None:
-    """Wait until polkit has as many pending checks as the limit of a user; never more."""
+    """Wait until pending polkit checks reach the limit per user; assert that none is beyond."""
     while len(polkit.asked) < dispatch.CHECKS_EACH_USER:
         polkit.was_asked.clear()        # calls may be refused before polkit is asked
         await polkit.was_asked.wait()
@@ -194,7 +194,7 @@ def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
         for _ in range(number)]
 
 
-async def test_pending_polkit_checks_are_limited_per_user_with_the_subuids_of_the_user(
+async def test_pending_polkit_checks_of_a_user_and_the_users_subuids_have_a_common_limit(
         manager: Manager, private: PrivateBus, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "subuid").write_text("alice:100000:65536\n")

@@ -49,7 +49,7 @@ def refusal(reply: Message) -> tuple[str, str]:
     return reply.error_name, sentence
 
 
-async def test_settings_calls_change_the_gpu_that_the_argument_or_the_object_path_names(
+async def test_settings_call_changes_the_gpu_named_by_the_argument_or_the_object_path(
         manager: Manager, other: Peeper) -> None:
     await other.call("SetGPUTQ", "su", [OTHER.pci_bus_id, 40])
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 40]
@@ -107,7 +107,7 @@ async def test_dbus_call_with_a_wrong_value_is_refused_and_the_error_names_the_v
     (MANAGER_PATH, PROPERTIES, "Set", [MANAGER_INTERFACE, "TQ", Variant("u", 5)],
      "PropertyReadOnly"),
 ])
-async def test_dbus_call_of_an_unknown_object_or_member_or_a_readonly_property_is_refused(
+async def test_dbus_call_with_an_unknown_name_or_a_readonly_property_is_refused(
         manager: Manager, other: Peeper, path: str, interface: str, member: str,
         body: list[Any], error: str) -> None:
     signature = {"SetTQ": "u", "Set": "ssv"}.get(member, "ss")

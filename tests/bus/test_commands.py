@@ -105,7 +105,7 @@ async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Ru
     assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb: runs status
 
 
-async def test_drain_command_names_programs_with_swapped_memory_and_waits_until_none_is_left(
+async def test_drain_command_names_and_waits_for_programs_with_swapped_memory(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.cli.settings.DRAIN_POLL", 0.01)
     assert "can be stopped" in (await ctl("drain")).out
@@ -350,7 +350,7 @@ async def test_internal_error_of_nvsharectl_is_reported_with_the_command_that_pr
         await ctl("status")
 
 
-async def test_suspend_command_says_perhaps_done_when_the_bus_ends_before_the_reply(
+async def test_suspend_command_reports_a_step_as_perhaps_done_when_the_bus_ends_before_the_reply(
         manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     set_terms = manager.set_terms

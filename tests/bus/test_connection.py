@@ -34,7 +34,7 @@ async def test_publishing_the_daemon_on_dbus_fails_at_an_address_without_a_bus(
 class HastyBus:
     """A bus that authenticates a client, replies to Hello, and closes at the next call.
 
-    A rude bus closes during authentication.
+    With `rude`, the bus closes during authentication.
     """
 
     def __init__(self, path: Path, *, rude: bool = False) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GetHistory and nvsharectl history show own usage, and usage of all users by permission."""
+"""GetHistory and nvsharectl history: the caller's usage; all users' usage needs permission."""
 
 import csv
 import io
@@ -107,7 +107,7 @@ async def test_history_of_all_users_is_shown_when_polkit_permits(
         assert used(await ask(asker, "user", everyone=True)) == {"alice": 30, "bob": 5}
         assert used(await ask(asker, "user", everyone=True, names=1)) == {"alice": 30, "": 5}
         assert len(polkit.asked) == 3
-        await ask(asker)                # polkit is not asked about own usage
+        await ask(asker)                # polkit is not asked about the caller's own usage
         assert len(polkit.asked) == 3
 
 
@@ -118,7 +118,7 @@ async def test_history_call_is_refused_with_nohistory_while_the_daemon_keeps_no_
     assert sentence.startswith("no history is kept; set history and state-dir")
 
 
-async def test_history_that_cannot_be_read_is_refused_with_the_reason(
+async def test_history_call_is_refused_with_the_reason_when_the_history_cannot_be_read(
         asker: Peeper, history: History, folder: Path) -> None:
     (folder / "history.db").unlink()
     folder.joinpath("history.db").symlink_to("/proc/none/of/it")
@@ -165,7 +165,7 @@ async def test_history_command_prints_a_table_with_totals(ctl: Run) -> None:
         ["GPU", "GPU-SECONDS"], ["0", "30"], ["1", "5"], ["total", "35"]]
 
 
-async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
+async def test_history_command_with_json_or_csv_prints_exact_values_and_units(ctl: Run) -> None:
     document = json.loads((await ctl("--since", "2h", "--all", "--json", "--by", "user")).out)
     assert [document[name] for name in ("by", "gpus", "step_usec", "missing")] == ["user", 2, 0, ""]
     assert document["rows"][1] | {"start_usec": 0} == {

@@ -60,7 +60,7 @@ async def test_dbus_introspection_of_the_running_daemon_equals_its_xml(
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_dbus_member_is_described(name: str) -> None:
+def test_every_dbus_member_has_a_comment_with_all_arguments_in_the_xml(name: str) -> None:
     interface = introspection.Interface.from_xml(written(name))
     text = (DBUS / f"{name}.xml").read_text()
     comments = [comment.strip() for comment in re.findall("<!--(.*?)-->", text, re.DOTALL)]

@@ -95,8 +95,8 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
                         steps: Sequence[tuple[bytes, Act]] = (), **environment: str) -> str:
     """The output of a command on a terminal of 80 columns.
 
-    Each of `steps`, of which (`until`, `keys`) is the last, acts once its text was shown since
-    the step before: bytes are typed, a signal is sent, a function is called with the process id.
+    Each of `steps`, with (`until`, `keys`) as the last, is a text and an action. Once the text is
+    shown, the action types bytes, sends a signal, or calls a function with the process id.
     """
     ours, its = pty.openpty()
     process = await asyncio.create_subprocess_exec(

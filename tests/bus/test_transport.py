@@ -110,7 +110,7 @@ async def test_bus_transport_joins_a_message_in_pieces_and_yields_between_messag
     await bus.called(101)
 
 
-async def test_bus_transports_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
+async def test_bus_transport_caches_a_bounded_number_of_message_signatures(bus: Bus) -> None:
     for number in range(SIGNATURES + 50):
         made_up = f"({number:012b})".translate({ord("0"): "u", ord("1"): "i"})
         await bus.send(a_call("v", Variant(made_up, [0] * 12)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of several files of the unit level."""
+"""Fixtures that several files of unit tests use."""
 
 from collections.abc import Iterator
 

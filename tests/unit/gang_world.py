@@ -147,7 +147,7 @@ class Team:
     def _landed(self) -> None:
         for rank in self.ranks:
             rank.landed()
-        self.flying = False             # only after all ranks: landed() may submit more kernels
+        self.flying = False             # after the loop: rank.landed() may submit more kernels
         self.meet()
 
     def compute(self, kernels: int) -> None:

@@ -125,7 +125,7 @@ class Hook:
     prealloc_limit: int = 0             # bytes of host memory up to which slabs are preallocated
     preallocating: bool = False         # a slab is being allocated
     dead: bool = False
-    refused: int = 0                    # allocations that the daemon refused
+    refused: int = 0                    # number of allocations that the daemon refused
 
     work: int = 0                       # us of kernels the program still wants to run
     kernel: int = 20 * MILLISECOND      # us of one kernel

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def evict(hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False,
           failed: bool = False) -> None:
-    """Evicts the youngest blocks first; written-back blocks without a copy."""
+    """Evicts the youngest blocks first; a written-back block is evicted without a copy."""
     block = next((b for b in reversed(hook.blocks) if b.location is Location.RESIDENT), None)
     movable = not (hook.granted or hook.stopping or hook.pin_reason or no_host or failed)
     more = movable and block is not None and hook.filled > order.room
@@ -137,7 +137,7 @@ def _copied(hook: "Hook", block: Block, order: Writeback) -> None:
 
 
 def make(hook: "Hook") -> None:
-    """Preallocate one slab after the other. A slab counts as held from its begin."""
+    """Preallocate one slab after the other. Each counts as host memory from the start."""
     size = min(hook.world.slab, min(hook.prealloc_limit, hook.allocated) - hook.host)
     if hook.dead or hook.preallocating or size <= 0:
         return

@@ -52,7 +52,7 @@ class Talk:
                  mode: AntiThrash = AntiThrash.AUTO, step: float = 1000, gather: float = 0,
                  stuck_after: float = 10, domains: Domains | None = None,
                  writeback: bool = False, **settings: Any) -> None:
-        """`stuck_after`: longer than a test that leaves orders unanswered takes."""
+        """`stuck_after`: seconds after which an unanswered order is reported."""
         self.now = 0
         self.settings = Settings(capacity=int(capacity * GIB), total=int(capacity * GIB),
                                  host_budget=int(host * GIB), anti_thrash=mode,
@@ -124,7 +124,7 @@ class Talk:
             client, self.memory[client], number, int(size * GIB), int(pins * GIB)))
 
     def beyond(self, client: int, number: int, size: float) -> list[Action]:
-        """COMMIT for memory beyond the card."""
+        """Send COMMIT for memory beyond the size of the card."""
         return self.tell(CommitAsked(client, self.set(client, beyond=size), number, 0))
 
     def copying(self, client: int, *, inward: bool = False, outward: bool = False) -> list[Action]:
@@ -140,7 +140,7 @@ class Talk:
         return self.tell(Reopened(client, self.memory[client]))
 
     def evicted(self, order: Evict, **flags: Any) -> list[Action]:
-        """Send MOVED after an EVICT of all that host memory allows; of nothing with a flag."""
+        """Send MOVED: all that host memory allows was evicted, or nothing if a flag is given."""
         client, memory = order.client, self.memory[order.client]
         moved = 0
         if not flags and client not in self.granted:

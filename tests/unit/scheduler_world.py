@@ -339,7 +339,7 @@ class World:
             assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
     def _early(self) -> set[int]:
-        """Numbers of prefetch orders: their clients do not wait for a turn."""
+        """Numbers of prefetch orders, which are for clients that do not wait for a turn."""
         moves = (move for c in self.scheduler._card.clients.values() for move in c.moves)
         return {move.order.number for move in moves if move.goal is Goal.PREFETCH}
 

@@ -190,7 +190,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
 def joined(gpu: GPU, number: int, link: Noted | None = None, memory: events.Memory | None = None,
            process: Peer | None = None, *, running: bool = False, wants: bool = False,
            commit: int = 0) -> Client:
-    """A client that has sent HELLO, of a process with the pid 4000 + `number` or another."""
+    """A client that has sent HELLO, by default from pid 4000 + `number`."""
     client = Client(number, gpu, process or peer(4000 + number), link or Noted())
     gpu.join(client, memory or events.Memory(), running=running, wants=wants, commit=commit)
     return client

@@ -62,7 +62,7 @@ def test_balancing_moves_a_waiting_client_to_an_empty_card_unless_all_clients_fi
     ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
     ("waiting", "tries", 1_000_000),    # each failed try raises the cost of a move
 ])
-def test_balancing_moves_no_client_when_off_unparkable_too_expensive_or_during_a_move(
+def test_balancing_moves_no_client_while_off_or_during_a_move_or_if_parking_failed(
         manager: Manager, time: Time, part: str, attribute: str, value: object) -> None:
     join(manager)
     waiting = join(manager)
@@ -103,7 +103,7 @@ def test_balancing_reads_the_load_from_nvml_for_a_card_without_waiting_clients(
     assert bool(chosen(manager, time)) is moves
 
 
-def test_balancing_avoids_a_card_on_which_the_tenants_memory_limit_leaves_too_little(
+def test_balancing_avoids_a_card_where_the_tenant_memory_limit_leaves_too_little_space(
         manager: Manager, time: Time) -> None:
     manager.tenancy.set("user:root", {"memory-limit": 41 * GIB})
     run(manager, 1, 2 * MIB)
@@ -131,13 +131,13 @@ def contender(client: int, **changed: Any) -> Contender:
     (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),
     (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # exceeds its own card
 ])
-def test_choose_moves_a_client_that_fits_another_card_and_waits_longer_than_a_move_takes(
+def test_balancing_moves_a_client_that_fits_another_card_and_waits_longer_than_a_move_takes(
         here: CardState, there: CardState, wait: float, lost: float | None) -> None:
     _, choice = choose({"a": here, "b": there}, [contender(1, wait=wait)], {}, 0)
     assert choice == (None if lost is None else Choice(1, "b", lost, PRICE))
 
 
-def test_choose_moves_a_client_once_short_waits_add_up_to_the_cost_of_a_move() -> None:
+def test_balancing_moves_a_client_once_short_waits_add_up_to_the_cost_of_a_move() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost: dict[int, float] = {}
     looks = 0
@@ -150,7 +150,7 @@ def test_choose_moves_a_client_once_short_waits_add_up_to_the_cost_of_a_move() -
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
-def test_choose_resets_the_summed_waits_of_a_client_that_would_gain_on_no_other_card() -> None:
+def test_balancing_resets_summed_waits_when_no_other_card_would_be_better_for_the_client() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost, _ = choose(states, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
@@ -158,7 +158,7 @@ def test_choose_resets_the_summed_waits_of_a_client_that_would_gain_on_no_other_
     assert lost == {}
 
 
-def test_choose_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
+def test_balancing_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
     states = {"a": CardState(400, 80 * GIB), "b": CardState(100, 80 * GIB), "c": EMPTY}
     _, choice = choose(states, [
         contender(1, wait=9.0 * SECOND, cards=("b", "c")),
@@ -168,7 +168,7 @@ def test_choose_moves_the_client_that_gains_most_to_the_card_with_the_least_load
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_choose_moves_no_more_clients_after_few_moves_with_random_loads_and_weights(
+def test_balancing_with_random_loads_and_weights_ends_after_few_moves(
         seed: int) -> None:
     """Each move must lower the load on the moved client, so moves of the same clients end."""
     random = Random(seed)

@@ -48,7 +48,7 @@ FOUND: History = history(0, 4 * DAY, DAY, [
 ], "")
 
 
-def test_history_plot_shows_each_tenants_share_of_the_summed_time_of_all_cards() -> None:
+def test_history_plot_shows_the_share_of_each_tenant_in_the_gpu_time_of_all_cards() -> None:
     shares = verb._shares(FOUND, LABELS, 2)
     assert list(shares.items()) == [
         ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]

@@ -101,7 +101,7 @@ def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
         daemon.listen(1)
         assert said() == []
         daemon.setblocking(False)
-        with pytest.raises(BlockingIOError):    # systemd would start the daemon
+        with pytest.raises(BlockingIOError):    # a connection would start nvshared
             daemon.accept()
     assert said() == absent             # a killed daemon leaves the socket file behind
 

@@ -30,7 +30,7 @@ def drop_in(file: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_config_of_a_later_source_overrides_earlier_ones_and_defaults(
+def test_config_of_a_later_source_overrides_earlier_sources_and_defaults(
         file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "DEFAULT_FILE", file.with_name("none.conf"))
     assert load(None, {}, {}) == Config()
@@ -80,7 +80,7 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
      "address such as unix:path=/run/bus"),
 ])
-def test_config_file_with_an_invalid_line_is_refused_with_that_line(
+def test_config_file_with_an_invalid_line_is_refused_with_line_number_and_advice(
         file: Path, text: str, sentence: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -88,7 +88,7 @@ def test_config_file_with_an_invalid_line_is_refused_with_that_line(
     assert str(caught.value) == str(file) + sentence
 
 
-def test_invalid_variable_or_option_is_refused_with_the_name(file: Path) -> None:
+def test_invalid_variable_or_option_is_refused_and_named_in_the_error(file: Path) -> None:
     with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
         load(file, {"NVSHARE_DEBUG": "x"}, {})
     with pytest.raises(ConfigError, match="NVSHARE_COMPUTE_WINDOW_MS cannot be '2s'; give a pos"):
@@ -99,7 +99,7 @@ def test_invalid_variable_or_option_is_refused_with_the_name(file: Path) -> None
 
 def test_config_path_that_is_missing_binary_or_unreadable_is_an_error(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paths fail for root too, which may search and list every folder."""
+    """The tested paths also fail for root, although root may search and list every folder."""
     path = tmp_path / "a.conf"
     with pytest.raises(ConfigError, match=r"a\.conf cannot be read: No such file"):
         load(path, {}, {})
@@ -118,7 +118,7 @@ def test_config_path_that_is_missing_binary_or_unreadable_is_an_error(
 
 @settings(max_examples=15)
 @given(st.text(max_size=20))
-def test_option_of_any_text_is_parsed_or_refused_with_advice(text: str) -> None:
+def test_option_with_any_text_as_value_is_parsed_or_refused_with_advice(text: str) -> None:
     for option in config.options():
         sentence = "give "
         try:
@@ -168,7 +168,7 @@ def test_check_option_validates_the_config_without_a_card(
 
 
 def test_systemd_unit_names_a_single_state_directory() -> None:
-    """With several, the variable that the daemon reads would hold all, separated by colons."""
+    """systemd joins several directories with colons in the variable that the daemon reads."""
     unit = (Path(__file__).parents[2] / "systemd" / "nvshared.service").read_text()
     assert [line for line in unit.splitlines() if line.startswith("StateDirectory=")] == [
         "StateDirectory=nvshare"]

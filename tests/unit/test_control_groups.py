@@ -126,7 +126,7 @@ def test_control_group_memory_limit_is_read_again_at_each_commit_request(machine
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]
 
 
-def test_control_group_memory_limit_bounds_programs_on_all_cards_together(
+def test_control_group_memory_limit_bounds_the_sum_over_programs_on_all_cards(
         machine: Machine) -> None:
     machine.group("box", 8 * GIB)
     for pid in (4001, 4002):
@@ -300,7 +300,7 @@ def test_cgroup_chain_is_empty_for_a_cgroup_outside_the_visible_mounts(
     assert cgroup.owner("", "/../../burstable/pod2") is None
 
 
-def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgroup(
+def test_cgroup_chain_is_empty_if_the_cgroup_mount_begins_above_the_cgroup_namespace(
         inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "ROOT", inside.host)
     inside.mounts({"/../../../..": inside.host})

@@ -54,7 +54,7 @@ def drawn(renderable: object, width: int) -> list[str]:
         ("pod:01234567-89ab-cdef-0123-456789abcdef", "pod:01234567-89a"),
         ("job:42", "job:42"))),
 ])
-def test_clients_table_has_an_optional_column_only_while_a_client_has_a_value_for_it(
+def test_clients_table_has_an_optional_column_only_while_a_client_has_a_value(
         changes: dict[str, object], column: str, text: str) -> None:
     one = HOLDER._replace(**changes)    # type: ignore[arg-type]
     lines = plain(CLIENTS, [one, HOLDER]).splitlines()

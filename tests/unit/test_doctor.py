@@ -189,7 +189,7 @@ def test_doctor_grades_huge_pages_and_the_limit_of_locked_memory(
 
 
 def systemd_says(monkeypatch: pytest.MonkeyPatch, folder: Path, shown: str | None) -> None:
-    """Replaces systemctl by a script that prints `shown`; None: it fails."""
+    """Replaces systemctl by a script that prints `shown`; with None, the script fails."""
     script = folder / "systemctl"
     script.write_text("#!/bin/sh\n" + ("exit 1\n" if shown is None else f"printf '{shown}'\n"))
     script.chmod(0o755)
@@ -262,7 +262,7 @@ def test_doctor_reports_a_failed_bus_as_a_fault_but_as_a_warning_while_programs_
         listening.listen()
         *_, found, bus = checks.daemon_findings("system", error)
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):    # systemd would start a failed service again
+        with pytest.raises(BlockingIOError):    # a connection would start a failed service
             listening.accept()
     assert (found.grade, bus.grade) == (Grade.OK, Grade.WARNING)
     assert words in bus.words

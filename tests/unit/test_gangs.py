@@ -165,7 +165,7 @@ def test_gang_with_an_unresponsive_member_frees_the_cards_of_other_members(
     for program in alone:
         program.compute(SECOND)
     machine.advance(30 * SECOND)
-    assert not alone[1].work            # its memory does not fit, though the other card is free
+    assert not alone[1].work    # the gang frees card 1 although only its member on card 0 is frozen
     machine.thaw()
     finish(machine, one, limit=60 * SECOND)
     machine.advance(5 * SECOND)
@@ -187,7 +187,7 @@ def test_gang_waits_for_missing_ranks(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("drains", "limit"), [(True, 2), (False, 32)])
-def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_is_to_end(
+def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_before_the_daemon_ends(
         machine: Machine, drains: bool, limit: int) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
@@ -196,7 +196,7 @@ def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_
     finish(machine, one, limit=limit * SECOND)
 
 
-def test_gang_whose_ranks_have_unequal_work_in_flight_stops_without_reopening_a_gate(
+def test_gang_with_unequal_work_in_flight_stops_without_reopening_a_gate(
         machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.ranks[0].depth = 40
@@ -285,7 +285,7 @@ def test_idle_program_of_a_pod_blocks_no_other_program_of_the_pod(machine: Machi
     assert machine.client(idle).gang
 
 
-def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
+def test_gang_with_ranks_that_together_exceed_a_card_blocks_no_other_client(
         machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     one = machine.team([0, 0, 1], [10, 11, 12], 3 * GIB, name="a")
     beside = machine.program(0, 30, 3 * GIB)
@@ -334,7 +334,7 @@ def test_running_gang_gets_a_further_card_before_a_gang_that_has_not_started(
     late = late or machine.program(0, 10, 3 * GIB, POD)
     one.compute(200)
     machine.advance(300 * MILLISECOND)
-    machine.time.now += SECOND          # late: gang b's claim became ready meanwhile
+    machine.time.now += SECOND          # the timers are late: gang b's claim became ready meanwhile
     client, other = machine.client(late), machine.client(one.ranks[0])
     client.gpu.tell(MemoryChanged(client.id, client.memory, True))      # `late` wants its card
     late.compute(SECOND)
@@ -391,7 +391,7 @@ def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
                 machine.occupy(dice.randrange(len(machine.gpus)), dice.choice([0, 2, 2, 3]) * GIB)
             case "stop" if others and dice.random() < 0.5:
                 machine.freeze(dice.choice(others))
-            case "stop" if teams:       # shorter than the wait after which others run without it
+            case "stop" if teams:       # shorter than the wait for an unresponsive rank
                 machine.freeze(dice.choice(dice.choice(teams).ranks))
                 machine.advance(dice.choice([10, 300, 3000]) * MILLISECOND)
                 machine.thaw()

@@ -248,7 +248,7 @@ def test_history_file_on_a_full_file_system_keeps_usage_in_memory_until_there_is
     assert (ended.returncode, ended.stdout) == (0, "21\n"), ended.stderr
 
 
-def test_history_loses_only_the_minute_whose_write_raises_an_unexpected_exception(
+def test_history_loses_a_single_minute_when_a_write_raises_an_unexpected_exception(
         tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history = HistoryFile(tmp_path, 0)
     history.keep(NOON, {UUID: {Party(1, "\udc00", "user:x"): used(1)}})

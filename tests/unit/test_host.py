@@ -134,7 +134,7 @@ def test_default_host_budget_counts_memory_allocated_during_the_computation_once
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028", "\udcff\udcfe"])
-def test_memberships_reads_a_cgroup_path_with_line_breaks_or_invalid_utf_8_as_a_single_path(
+def test_cgroup_path_with_line_breaks_or_invalid_utf_8_is_read_as_a_single_path(
         machine: Host, end: str) -> None:
     path = f"/a/x{end}0::/b"
     machine.process(1, 20)

@@ -225,11 +225,11 @@ def limited(time: Time) -> Limited:
     return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
 
 
-def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_how_many(
+def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_the_number_omitted(
         caplog: pytest.LogCaptureFixture, time: Time, limited: Limited) -> None:
     for number in range(BURST + 5):
         limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
-    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")      # kind with a uid
+    limited.say(logging.ERROR, ("garbage", 1001), lambda: "another kind")  # with a user id
     assert caplog.messages == [*(f"line {number}" for number in range(BURST)), "another kind"]
     caplog.clear()
     time.pass_by(INTERVAL)              # the summary needs no further line

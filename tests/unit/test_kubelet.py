@@ -144,7 +144,7 @@ def test_card_is_offered_with_the_problem_that_the_daemon_reports(
     assert bool(problem) == bool(of_daemon(gpu, {}).problem)
 
 
-def test_retry_until_reply_retries_while_nvshared_restarts() -> None:
+def test_nvshare_kubelet_repeats_a_call_while_nvshared_restarts() -> None:
     away: Reading = (NvshareError("nvshared is not running"), "")
     answers: Iterator[Reading] = iter([away, away, ((HERE,), ":1.7"), away])
     assert asyncio.run(retry_until_reply(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
@@ -222,7 +222,7 @@ KUBEADM: dict[str, Any] = {
 }
 
 
-def test_api_server_is_read_from_kubelets_kubeconfig(tmp_path: Path,
+def test_api_server_address_is_read_from_the_kubeconfig_of_kubelet(tmp_path: Path,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     for name in ("own.crt", "own.key", "both.pem", "token"):

@@ -206,7 +206,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
                     ("/etc/ld.so.preload", "/state/ld.so.preload"))]}}
     inode = file.stat().st_ino
     containers.write_cdi_file(["GPU-0a", "GPU-1b"])
-    assert file.stat().st_ino == inode          # a change wakes runtimes
+    assert file.stat().st_ino == inode          # a rewritten file would wake container runtimes
     containers.write_cdi_file(["GPU-1b"])
     assert "GPU-0a" not in file.read_text()
     assert [path.name for path in file.parent.iterdir()] == [CDI_FILE]
@@ -274,7 +274,7 @@ def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n")
     ([], "kind: KubeletConfiguration", None), ([], "[]", None), ([], "{", None), ([], "\0", None),
     ([], None, None),
 ])
-def test_container_runtime_endpoint_is_that_of_the_running_kubelet(
+def test_container_runtime_endpoint_is_read_from_the_running_kubelet(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], config: str | None,
         found: str | None) -> None:
     monkeypatch.setattr("nvshared.kubelet.runtime.PROCESSES", tmp_path / "proc")

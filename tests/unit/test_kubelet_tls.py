@@ -106,7 +106,7 @@ def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
             Server(url).send("GET", "/")
 
 
-def test_server_of_another_name_needs_tls_server_name_or_no_verification(tmp_path: Path) -> None:
+def test_certificate_for_another_name_is_refused_without_tls_server_name(tmp_path: Path) -> None:
     make(tmp_path, "kubeadm", "DNS:kubernetes.default")
     with serving(tmp_path) as url:
         authority = (tmp_path / "ca.crt").read_text()

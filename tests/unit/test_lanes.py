@@ -38,7 +38,7 @@ def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
     return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
 
 
-def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call_and_log_a_failed_one(
+def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call_and_log_failures(
         loop: Loop, time: Time, caplog: pytest.LogCaptureFixture) -> None:
     made, gate = lanes(loop, time), threading.Event()
     try:
@@ -68,7 +68,7 @@ def test_worker_threads_answer_none_for_a_call_beyond_the_timeout(loop: Loop, ti
         gate.set()
     made.run("a", lambda: "next", loop.answers.append, PATIENCE)
     assert loop.until(3) == [None, None, "next"]
-    assert called == []                 # its timeout ended before the thread was free
+    assert called == []                 # the call's timeout ended before the thread was free
     time.pass_by(PATIENCE)
     assert len(loop.answers) == 3
 

@@ -63,7 +63,7 @@ def quanta(manager: Manager) -> list[int]:
     return [-(-tq // SECOND) for tq in (manager.tq, *(gpu.tq for gpu in manager.gpus))]
 
 
-def test_settings_of_one_gpu_or_of_all_apply_at_once_and_after_a_restart(
+def test_settings_of_a_gpu_or_of_all_gpus_apply_at_once_and_after_a_restart(
         manager: Manager, tmp_path: Path) -> None:
     def restarted() -> Manager:
         time = Time()
@@ -164,7 +164,7 @@ def test_gpu_has_one_timer_after_several_deadlines_of_the_scheduler(gpu: GPU, ti
     assert [at - time.now for at, _ in time.timers] == [30]
 
 
-def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_orders(
+def test_client_is_removed_after_all_orders_when_the_connection_breaks_during_an_order(
         gpu: GPU) -> None:
     class Breaking(Noted):
         def order(self, order: Order) -> None:

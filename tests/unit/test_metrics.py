@@ -118,7 +118,7 @@ async def test_scrape_samples_the_cards_before_the_reply(time: Time) -> None:
 
 
 def test_monitoring_page_lists_every_metric() -> None:
-    """The page lists no others; on a difference pytest shows the correct table."""
+    """The page lists no other metrics; on a difference pytest shows the correct table."""
     assert f"A program's labels are {', '.join(f'`{one}`' for one in CLIENT)}." in PAGE.read_text()
     expected = ["| name | kind | labels | what |", "| --- | --- | --- | --- |"]
     for name, one in families().items():

@@ -40,7 +40,7 @@ class QuietHook:
 @asynccontextmanager
 async def parking(*answers: Answer | NvshareError, memory: Memory | None = None,
                   budget: int = 200 * GIB) -> AsyncIterator[tuple[Time, Client, moving.Moving]]:
-    """A client, and the answers of nvshare-checkpoint, of which the last one is repeated."""
+    """A client, and the answers of nvshare-checkpoint; the last answer is repeated."""
     left = list(answers) or [Answer("running")]
 
     async def ask(*_: object) -> Answer:
@@ -59,7 +59,7 @@ async def parking(*answers: Answer | NvshareError, memory: Memory | None = None,
 
 
 @pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
-async def test_idle_client_whose_park_failed_is_parked_again_only_after_a_pause(
+async def test_idle_client_is_parked_again_only_after_a_pause_when_a_park_failed(
         monkeypatch: pytest.MonkeyPatch, by_hook: bool) -> None:
     async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")
@@ -298,7 +298,7 @@ FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["own park", "park by an earlier daemon"])
-async def test_program_whose_restore_fails_permanently_resumes_and_gets_the_drivers_error(
+async def test_program_resumes_and_gets_the_driver_error_when_a_restore_fails_permanently(
         monkeypatch: pytest.MonkeyPatch, earlier: bool) -> None:
     resumed: list[GPU] = []
     monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))

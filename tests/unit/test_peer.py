@@ -75,7 +75,7 @@ def test_process_in_a_container_is_recognised_for_any_process_name(
 
 
 def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> None:
-    """Not the end of a forked child that holds the socket, nor of a process that reused the pid."""
+    """A forked child that holds the socket, or a process that reused the pid, is not watched."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / "socket"))
         listening.listen()
@@ -93,7 +93,7 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
             assert select.select([watch], [], [], 600)[0]
             os.close(watch)
         with connected, pytest.raises(ProcessLookupError):
-            # It raises even if a living process has reused the pid.
+            # peer.watch() raises even if a living process has reused the pid.
             peer.watch(connected, os.getpid() if has_peer_pidfd(connected) else process.pid)
     dead = peer.identify(process.pid, 0)
     assert (dead.name, dead.started) == ("?", None)
@@ -199,7 +199,7 @@ def lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_owner_of_a_subuid_is_the_user_of_the_range(lent: Path) -> None:
-    assert subordinate.owner(ALICE) == ALICE        # there is no file yet
+    assert subordinate.owner(ALICE) == ALICE        # the subuid file does not exist yet
     lent.write_text(f"{ALICE}:100000:65536\n1001:165536:65536\n{ALICE}:300000:10\n")
     found = [subordinate.owner(uid) for uid in (
         99999, 100000, 165535, 165536, 231071, 231072, 300009, 300010)]

@@ -63,7 +63,7 @@ def test_command_line_is_shown_only_to_the_owner_and_names_the_notebook(
 def test_command_line_begins_with_the_programs_own_name(process: int) -> None:
     shown = f"my model: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), "my model", TENANT) == shown
-    # The name of its pod is not shown as a name of the program.
+    # The name of the program's pod is not shown as a name of the program.
     ours = command(1, process, os.geteuid(), "lab/train", "pod:lab/train")
     assert "lab/train" not in ours
 

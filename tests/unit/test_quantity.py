@@ -21,7 +21,7 @@ from nvshared.units import GIB, SECOND
         ("30", 30_000_000), ("500ms", 500_000), ("2min", 120_000_000), ("0", 0), ("7us", 7))),
     *((quantity.quantum, text, LONGEST_TQ * SECOND) for text in ("86400", "86400s", "24h", "1d")),
 ])
-def test_quantity_is_parsed_in_each_unit_up_to_its_maximum(
+def test_quantity_is_parsed_in_each_unit_up_to_the_maximum(
         parse: Callable[[str], Any], text: str, value: Any) -> None:
     assert parse(text) == value
 
@@ -35,7 +35,7 @@ def test_quantity_is_parsed_in_each_unit_up_to_its_maximum(
     *((parse, ("16777216TiB",), "18446744073709551615 bytes") for parse in (size, limit, amount)),
     (quantity.endpoint, ("localhost:1", "::1:9402", ":1", "1.2.3:1", "[1.2.3.4]:1", "a"), "^give "),
 ])
-def test_quantity_without_unit_or_beyond_its_range_is_refused_with_advice(
+def test_quantity_without_a_unit_or_out_of_range_is_refused_with_advice(
         parse: Callable[[str], Any], texts: tuple[str, ...], words: str) -> None:
     for text in texts:
         with pytest.raises(ValueError, match=words):

@@ -128,7 +128,7 @@ def test_writeback_is_ordered_in_steps_of_bounded_size() -> None:
     assert ready == [(B, 8), (B, 16), (B, 20)]
 
 
-def test_pause_before_a_writeback_doubles_after_each_wasted_one_until_one_is_used() -> None:
+def test_writeback_pause_doubles_after_each_wasted_writeback_until_a_writeback_is_useful() -> None:
     talk = talking()
     at_rest(talk)
     pause = 0.5
@@ -243,13 +243,13 @@ def made(actions: list[Action]) -> list[tuple[int, int]]:
 def test_host_memory_preallocation_covers_the_expected_eviction_of_a_running_client() -> None:
     talk = talking()
     talk.run(A, 60)
-    # B is not loaded and would lack 20 GiB. That B does not ask for a turn makes no difference.
+    # A turn of B would evict 20 GiB of A; preallocation does not wait until B asks for a turn.
     assert made(talk.join(B, 60)) == [(A, 20)]
     assert not preallocations(talk.changed(A, host=20.25))
     assert not preallocations(talk.obey(talk.want(B)))
     talk.obey(talk.wait(30))
     assert stops(talk.said) == [A]
-    # B has 60 now, and A lacks 20: B preallocates 20 during its turn.
+    # Now 60 GiB of B are loaded, and A lacks 20 GiB: B preallocates 20 GiB during the turn.
     assert made(talk.obey(talk.stopped(A))) == [(B, 20)]
 
 
@@ -506,7 +506,7 @@ def test_evict_for_the_queue_head_waits_while_a_program_copies_to_the_host() -> 
 
 
 @pytest.mark.parametrize("copies", [True, False])
-def test_evict_that_a_hook_ends_by_an_unordered_yield_counts_as_failed(
+def test_evict_that_a_client_interrupts_without_a_yield_order_counts_as_failed(
         copies: bool) -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]

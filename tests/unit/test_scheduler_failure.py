@@ -69,7 +69,7 @@ def test_evict_that_lacked_host_memory_is_retried_once_with_more_host_memory() -
     assert order.host < 40 * GIB
     actions = talk.evicted(order, no_memory=True)
     again, = (a for a in actions if isinstance(a, Evict))
-    assert again.host == 30 * GIB       # its own host memory may be too fragmented
+    assert again.host == 30 * GIB       # the host memory of client 1 may be too fragmented
 
 
 def test_load_that_fails_for_lack_of_card_memory_evicts_more_of_other_clients() -> None:
@@ -124,7 +124,7 @@ def test_client_that_does_not_drain_is_reported_as_stuck_once() -> None:
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
-def test_client_that_ignores_an_evict_is_reported_as_stuck_and_others_run() -> None:
+def test_client_that_ignores_an_evict_is_reported_as_stuck_and_other_clients_run() -> None:
     talk = Talk()
     talk.join(1, 90, 90)
     talk.join(2, 50)
@@ -155,7 +155,7 @@ def test_evict_chooses_another_client_when_the_victim_does_not_reply() -> None:
     assert evicts(talk.evicted(order)) == []    # client 1 replies, and gets no further order
 
 
-def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other() -> None:
+def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_third_client() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 80)
@@ -235,7 +235,7 @@ def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
     while orders := [action for action in new if isinstance(action, Evict)]:
         assert (asked := asked + 1) < 10, "it is asked for ever"
         flags: dict[str, Any] = {said: True} if said else {}
-        # The reply alone counts for nothing: no memory was evicted.
+        # The reply claims 10 GiB, but the client's memory figures show no evicted byte.
         new = talk.tell(Evicted(1, talk.memory[1], orders[0].number, 10 * GIB, **flags))
         for order in [action for action in new if isinstance(action, Load)]:
             talk.loaded(order)

@@ -135,7 +135,7 @@ def test_writeback_copies_borrowed_memory_of_an_idle_client_once_to_the_host() -
     assert not writebacks(near.wait(5))
 
 
-def test_writeback_of_borrowed_memory_is_retried_after_no_copy_and_yields_to_waiting_clients(
+def test_writeback_of_a_loan_is_retried_after_a_failure_and_cancelled_if_the_client_waits(
         ) -> None:
     near, _ = pair()
     idle_borrower(near)
@@ -172,7 +172,7 @@ def test_recall_of_a_loan_loads_dirty_memory_and_evicts_clean_memory(dirty: int)
     assert [isinstance(one, Load) for one in orders] == ([True, False] if dirty else [False])
 
 
-def test_failed_return_of_borrowed_memory_is_repeated_and_a_silent_borrower_frees_the_lender(
+def test_recall_of_a_loan_is_repeated_after_a_failure_and_written_off_after_silence(
         ) -> None:
     near, far = pair()
     lend(near)

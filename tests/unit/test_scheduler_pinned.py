@@ -67,8 +67,8 @@ def test_undrainable_client_is_reported_once_and_neither_paced_nor_asked_to_repo
     assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
 
 
-def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
-    """The client's turn began long before the turns of the other clients."""
+def test_undrainable_client_ends_no_turn_of_another_holder() -> None:
+    """The undrainable client's turn began long before the turns of the other clients."""
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)
@@ -97,7 +97,7 @@ def test_swapped_memory_of_an_undrainable_client_is_loaded_at_its_turn() -> None
     assert stops(talk.wait(LONG)) == []
 
 
-def test_undrainable_client_is_granted_commits_while_others_fit_beside_it() -> None:
+def test_undrainable_client_is_granted_commits_that_leave_space_for_other_clients() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.ask(1, 1, 40)

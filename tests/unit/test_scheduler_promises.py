@@ -111,7 +111,7 @@ def test_commit_request_is_dropped_when_a_later_request_has_been_answered() -> N
 
 
 @pytest.mark.parametrize(("used", "is_granted"), [(50, True), (50.5, False), (None, False)])
-def test_unused_commit_is_reclaimed_for_a_commit_request_unless_used_or_without_a_reply(
+def test_commit_request_is_granted_only_after_another_client_returns_unused_commit(
         used: float | None, is_granted: bool) -> None:
     """`used`: GiB that client 1 has allocated when it replies to the reclaim; None: no reply."""
     talk = one_has_half()
@@ -256,7 +256,7 @@ def test_control_group_memory_limit_bounds_the_bytes_evicted_from_a_client() -> 
     shared.set_limit("box", 20 * GIB)      # other processes use the rest of the group
     talk.join(2, 70)
     actions = talk.obey(talk.want(2))
-    # It does not fit beside memory that must stay, so no holder is stopped for it.
+    # Client 2 does not fit beside memory that cannot be evicted, so no holder is stopped.
     assert not stops(actions)
     assert not talk.view(2).fits
     assert talk.view(1).fits
@@ -434,7 +434,7 @@ WORTH = CARD - CARD // 16               # less the part that another client may 
 
 @pytest.mark.parametrize("account", [HONEST, ""], ids=["user", "root"])
 @pytest.mark.parametrize("seed", seeds(5, 60))
-def test_user_is_granted_a_whole_card_whatever_memory_another_user_falsely_claims(
+def test_user_is_granted_a_whole_card_while_another_user_claims_false_memory(
         seed: int, account: str) -> None:
     court = Court(seed)
     court.rage(400, most=40)
@@ -469,7 +469,7 @@ def make_claim(court: Court, id: int, claim: str) -> None:
         court.tell(record(id))
 
 
-UNKNOWN = Evidence()                    # the driver has named none of our clients yet
+UNKNOWN = Evidence()                    # the driver has reported no memory of any client yet
 
 
 @pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
@@ -500,8 +500,8 @@ def test_falsely_claimed_memory_takes_no_commit_from_other_users(
     assert not any(isinstance(action, Stop) for action in court.honest)
 
 
-def test_commit_of_a_user_is_no_longer_reserved_once_its_memory_is_allocated() -> None:
-    """Only unused promises are held back."""
+def test_commit_is_no_longer_reserved_for_a_user_once_the_memory_is_allocated() -> None:
+    """Only the unused part of a commit is reserved."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
     court.tell(Joined(1, account=HONEST, evidence=NOTHING))
     court.owed[1] = []

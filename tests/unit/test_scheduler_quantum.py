@@ -93,7 +93,7 @@ def test_automatic_quantum_makes_hand_overs_take_a_twentieth_of_the_time(
 @pytest.mark.parametrize(("longest", "sizes", "tq"), [
     (30 * SECOND, [20, 20, 20, 20], turns.LEAST_TQ),    # all clients are resident
     (3 * SECOND, [80, 80], 3 * SECOND)])
-def test_automatic_quantum_is_within_the_least_and_the_setting_longest_tq(
+def test_automatic_quantum_is_between_the_least_quantum_and_the_setting_longest_tq(
         longest: int, sizes: list[int], tq: int) -> None:
     world = Watched(replace(SETTINGS, longest_tq=longest), sizes)
     world.learn()
@@ -205,7 +205,7 @@ def test_idle_time_that_ends_a_turn_is_sent_to_a_client_again_only_when_halved()
     assert len(sent) <= 6
 
 
-def test_turn_of_a_compute_limited_client_ends_after_50_ms_of_idleness_if_no_other_waits() -> None:
+def test_turn_of_a_compute_limited_client_ends_after_50_ms_idle_without_waiting_clients() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's decisions for recorded sequences of random events are unchanged.
 
-A change that is meant to change decisions renews the record, one digest for each seed, and says
-which and why:
+A change that is meant to change decisions renews the record, one digest for each seed, and
+its commit message says which decisions change and why:
 
     python -m tests.unit.test_scheduler_record 0 100 > tests/unit/scheduler_record.txt
 """

@@ -234,7 +234,7 @@ class Counting(Scheduler):
         return actions
 
 
-def test_sums_kept_by_the_scheduler_equal_sums_over_its_clients_after_random_events() -> None:
+def test_sums_of_the_scheduler_equal_recomputed_sums_after_random_events() -> None:
     with mock.patch.object(scheduler_world, "Scheduler", Counting):
         for seed in SHORT[:4]:
             Row(seed).happens()

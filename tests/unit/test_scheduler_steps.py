@@ -18,7 +18,7 @@ from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, runs, stops
 
 FEW, MANY = 20, 200
-MORE = 6                                # permitted growth of the steps with ten times the tenants
+MORE = 6                                # maximum factor of the steps for ten times the tenants
 TERMS: dict[str, list[TenantTerms]] = {
     "none": [TenantTerms()],
     "request": [TenantTerms(), TenantTerms(compute_request=30), *[TenantTerms()] * MANY],

@@ -76,7 +76,7 @@ def test_memory_of_a_client_is_stored_on_disk_once_idle_for_park_after() -> None
     assert talk.view(1).memory.disk == 20 * GIB
 
 
-def test_disk_store_is_cancelled_when_its_client_wants_a_turn() -> None:
+def test_disk_store_is_cancelled_when_the_client_wants_a_turn() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -90,7 +90,7 @@ def test_memory_of_an_idle_client_is_stored_on_disk_early_while_host_memory_is_s
     talk = with_disk(100)
     idle(talk, 1, 30)
     idle(talk, 2, 30)
-    # 4 GiB of host memory are free, less than the eighth that should be.
+    # 4 GiB of host memory are free, less than the eighth that the scheduler keeps free.
     assert not stores(talk.wait(59))
     assert stores(talk.wait(1)) == [(1, 4.1)]
     assert not stores(store(talk, 1))
@@ -227,7 +227,7 @@ def test_disk_store_without_progress_is_retried_after_a_pause() -> None:
     assert stores(talk.wait(1)) == [(1, 20.1)]
 
 
-def test_failed_disk_ends_stores_and_its_space_is_not_promised_in_commits() -> None:
+def test_failed_disk_ends_stores_and_is_not_promised_in_commits() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -243,7 +243,7 @@ def test_failed_disk_ends_stores_and_its_space_is_not_promised_in_commits() -> N
     assert stores(talk.tell(Tick())) == [(1, 20.1)]
 
 
-def test_stored_bytes_that_a_client_reports_beyond_its_store_order_use_no_disk_budget() -> None:
+def test_reported_bytes_beyond_a_store_order_use_no_disk_budget() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.memory[1] = replace(talk.memory[1], disk=50 * GIB)

@@ -54,7 +54,7 @@ TURNS = replace(SETTINGS, anti_thrash=AntiThrash.ON)    # clients take turns alt
 WINDOW = 2 * SECOND
 LIMITS = replace(SETTINGS, tq=SECOND, accounting=Accounting(window=WINDOW))
 DRAIN = 25 * MILLISECOND                # a kernel and two messages
-LARGE = 2600 * MIB                      # no two fit together
+LARGE = 2600 * MIB                      # bytes; no two such programs fit the card
 SMALL = 32 * MIB
 ALICE = ("user:alice",)
 POD = ("user:alice", "pod:lab/train")
@@ -242,7 +242,7 @@ def test_returning_tenant_is_still_charged_for_overused_time() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:bob", weight=10)
     world.program("user:alice")
-    for _ in range(40):                 # a new program as soon as one has had its turn
+    for _ in range(40):                 # a new program whenever the last program has had a turn
         hook = world.program("user:bob")
         for _ in range(100):
             if hook.open:
@@ -268,7 +268,7 @@ def test_scheduler_forgets_a_tenant_once_it_has_no_programs() -> None:
     assert not tenants.accounts
 
 
-def test_scheduler_forgets_the_oldest_of_very_many_ended_tenants_that_overused_time(
+def test_scheduler_forgets_the_oldest_ended_tenants_with_overused_time_beyond_a_maximum(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "GONE_KNOWN", 3)
     world = Tenancy(TURNS)
@@ -349,7 +349,7 @@ def test_compute_requests_beyond_100_percent_are_met_in_part() -> None:
     assert world.shares(84)["user:alice"] == pytest.approx(1 / 42, abs=0.02)
 
 
-def test_priority_is_the_lowest_of_background_tenants_and_changes_live() -> None:
+def test_client_in_a_background_tenant_has_background_priority_until_the_term_is_removed() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", priority=Priority.HIGH)
     world.set_terms("job:1", priority=Priority.BACKGROUND)
@@ -431,7 +431,7 @@ def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
         for order in orders if isinstance(order, Publish | Watch)]
 
 
-def test_background_client_observes_the_work_in_flight_of_all_holders_of_higher_priority() -> None:
+def test_background_client_watches_all_holders_with_a_higher_priority() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
     orders = [
@@ -455,7 +455,7 @@ def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tup
     return world, one
 
 
-def test_compute_limited_client_that_used_its_share_waits_for_the_next_accounting_window() -> None:
+def test_compute_limited_client_without_time_left_waits_for_the_next_accounting_window() -> None:
     world, one = limited(50)
     one.kernel = MILLISECOND
     world.advance(WINDOW * 3 // 4)
@@ -506,7 +506,7 @@ def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_period
 @pytest.mark.parametrize(
     ("used", "answered", "after"),
     [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)])
-def test_compute_limited_client_is_charged_its_reported_time_or_half_of_the_time_to_its_reply(
+def test_compute_limited_client_is_charged_at_least_half_of_the_time_until_the_reply(
         used: int | None, answered: int, after: int) -> None:
     """On a busy machine messages may take as long as the turn. At least half of the time until the
     reply is charged, whatever the hook reports, as the user controls the hook."""
@@ -639,7 +639,7 @@ def test_suspended_holder_is_stopped_and_evicted_even_after_a_late_drain(drains:
     runs = holder.runs
     world.advance(20 * SECOND)
     assert holder.runs == runs
-    assert not waiter.paced         # no client waits for it
+    assert not waiter.paced         # no other client waits
     world.put(holder, suspended=False)
     world.advance(5 * SECOND)
     assert holder.runs > runs
@@ -804,7 +804,7 @@ def test_client_memory_limit_below_allocated_memory_refuses_further_commits() ->
     assert (last_limits(talk, 1).total, answer(talk, 1, 90, 5).reason) == (100 * GIB, "")
 
 
-def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
+def test_tenant_memory_limit_bounds_the_sum_over_all_clients_of_the_tenant() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
     for client in (1, 2):
@@ -823,7 +823,7 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     assert answer(talk, 3, 80).commit >= 80 * GIB
 
 
-def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:
+def test_tenant_memory_limit_is_reported_to_clients_as_the_size_of_the_card() -> None:
     talk = Talk(100)
     talk.tell(Joined(1, tenants=ALICE, terms={"user:alice": TenantTerms(memory_limit=10 * GIB)}))
     talk.memory[1] = Memory()
@@ -871,7 +871,7 @@ def test_commit_is_bounded_by_the_tightest_memory_limit_of_all_tenant_levels() -
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
 
 
-def test_tenant_host_memory_limit_bounds_all_its_clients_together() -> None:
+def test_tenant_host_memory_limit_bounds_the_sum_over_all_clients_of_the_tenant() -> None:
     """The limit bounds promised memory that can be evicted, not pinned memory."""
     talk = Talk(100)
     put(talk, "user:alice", host=10)
@@ -890,7 +890,7 @@ def test_tenant_host_memory_limit_bounds_all_its_clients_together() -> None:
     assert limits(talk.said, 2)[-1].commit >= 54 * GIB
     talk.join(3, tenants=("user:bob",))
     assert answer(talk, 3, 40).commit >= 40 * GIB
-    assert last_limits(talk, 1).total == 100 * GIB     # the tenant's limit, not the card's size
+    assert last_limits(talk, 1).total == 100 * GIB     # the limit does not reduce the card's size
 
 
 def test_tenant_host_memory_limit_holds_for_the_sum_over_cards_and_control_groups() -> None:
@@ -933,7 +933,7 @@ def test_tenant_host_memory_limit_below_swapped_memory_allows_evictions() -> Non
     assert 2 in talk.granted
 
 
-def test_queue_counts_the_turn_of_a_chosen_client_once_for_later_clients_of_its_tenant() -> None:
+def test_queue_counts_a_chosen_turn_once_for_later_clients_of_the_tenant() -> None:
     talk = Talk(mode=AntiThrash.OFF)
     for client in (1, 2, 3):
         talk.join(client, 30, tenants=("user:alice",))

@@ -88,7 +88,7 @@ def test_queue_of_equal_clients_is_first_come_first_served() -> None:
     assert order == [1, 2, 3, 1, 2, 3]
 
 
-def test_holders_are_stopped_only_once_together_they_free_enough_for_the_queue_head() -> None:
+def test_holders_are_stopped_only_when_all_together_free_enough_for_the_queue_head() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(TQ - 5)
@@ -145,7 +145,7 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
     assert runs(talk.stopped(3)) == [1]
 
 
-def test_shortened_quantum_or_the_end_of_the_client_ends_the_current_turn() -> None:
+def test_turn_ends_when_the_quantum_is_shortened_or_the_client_disconnects() -> None:
     talk = two_programs(70)
     talk.wait(10)
     talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
@@ -173,7 +173,7 @@ def test_stop_of_a_client_that_reopens_its_gate_is_repeated_after_doubling_pause
     assert stops(talk.wait(2)) == [1]
 
 
-def test_time_held_and_waited_of_a_client_adds_up_over_turns() -> None:
+def test_held_time_and_waiting_time_of_a_client_add_up_over_turns() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     talk.wait(2)                        # the drain takes two seconds
@@ -186,7 +186,7 @@ def test_time_held_and_waited_of_a_client_adds_up_over_turns() -> None:
     assert talk.view(2).waited == (TQ + 2) * SECOND
 
 
-def test_restarted_scheduler_keeps_running_clients_and_waits_for_others_to_reconnect() -> None:
+def test_restarted_scheduler_stops_no_holder_and_waits_for_other_clients_to_reconnect() -> None:
     talk = Talk(gather=1)
     assert not [a for a in talk.join(1, 70, 70, running=True, commit=70) if isinstance(a, Run)]
     actions = talk.join(2, 70, 30, wants=True, commit=70)

@@ -96,7 +96,7 @@ def seconds(talk: Talk, client: int) -> int:
     return round(left / SECOND)
 
 
-def test_expected_wait_of_a_waiting_client_sums_the_turns_before_its_own() -> None:
+def test_expected_wait_of_a_client_is_the_sum_of_the_turns_ahead_in_the_queue() -> None:
     talk = Talk()
     talk.run(1, 70)
     for client in (2, 3, 4):

@@ -24,7 +24,7 @@ GENEROUS = 600.0                        # seconds until a failing test ends
 LIMIT = 0.2                             # seconds that a scrape may take, in tests of the time limit
 SLOW = 100                              # number of slow connections
 ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
-BIG = 1000                              # samples of 10 kB, more than the kernel takes at once
+BIG = 1000                              # number of 10 kB samples; more than a socket buffer holds
 
 
 def a_port() -> int:

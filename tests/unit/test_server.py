@@ -137,7 +137,7 @@ def public() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def test_server_drops_a_client_that_sends_descriptors_where_the_kernel_allows_it(
+async def test_server_drops_a_client_that_sends_descriptors_on_kernels_that_allow_descriptors(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "refuse_descriptors", lambda _: None)   # before Linux 6.16
     with serving(tmp_path) as site:

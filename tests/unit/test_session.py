@@ -279,7 +279,7 @@ def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
 
 
 @pytest.mark.parametrize("size", [STORE.size, 0], ids=["no free descriptor", "zero bytes"])
-def test_store_order_without_a_descriptor_is_not_sent_and_the_next_passes_the_file(
+def test_store_order_without_a_descriptor_is_not_sent_and_the_next_order_passes_the_file(
         hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     def refuse(_descriptor: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions with arbitrary bytes, records and figures against the real scheduler: the daemon keeps
-running, and two clients that follow the protocol get their turns and no memory too much.
+running, and two clients that follow the protocol get their turns and never too much memory.
 """
 
 

@@ -202,7 +202,7 @@ def test_compute_requests_over_100_percent_are_refused_naming_all_requests(daemo
         Rule("user:*", "compute-request", 20, "a:1"), Rule("job:7", "compute-request", 20, "a:2"))
     daemon.manager.reload()
     daemon.set("pod:lab/train", compute_request=30)
-    daemon.set("pod:lab/train", compute_request=40)     # replaces the 30
+    daemon.set("pod:lab/train", compute_request=40)     # replaces the request of 30 %
     client = daemon.joins(ALICE)
     daemon.joins(ALICE, gpu=1)                          # a client of the same tenant
     with pytest.raises(InvalidArgs) as raised:

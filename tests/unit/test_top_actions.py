@@ -84,7 +84,7 @@ def test_top_sort_key_steps_through_columns_and_sorts_memory_in_descending_order
     assert strike(replace(state, reverse=True), ">")[0].reverse is False
 
 
-def test_top_click_on_a_row_heading_or_key_label_acts_like_the_key_and_page_keys_scroll() -> None:
+def test_top_click_selects_sorts_or_opens_help_and_wheel_and_page_keys_scroll() -> None:
     state = seen()
     frame = draw(state, 130, 40)
     for hit in frame.hits:
@@ -160,7 +160,7 @@ def test_top_asks_for_confirmation_before_it_changes_a_term_or_preempts(
     ("w", "200", "weight", 200, "Give unit:lab.service the weight 200 on each GPU? y/n"),
     ("s", "", "suspend", 0, "Suspend all programs of unit:lab.service?"),
 ])
-def test_top_tab_key_turns_a_command_for_a_program_into_one_for_its_tenant(
+def test_top_tab_key_turns_a_command_for_a_program_into_a_command_for_the_tenant(
         key: str, typing: str, verb: str, value: int, asked: str) -> None:
     state, _ = strike(seen(), "down", "down", key, "tab")
     assert "(Tab: python3[77])" in text(state)
@@ -168,7 +168,7 @@ def test_top_tab_key_turns_a_command_for_a_program_into_one_for_its_tenant(
         state, _ = typed(state, typing)
         assert "Tab" not in text(state).splitlines()[-1]
     assert asked in text(state)
-    # The tenant outlives its program.
+    # The tenant still exists after the program has ended.
     gone = with_snapshot(state, SCENE._replace(clients=(HOLDER, WAITS)), 1001.0)
     _, requests = strike(gone, "y")
     assert requests == [Command(verb, IDLE, value, "unit:lab.service")]
@@ -186,7 +186,7 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
         assert state.prompt is not None
         targets.append(state.prompt.tenant)
     assert targets == ["", "unit:lab.service", "user:alice", ""]
-    # Its tenant is suspended, not the program: resume applies to that tenant.
+    # Only the program's tenant is suspended, so resume applies to the tenant.
     asked, _ = strike(strike(state, "escape")[0], "r")
     assert "Resume all programs of user:alice?" in text(asked)
     assert strike(asked, "y")[1] == [Command("resume", stopped.clients[0], 0, "user:alice")]

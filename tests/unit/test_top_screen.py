@@ -179,7 +179,7 @@ def test_top_details_describe_waiting_idle_unshared_and_new_programs() -> None:
         assert words in shown
 
 
-def test_top_counts_waiting_programs_besides_the_next_one() -> None:
+def test_top_shows_the_next_program_and_the_number_of_other_waiting_programs() -> None:
     further = programs(1)[0]._replace(state="waiting", waiting_usec=SECOND)
     shown = text(seen(SCENE._replace(clients=(HOLDER, top_scene.WAITS, further))))
     assert re.search(r"3\.9s, about 26s more; 1 more\s", shown)

@@ -24,7 +24,7 @@ Run = Callable[..., object]
 
 @pytest.fixture
 def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A systemctl that only takes note, and a system below a folder."""
+    """A systemctl that only records its arguments, and a system below a folder."""
     program = tmp_path / "bin" / "systemctl"
     program.parent.mkdir()
     program.write_text(SYSTEMCTL)

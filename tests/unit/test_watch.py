@@ -54,7 +54,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-async def test_config_watch_notices_a_file_or_drop_in_written_replaced_and_deleted(
+async def test_config_watch_notices_that_a_file_or_drop_in_is_written_replaced_or_deleted(
         changes: Callable[[Path], Changes], tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "nvshared.conf"
     watched = changes(file)
