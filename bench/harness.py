@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs programs on one GPU, alone or together under a private daemon, for benchmarks and the tests
-on a real card: programs with or without the library, their JSON results, the daemon's trace.
+on a real card. Collects the JSON results of the programs and the daemon's trace.
 """
 
 import json
@@ -47,7 +47,7 @@ class Sharing:
 @contextmanager
 def sharing(*options: str, environment: dict[str, str] | None = None,
             log: IO[bytes] | None = None) -> Iterator[Sharing]:
-    """Run a daemon with these options until the block ends; its output goes to `log`."""
+    """Runs a daemon with these options while the `with` block runs; `log` gets its stderr."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as folder:
         socket, trace = Path(folder, "nvshare.sock"), Path(folder, "trace.jsonl")
         process = subprocess.Popen(
@@ -72,7 +72,7 @@ def sharing(*options: str, environment: dict[str, str] | None = None,
 
 def run(commands: Sequence[Sequence[str]], environment: dict[str, str] | None = None,
         limit: float = 600.0, user: int | None = None) -> list[Result]:
-    """Runs the programs at the same time, as `user`, and waits for all; `limit` in seconds."""
+    """Runs programs at the same time, as `user`. Kills programs that run after `limit` seconds."""
     started = [_start(command, environment, user=user) for command in commands]
     deadline = time.monotonic() + limit
     while any(one.running() for one in started) and time.monotonic() < deadline:
@@ -83,10 +83,9 @@ def run(commands: Sequence[Sequence[str]], environment: dict[str, str] | None = 
 @contextmanager
 def rival(command: Sequence[str], environment: dict[str, str] | None = None,
           limit: float = 60.0) -> Iterator[list[Result]]:
-    """A program that runs for as long as the block lasts, and goes on until its stdin ends.
+    """Runs a program that ends at the end of its stdin, which is at the end of the `with` block.
 
-    The list has its result once the block has ended. `limit` in seconds: how long it may
-    take from then on.
+    Then its result is appended to the yielded list. `limit`: seconds that it may take to end.
     """
     results: list[Result] = []
     one = _start(command, environment, has_stdin=True)
@@ -134,7 +133,7 @@ class _Running:
 
 def _start(command: Sequence[str], environment: dict[str, str] | None, has_stdin: bool = False,
            user: int | None = None) -> _Running:
-    # end() closes both files.
+    # _Running.end() closes both files.
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE if has_stdin else None,
                                stdout=output, stderr=errors,

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which share of small errors in the product the tests notice.
+"""Measures the share of small errors in the product that the tests notice.
 
     python -m bench.mutate --count 60 --seed 1 --jobs 8
 
-Changes one place of the product in a copy of the tree (a comparison, an operator, a condition, a
-number, a call), builds, runs the tests of that place's room, and restores the file; again for each
-of the places that the seed draws, in as many copies at a time as --jobs says. Prints a line for
-each and the share that a test noticed. A change that does not compile is not counted, and another
-is drawn. Tests that fail in the unchanged tree are left out.
+For each random mutation (of a comparison, an operator, a condition, a number or a call) it changes
+one place of the product in a copy of the tree, builds, runs the tests of that place's room, and
+restores the file. --jobs copies are used at the same time. Prints a line for each mutation and the
+share that a test noticed. A mutation that does not compile is replaced by another one. Tests that
+fail in the unchanged tree are left out.
 
-ROOMS has the tests of each room: what a developer runs for it, as CONTRIBUTING.md says, and not all
-of `make test`.
+ROOMS has the tests of each room that CONTRIBUTING.md recommends for a change there, not all of
+`make test`.
 """
 
 import argparse
@@ -66,14 +66,14 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "tests/integration/test_contexts.py", "tests/integration/test_captures.py",
         "tests/integration/test_pinned.py", "tests/integration/test_dependent_work.py")),
 )
-# Tests that compile for minutes, check the tree's style, or test only the simulated card.
+# Left-out tests: they compile for minutes, check style, or test only the simulated card.
 LEFT_OUT = ("test_style.py", "test_packaging.py", "test_simulator_")
 SWAPPED = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
     "and": "or", "or": "and", "&&": "||", "||": "&&", "True": "False", "False": "True",
     "true": "false", "false": "true",
 }
-PATIENCE = 120                          # seconds that one test may take; a hang is noticed
+PATIENCE = 120                          # seconds for one test; a test that takes longer fails
 UNUSED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".hypothesis")     # not copied
 
 
@@ -91,12 +91,12 @@ class Mutation:
         return text[:self.start] + self.new + text[self.end:]
 
     def description(self, text: str) -> str:
-        """The place of the mutation, and the old and new text."""
+        """File and line of the mutation, and the old and new text."""
         return f"{self.path}:{self.line}: {text[self.start:self.end]!r} -> {self.new!r}"
 
 
 def python_mutations(path: str, text: str) -> Iterator[Mutation]:
-    """All changes of a Python file. Annotations have none that would do nothing."""
+    """Yields all mutations of a Python file, except in annotations, which have no effect."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -128,7 +128,7 @@ def python_mutations(path: str, text: str) -> Iterator[Mutation]:
 
 
 def c_mutations(path: str, text: str) -> Iterator[Mutation]:
-    """All changes of a C file outside of comments, strings and preprocessor lines."""
+    """Yields all mutations of a C file outside of comments, strings and preprocessor lines."""
     kept = re.sub(
         r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
         r"|^[ \t]*#(?:\\\n|[^\n])*",
@@ -157,7 +157,7 @@ def c_mutations(path: str, text: str) -> Iterator[Mutation]:
 
 
 def mutations(tree: Path) -> list[Mutation]:
-    """All changes of the product, in a fixed order."""
+    """Returns all mutations of the product, in a fixed order."""
     found: list[Mutation] = []
     for path in sorted([*tree.glob("nvshared/**/*.py"), *tree.glob("libhook/src/**/*.c")]):
         make = python_mutations if path.suffix == ".py" else c_mutations
@@ -166,7 +166,7 @@ def mutations(tree: Path) -> list[Mutation]:
 
 
 def tests(tree: Path, path: str) -> list[str]:
-    """The tests of a file's room; first those with the file's name in theirs."""
+    """Returns the tests of a file's room, first the tests with the file's name in their name."""
     stem = Path(path).stem
     globs = next(globs for room, globs in ROOMS if path.startswith(room))
     found = {str(one.relative_to(tree)) for each in globs for one in tree.glob(each)
@@ -176,7 +176,7 @@ def tests(tree: Path, path: str) -> list[str]:
 
 def failures(tree: Path, tests: list[str], left_out: list[str], options: list[str],
              prefix: list[str]) -> list[str]:
-    """The tests, or files of tests, that fail in a tree; pytest's exit if it names none."""
+    """Returns failing tests or test files of a tree; else pytest's exit status, if it failed."""
     done = subprocess.run(
         [*prefix, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
          f"--timeout={PATIENCE}", f"--basetemp={tree.parent / f'{tree.name}t'}", *options,
@@ -192,9 +192,9 @@ def failures(tree: Path, tests: list[str], left_out: list[str], options: list[st
 
 
 def noticing(clone: Path, mutation: Mutation, left_out: list[str], prefix: list[str]) -> str | None:
-    """The test that fails, "" if none does, or None if the change does not compile.
+    """Returns the first failing test; "": no test fails; None: the mutation does not compile.
 
-    A test that fails once and passes alone afterwards has not noticed the change.
+    A test that fails once and passes in a second run has not noticed the mutation.
     """
     path = clone / mutation.path
     text = path.read_text()

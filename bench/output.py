@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of benchmarks that print a table and JSON, and where the JSON is kept."""
+"""The command line of benchmarks that print a table and JSON, and the file with the JSON."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def kept(name: str, where: Mapping[str, Any]) -> Path:
-    """A new file in bench/results/. `where`: harness.machine()."""
+    """The path of a new file in bench/results/. `where`: the result of harness.machine()."""
     stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
     return RESULTS / f"{name}-{stamp}.json"
 
@@ -45,7 +45,7 @@ def parser(module: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def rounds(module: str, description: str | None, rounds: int, least: int = 1) -> argparse.Namespace:
-    """The options `rounds` and `output`; ends the program if something makes no sense."""
+    """Parses the options `rounds` and `output`; ends the program if one is invalid."""
     made = parser(module, description)
     made.add_argument(
         "--rounds", type=checked(quantity.positive, least), default=rounds, metavar="N",
@@ -55,7 +55,7 @@ def rounds(module: str, description: str | None, rounds: int, least: int = 1) ->
 
 def publish(name: str, measure: Callable[[], tuple[dict[str, Any], str]],
             output: Path | None) -> int:
-    """Measures, prints and keeps the results. Returns the exit status.
+    """Measures, prints the results and stores them in a file. Returns the exit status.
 
     `measure`: returns the document for JSON, and the table for people.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes of benchmarks that answer lines of their input by lines of JSON.
 
-They are in sessions of their own, so that a Ctrl-C in the terminal reaches the benchmark alone,
-which ends them before it ends itself; and each asks the kernel to be killed with the benchmark.
+Each process has its own session, so that Ctrl-C in the terminal reaches only the benchmark, which
+ends its processes before itself. If the benchmark is killed, the kernel kills its processes.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
-    """A running process that has said its first line, `ready`."""
+    """A running process that has printed its first line, which is `ready`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
         self._process = process
@@ -43,7 +43,7 @@ class Program:
         self._process.stdin.flush()
 
     def conclude(self) -> dict[str, Any]:
-        """Ends its input. Returns the last line, once the process has ended."""
+        """Closes the process's input. Returns the last line, once the process has ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         last = self.receive()
@@ -51,7 +51,7 @@ class Program:
         return last
 
     def receive(self) -> dict[str, Any]:
-        """The next line. Raises NvshareError if none comes within PATIENCE."""
+        """Returns the next line. Raises NvshareError if no line comes within PATIENCE."""
         assert self._process.stdout is not None
         limit, file = time.monotonic() + PATIENCE, self._process.stdout.fileno()
         while b"\n" not in self._buffer:
@@ -72,7 +72,7 @@ class Program:
 @contextmanager
 def started(command: Sequence[str], environment: Mapping[str, str],
             user: int | None = None) -> Iterator[Program]:
-    """A process, run as `user`, that is ready; killed at the end, if it has not ended."""
+    """Runs a process as `user` while the `with` block runs; kills it at the end of the block."""
     with tempfile.TemporaryFile() as errors, subprocess.Popen(
         command, env={**os.environ, **environment}, stdin=subprocess.PIPE, user=user,
         stdout=subprocess.PIPE, stderr=errors, start_new_session=True, preexec_fn=die_with_us,
@@ -85,9 +85,9 @@ def started(command: Sequence[str], environment: Mapping[str, str],
 
 def finish(command: Sequence[str | Path], environment: Mapping[str, str],
            limit: float) -> subprocess.CompletedProcess[str]:
-    """Runs one of the benchmark's own programs to its end, with these variables besides.
+    """Runs one of the benchmark's own programs to its end, with these variables added.
 
-    Raises NvshareError if that takes more than `limit` seconds, or it was not built.
+    Raises NvshareError if that takes more than `limit` seconds or the program is not built.
     """
     try:
         return subprocess.run(command, env={**os.environ, **environment}, capture_output=True,
@@ -100,6 +100,6 @@ def finish(command: Sequence[str | Path], environment: Mapping[str, str],
 
 
 def die_with_us() -> None:
-    """For a child, before it becomes another program."""
+    """Called in a child before execve(): the kernel will kill the child when its parent dies."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)

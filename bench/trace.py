@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
-MEASURABLE = 256 << 20                  # bytes; smaller moves say more of latency than of speed
+MEASURABLE = 256 << 20                  # bytes; latency dominates the time of smaller moves
 
 
 def written(path: Path) -> list[Line]:
@@ -20,14 +20,14 @@ def written(path: Path) -> list[Line]:
 
 
 def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
-    """Figures of one GPU's trace. Times in ms, speeds in GB/s (10**9), medians unless named.
+    """Returns figures of one GPU's trace, by moves of at least `least` bytes.
 
-    Of moves of at least `least` bytes.
+    Times are in ms, speeds in 10**9 bytes per second; speeds are medians.
     """
     found = list(moves(trace, least))
     out = [move for move in found if move["event"] == "evicted"]
     back = [move for move in found if move["event"] == "loaded"]
-    # Host memory is made on a client's first way out, and kept.
+    # A client's first eviction allocates host memory, which later evictions use again.
     first = [move for move in out if move["host_grew"]]
     again = [move for move in out if not move["host_grew"]]
     times = [one["ms"] for one in handovers(trace)]
@@ -48,12 +48,12 @@ def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
 
 
 def moves(trace: Iterable[Line], least: int = MEASURABLE) -> Iterable[Line]:
-    """Answers that moved at least so many bytes over the bus, with when that began.
+    """Yields answers to EVICT and LOAD of at least `least` bytes, with `began`, the start time.
 
-    A load before a client's first eviction only maps, and is left out. `host_grew`:
-    host memory had to be made for it.
+    A load before a client's first eviction copies nothing, and is left out. `host_grew`: the
+    client's host memory grew during the move.
     """
-    host: dict[int, list[tuple[int, int]]] = {}     # when, and what was held from then on
+    host: dict[int, list[tuple[int, int]]] = {}     # by client: times, and host bytes from then on
     for line in trace:
         if "memory" not in line:
             continue
@@ -76,7 +76,7 @@ def _overlaps(move: Line, others: Iterable[Line]) -> bool:
 
 
 def handovers(trace: Iterable[Line]) -> Iterable[Line]:
-    """From STOP to one client to the start of another's turn: `ms`, and `client`, the other."""
+    """Yields hand-overs: `ms` from STOP to one client until the turn of `client` starts."""
     stopped: Line | None = None
     for line in trace:
         if line.get("order") == "stop":

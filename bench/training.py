@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of the library for a program alone on the card: `python -m bench.training`.
 
-Runs one training with and without the library in turns, several times, and
-prints the medians of their median step times as JSON.
+Runs one training alternately with and without the library, several times, and prints for each way
+the median of the runs' median step times as JSON.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main() -> int:
     digests = set()
     with sharing() as daemon:
         for number in range(2 * options.rounds):
-            # a b b a: a drift of the card's clock favours neither
+            # In the sequence a b b a, a drift of the card's clock favours neither way.
             kind = ("without", "with", "with", "without")[number % 4]
             result = run([command], daemon.environment if kind == "with" else None)[0]
             if result.code != 0:

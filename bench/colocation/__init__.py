@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Duration of programs that share a card, next to their duration alone."""
+"""Duration of programs that share a card, compared with their duration alone."""

@@ -29,9 +29,9 @@ class _Model:
     room: float                         # free memory of the card, in notebooks
     now: float = 0.0
     waiting: list[int] = field(default_factory=list)
-    # seconds left on the bus, by notebook
+    # by notebook: seconds that its load still needs on a free bus
     coming: dict[int, float] = field(default_factory=dict)
-    # seconds left on the card, by notebook
+    # by notebook: seconds that its cell still needs on a free card
     computing: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> list[list[float]]:
@@ -56,7 +56,7 @@ class _Model:
         return [notebook.took for notebook in self.notebooks]
 
     def _due(self) -> float | None:
-        """Seconds until the next cell is submitted, without cells that wait for another cell."""
+        """Returns seconds until the next cell of a notebook without an unfinished cell is due."""
         return min(
             (max(0.0, notebook.due[-1] - self.now) for notebook in self.notebooks
              if notebook.submitted is None and notebook.due), default=None)
@@ -80,7 +80,7 @@ class _Model:
     def _admit(self, number: int) -> bool:
         notebook = self.notebooks[number]
         missing = 1 - notebook.held
-        # From idle notebooks first, then from waiting notebooks.
+        # Evict memory of idle notebooks first, then of waiting notebooks.
         others = sorted(
             (other for n, other in enumerate(self.notebooks)
              if n != number and n not in self.coming and n not in self.computing),
@@ -105,11 +105,11 @@ def _first(served: dict[int, float]) -> float | None:
 
 
 def expected(times: Times, cell: float, way_in: float, places: float) -> list[list[float]]:
-    """Seconds from submit to result, of each notebook's cells.
+    """Returns for each notebook the seconds from submit to result of its cells.
 
-    `cell`: seconds it takes on a free card. `way_in`: seconds that a notebook's memory takes on a
-    free bus. `places`: how many notebooks' memory the card holds, at least 1. At the start each
-    has filled its memory, in order, so that those with the lowest numbers are away.
+    `cell`: seconds of a cell on a free card. `way_in`: seconds to load a notebook's memory over a
+    free bus. `places`: number of notebooks whose memory fits the card, 1 or more. Before the start
+    each has filled its memory, in order, so notebooks with the lowest numbers are evicted.
     """
     notebooks = [_Notebook(sorted(cells, reverse=True)) for cells in times]
     room = places

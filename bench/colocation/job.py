@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the program job.c: its amounts of work, the time for each of them, and its rates."""
+"""Runs the program job.c: amounts of work, the duration of each amount, and the rates of work."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -14,25 +14,25 @@ PROGRAM = ROOT / "build" / "bench-colocation" / "job"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    units: int                          # on the CPU
-    steps: int                          # on the GPU, each over all of its memory
+    units: int                          # number of units of CPU work
+    steps: int                          # number of GPU steps, each over all of its memory
     bursts: int = 1                     # number of alternations of CPU and GPU work
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    seconds: float                      # from the order until the answer
-    cpu: float                          # of these, for work on the CPU,
-    gpu: float                          # and on the GPU; the rest is the digest
-    digest: str                         # of all that was computed since it was filled
+    seconds: float                      # from the request until the answer
+    cpu: float                          # seconds of these for CPU work,
+    gpu: float                          # and for GPU work; the rest is for the digest
+    digest: str                         # checksum of all that it computed since fill()
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Work of one program in a second when the program is alone."""
 
-    units: float                        # on the CPU
-    steps: float                        # on the GPU
+    units: float                        # units of CPU work per second
+    steps: float                        # GPU steps per second
 
     def work(self, cpu: float, gpu: float, bursts: int = 1) -> Work:
         return Work(round(cpu * self.units), max(1, round(gpu * self.steps)), bursts)
@@ -65,13 +65,13 @@ class Job:
 
 @contextmanager
 def job(size: int, seed: int, environment: Mapping[str, str]) -> Iterator[Job]:
-    """A program with `size` bytes on the card, gone when the block is left."""
+    """Runs a program with `size` bytes on the card while the `with` block runs."""
     with started([str(PROGRAM), str(size), str(seed)], environment) as program:
         yield Job(program)
 
 
 def calibrate(one: Job, seconds: float) -> Rates:
-    """Measures for about so long on each of CPU and GPU, after less of it for warming up."""
+    """Measures CPU work and GPU work with growing amounts, each for about `seconds` at the end."""
     one.fill()
     units = steps = 1
     while (done := one.work(Work(units, 0))).cpu < seconds / 2:

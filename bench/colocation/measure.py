@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the duration of programs that share a card: python -m bench.colocation.measure.
 
-See bench/README.md. Exit status 1 if a result is not that of the run alone.
+See bench/README.md. Exit status 1 if a result differs from the result of the program alone.
 """
 
 import sys

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notebooks with more memory than the card, which run cells at the times of a Poisson process.
+"""Notebooks that together have more memory than the card, and run cells at random times.
 
-Each notebook has the same number of cells, so the card's load is exact and the end is known. A
-cell that is due while its notebook still runs the last one is submitted when that has ended.
+The times are a Poisson process with a fixed number of cells for each notebook, so the card's load
+is exact. A cell that is due while its notebook runs another cell is submitted at that cell's end.
 """
 
 import math
@@ -32,11 +32,11 @@ from nvshared.units import GIB, MIB
 NOTEBOOKS = 10
 SHARE = 20 / 139                        # part of the card for each notebook: 20 GiB of an H200
 CELL = 1.0                              # seconds of the GPU that a cell takes alone
-EVERY = 40.0                            # seconds from cell to cell in one notebook, on average
-CELLS = 3                               # cells of each notebook: two minutes
+EVERY = 40.0                            # seconds between the cells of a notebook, on average
+CELLS = 3                               # cells of each notebook, in two minutes
 TQ = 2.0                                # seconds
-SEED = 40                               # seed of the pauses
-SPARE = 0.97                            # part of host memory; the rest is for contexts
+SEED = 40                               # seed of the random pauses between cells
+SPARE = 0.97                            # part of the memory to fill; the rest is spare
 CALIBRATION = 0.5                       # seconds
 
 
@@ -44,8 +44,8 @@ CALIBRATION = 0.5                       # seconds
 class Size:
     wanted: int
     chosen: int
-    card: int                           # rest of the card for the notebooks beside their contexts
-    host: int                           # host memory that the daemon may use
+    card: int                           # bytes of the card without the notebooks' contexts
+    host: int                           # bytes of host memory that the daemon may use
 
     @property
     def why(self) -> str:
@@ -55,10 +55,10 @@ class Size:
 
 
 def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
-    """The memory of each of `number` notebooks so that card and host together hold all of it.
+    """Returns a size at which card and host together can hold the memory of `number` notebooks.
 
-    `total`: bytes of the card; `host`: of host memory for what is swapped. The rule is that of
-    nvshared/scheduler/promises.py, with every notebook's context still to come.
+    `total`: bytes of the card; `host`: bytes of host memory for swapped blocks. Like
+    nvshared/scheduler/promises.py, it reserves memory for each notebook's context.
     """
     wanted = int(total * SHARE) // MIB * MIB
     card = Capacity(total)
@@ -74,7 +74,7 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
 
 def schedule(number: int, cells: int, every: float = EVERY,
              seed: int = SEED) -> list[tuple[float, ...]]:
-    """When each notebook's cells are submitted, in seconds from the start, in order."""
+    """Returns the times in seconds at which each notebook's cells are due, in ascending order."""
     chance = random.Random(seed)
     times = []
     for _ in range(number):
@@ -85,16 +85,16 @@ def schedule(number: int, cells: int, every: float = EVERY,
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that so much of all is not above: the largest where there are few."""
+    """Returns the least value that is at or above this share (0 to 1) of all values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     notebook: int
-    submitted: float                    # from the start
-    took: float                         # from submit to result
-    alone: float                        # the same cell's time when the card is free
+    submitted: float                    # seconds since the start
+    took: float                         # seconds from submit to result
+    alone: float                        # seconds of the same cell on a free card
     right: bool                         # the result equals the result of the cell alone
 
     @property
@@ -103,7 +103,7 @@ class Cell:
 
 
 def measure(card: Card, mode: str = "auto", writeback: str = "on") -> Iterator[Result]:
-    """Ten notebooks, first each for itself, then together under a daemon with these settings."""
+    """Measures ten notebooks, each alone, then together under a daemon with these settings."""
     each, haste = size(card.total, card.budget), HASTE if card.simulated else 1.0
     plain = {**card.environment, **unshared()}
     cells = max(CELLS, round(card.seconds * CELLS / 25))

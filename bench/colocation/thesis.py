@@ -18,37 +18,37 @@ from bench.harness import Sharing, sharing
 from bench.trace import MEASURABLE, summary
 from nvshared.units import GIB, MIB
 
-CAPACITY = 16 * GIB                     # memory of the card in the thesis
-MOST = 0.7                              # part of a card with less memory
-PERIOD = 4.0                            # seconds on CPU and GPU together, where they alternate
+CAPACITY = 16 * GIB                     # bytes of the card in the thesis
+MOST = 0.7                              # part that is used of a card with less memory
+PERIOD = 4.0                            # seconds of one alternation of CPU and GPU work
 QUANTA = (1.0, 2.0, 5.0, 30.0)          # seconds
-FORCED = 2.0                            # quantum of programs that fit together but take turns
+FORCED = 2.0                            # seconds: quantum of programs that fit, in forced turns
 HASTE = 0.1                             # factor of all durations on a simulated card
 SHAPES = ("sequence", "alternating")
-SEEDS = (1, 2)                          # of the two copies, so that their memory differs
-CALIBRATION = 0.5                       # seconds of each kind of work
+SEEDS = (1, 2)                          # seeds of the copies: their memory must differ
+CALIBRATION = 0.5                       # seconds of CPU work and of GPU work
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     name: str
-    bytes: float                        # its memory, on all of which each step works
+    bytes: float                        # bytes of its memory; each step works on all
     gpu: float                          # share of its time on the GPU
 
     def size(self, card: Card) -> int:
         return int(self.bytes * capacity(card) / CAPACITY) // MIB * MIB
 
     def ways(self, card: Card) -> list[tuple[str, float | None]]:
-        """Modes of anti-thrash and quanta; None: without library and daemon, as the driver shares.
+        """Returns pairs of anti-thrash mode and quantum; quantum None: without the library.
 
-        Programs that fit together run so, and take no turns but where these are forced upon them.
+        Programs that fit together run at once, except in the mode `on`, which forces turns.
         """
         if 2 * self.size(card) <= capacity(card):
             return [("free", None), ("auto", QUANTA[0]), ("on", FORCED)]
         return [("auto", quantum) for quantum in QUANTA]
 
     def work(self, card: Card, rates: Rates, shape: str) -> Work:
-        """The program's work: all of the CPU part first, or a little of each in turns."""
+        """Returns the work: all CPU work before all GPU work, or in alternation, by `shape`."""
         haste = HASTE if card.simulated else 1.0
         whole = max(card.seconds / 4 / self.gpu, 3 * PERIOD) * haste
         bursts = round(whole / (PERIOD * haste)) if shape == "alternating" else 1
@@ -106,9 +106,9 @@ def capacity(card: Card) -> int:
 
 
 def moved(daemon: Sharing, known: int, card: Card) -> dict[str, Any]:
-    """bench.trace.summary of the events after the first `known` lines of the trace."""
+    """Returns bench.trace.summary() of the trace after its first `known` lines."""
     trace = daemon.trace()
-    # Each client's memory at line `known`, so that older host memory does not count as new.
+    # Keep each client's last memory figures, lest earlier host memory count as newly allocated.
     had = {line["client"]: line for line in trace[:known] if "memory" in line}
     before = [{**line, "event": "memory"} for line in had.values()]
     return summary([*before, *trace[known:]], card.block if card.simulated else MEASURABLE)

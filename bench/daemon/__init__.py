@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's costs: decisions, memory, wake-ups, and the time commands take."""
+"""The daemon's costs: decisions, memory, wake-ups, and the duration of commands."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads all objects of nvshared again and again: python -m bench.daemon.asking BUS.
 
-Sends the next call before it reads the last reply, so that only nvshared limits the rate. Prints
-"asking" after the first reply, and ends with its standard input.
+It sends the next call before it reads the last reply, so that only nvshared limits the rate. It
+prints "asking" after the first reply, and ends at the end of its standard input.
 """
 
 import select
@@ -23,7 +23,7 @@ class Asker(ControlConnection):
     """A D-Bus client that counts answers without parsing them."""
 
     def run(self) -> None:
-        """Ask for all objects, again and again, until standard input ends."""
+        """Reads all objects again and again until standard input ends."""
         self.ask(EVERYTHING)
         print("asking", flush=True)
         for _ in range(AHEAD):

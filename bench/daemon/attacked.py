@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the delay of other users while one attacks the daemon: python -m bench.daemon.attacked.
+"""Measures another user's delay while a user attacks the daemon: python -m bench.daemon.attacked.
 
-Under each attack, clients of another user say HELLO one after the other until the time is over.
-Meanwhile the attacker's process must live, and where it means to hold its connections, the daemon
-must have them all. Prints a table and the same as JSON, which is kept in bench/results/ too. Ends
-with status 1 where an attack was not there, or a goal is missed. Needs root, for the users.
+During each attack, clients of another user send HELLO one after the other until the time is over.
+The attacking process must live meanwhile, and an attack that keeps its connections must have all
+of them. Prints a table and the same as JSON, which is also stored in bench/results/. Exit status 1
+if an attack ended early or a goal is missed. Needs root, to run programs as two other users.
 """
 
 import os
@@ -30,10 +30,10 @@ from nvshared.units import MIB
 
 ATTACKER, ATTACKED_USER = 65_534, 65_533     # user ids
 PAUSE = 0.05                            # seconds between two HELLOs
-UP_WITHIN = 60.0                        # seconds within which an attack must have its connections
-HELLO_MOST = 200.0                      # goals, in ms
-LOOP_MOST = 100.0
-# By attack: its connections at a time, and whether it keeps them open.
+UP_WITHIN = 60.0                        # seconds for an attack to make its connections
+HELLO_MOST = 200.0                      # ms: goal for the longest HELLO
+LOOP_MOST = 100.0                       # ms: goal for the longest pass of the event loop
+# By attack: number of connections at a time, and whether the attack keeps connections open.
 ATTACKS = {
     "hold": (1000, True), "change": (1000, True), "gang": (200, True), "promise": (200, True),
     "claim_host_memory": (200, True), "answer_nothing": (200, False), "come_and_go": (200, False),
@@ -47,7 +47,7 @@ class Attacked:
     """Delays of another user's HELLO and of the event loop during one attack; ms."""
 
     attack: str
-    connections: int                    # the attacker's fewest connections at any HELLO
+    connections: int                    # fewest connections of the attacker at a HELLO
     hellos: int
     median: float
     most: float
@@ -87,7 +87,7 @@ def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Pop
 
 
 def hello(daemon: Service) -> float:
-    """Time of one HELLO by another user, from the connection to the answer; ms."""
+    """Returns ms from the connection of a client of another user to the answer to its HELLO."""
     began = time.perf_counter()
     os.seteuid(ATTACKED_USER)
     try:
@@ -102,7 +102,7 @@ def hello(daemon: Service) -> float:
 
 
 def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> Attacked:
-    """Raises NvshareError where the attack was not there all the time."""
+    """Measures during one attack. Raises NvshareError if the attack ended early."""
     # Options with which connections of an attack stay open until the attack ends.
     options = ("--max-clients-per-user", "1024", "--hello-timeout", "1h", "--debug")
     with service(MIB * 64, *options, cards=2, log=log, has_bus=False) as daemon:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Duration of nvsharectl commands, as the shell sees it."""
+"""Duration of nvsharectl commands, from the start of the process to its end."""
 
 import os
 import resource
@@ -11,8 +11,8 @@ from statistics import median
 
 from bench.harness import ROOT
 
-RUNS = 21                               # odd, so that a median is one of them
-PAUSE = 0.3                             # seconds; a caller that reads all objects again waits
+RUNS = 21                               # odd, so that the median is the value of a run
+PAUSE = 0.3                             # seconds between runs: nvshared delays fast callers
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NOTHING = "import sys"                  # measures the interpreter's own start
 
@@ -24,7 +24,7 @@ class Duration:
     command: str
     clients: int
     wall: float
-    processor: float                    # its own processor time, without waits
+    processor: float                    # processor time of the command's process
 
 
 def measure(bus: str, clients: int, *arguments: str) -> Duration:

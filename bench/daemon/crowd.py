@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many clients in one process, which speak the protocol of libnvshare.so with figures instead of
-memory, so that the cost measured is the daemon's.
+"""Many clients in one process: they speak libnvshare.so's protocol, but have no memory and only
+report figures, so that the measured cost is the daemon's.
 """
 
 import select
@@ -16,19 +16,19 @@ REPORT = struct.Struct("<HHIQ7Q16s2Q")
 # Head | room, host, written_back
 ORDER = struct.Struct("<HHIQ3Q64x")
 NOTHING_HEARD = bytes(16)               # `answered` and `to_pin`
-PATIENCE = 60.0                         # seconds without a record, after which something is wrong
+PATIENCE = 60.0                         # seconds without a record until the benchmark fails
 
 SEND_PATIENCE = struct.pack("ll", int(PATIENCE), 0)     # struct timeval
 
 
 class Client:
-    """One connection of a played program; figures in bytes."""
+    """The connection of one imitated program; figures in bytes."""
 
     __slots__ = ("allocated", "granted", "host", "resident", "room", "socket", "stopped", "uuid")
 
     def __init__(self, path: Path, uuid: bytes, allocated: int) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # As the library: where the daemon's queue is full, connect() waits.
+        # As in the library, connect() waits while the daemon's queue of connections is full.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_PATIENCE)
         self.socket.connect(str(path))
         self.socket.settimeout(PATIENCE)
@@ -36,7 +36,7 @@ class Client:
         self.allocated = allocated
         self.resident = self.room = 0
         self.host = allocated           # at first all its memory is in host memory
-        self.granted = False            # RUN came and no STOP since
+        self.granted = False            # RUN came, and no STOP after it
         self.stopped = 0                # STOPs obeyed
 
     def say(self, kind: int, number: int = 0, size: int = 0, flags: int = 0) -> None:
@@ -80,7 +80,7 @@ class Client:
 
 
 class Crowd:
-    """Clients of one card, all welcomed. Use as a context."""
+    """The connected clients of one card; a context manager."""
 
     def __init__(self, path: Path, uuid: bytes, number: int, allocated: int) -> None:
         """`allocated`: bytes of each program."""
@@ -118,12 +118,12 @@ class Crowd:
                     return
 
     def ask(self, client: Client) -> None:
-        """Has one client ask something and waits for the answer; obeys whatever comes meanwhile."""
+        """Sends one client's request and waits for the answer; obeys all orders meanwhile."""
         client.say(Type.COMMIT, number=1, size=client.allocated)
         self.until(lambda one, kind: one is client and kind == Type.LIMITS)
 
     def settle(self, quiet: float) -> None:
-        """Obeys whatever comes until nothing has come for `quiet` seconds."""
+        """Obeys all orders until no record has come for `quiet` seconds."""
         while any(True for _ in self._records(quiet, patient=False)):
             continue
 

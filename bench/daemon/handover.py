@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Duration of the daemon's part in a hand-over of the card, and its processor time.
 
-All clients want the card. The holder reports IDLE and obeys STOP and EVICT at once; nothing is
-moved. Its new request for the card is not part of the measured time.
+All clients want the card. The holder reports IDLE and answers STOP and EVICT at once; no memory is
+moved. The holder's next request for the card is not part of the measured time.
 """
 
 import time
@@ -15,7 +15,7 @@ from bench.daemon.service import Service
 from nvshared.hook.protocol import Type
 
 WARMING = 20                            # first hand-overs, which are not counted
-QUIET = 0.5                             # seconds without a record: no order is open
+QUIET = 0.5                             # seconds without a record, after which no order is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _99th(values: list[float]) -> float:
 
 
 def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
-    """The next holder, and the microseconds since the release and since STOP."""
+    """Makes a hand-over. Returns the next holder, us since the release, and us since STOP."""
     began = time.perf_counter_ns()
     stop_received = began
     following: list[Client] = []

@@ -23,18 +23,18 @@ from bench.output import parser, publish
 from nvshared.units import MIB
 
 CARD = 8 * MIB                          # small, so that a thousand clients fit into host memory
-LARGE = CARD * 11 // 16                 # no two fit together
+LARGE = CARD * 11 // 16                 # bytes of a client; two do not fit together
 CROWDS = (2, 100, 500, 1000)
 HANDOVERS = 1000
-WATCHED = 30.0                         # seconds in which wake-ups are counted
-# Quanta end because the holder is idle, never by the clock; each order moves all at once.
+WATCHED = 30.0                         # seconds for which wake-ups are counted
+# Turns end because the holder is idle, never by the quantum; one order moves all of its memory.
 SETTINGS = ("--anti-thrash", "on", "--tq", "3600", "--step", str(CARD))
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
     resident: float                     # MB
-    wakeups: float                      # a minute
+    wakeups: float                      # per minute
 
 
 def handovers() -> list[handover.Latency]:
@@ -106,7 +106,7 @@ def tables(latencies: list[handover.Latency], alone: Idle,
 
 
 def measure() -> tuple[dict[str, Any], str]:
-    # Real-time priority, where permitted: the machine's scheduler is not under test.
+    # Real-time priority, if permitted: delays by the kernel's scheduler are not to be measured.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     latencies, alone, durations = handovers(), idle(), commands()

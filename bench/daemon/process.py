@@ -8,7 +8,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class Processor:
     worked: float
-    waited: float                       # runnable while other processes had the processors
+    waited: float                       # seconds in which it was runnable but not running
 
     def since(self, earlier: "Processor") -> "Processor":
         return Processor(self.worked - earlier.worked, self.waited - earlier.waited)

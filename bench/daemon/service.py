@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of the benchmark's own: a simulated card, a bus, and systemd's place taken."""
+"""Starts a private daemon with simulated cards and a private bus, and acts as its systemd."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from bench.harness import ROOT
 from nvshared import library
 from nvshared.errors import NvshareError
 
-PATIENCE = 60.0                         # seconds for a start
+PATIENCE = 60.0                         # seconds for the daemon's start
 WATCHDOG = 30_000_000                   # microseconds, as in nvshared.service
 BUS = """\
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
@@ -46,10 +46,10 @@ class Service:
 @contextmanager
 def service(memory: int, *options: str, module: str = "nvshared", cards: int = 1,
             log: Path | None = None, has_bus: bool = True) -> Iterator[Service]:
-    """A daemon with cards of `memory` bytes, and ready, for as long as the block lasts.
+    """Runs a daemon with cards of `memory` bytes, which is ready, while the `with` block runs.
 
-    `module`: what is started as the daemon. `log`: the file that has its log afterwards.
-    `has_bus`: whether it is on a message bus, which needs dbus-daemon.
+    `module`: the Python module started as the daemon. `log`: a file for the daemon's log.
+    `has_bus`: whether the daemon connects to a message bus, which needs dbus-daemon.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvshare-bench-")))
@@ -89,7 +89,7 @@ def _bus(folder: Path) -> Iterator[str]:
     (folder / "bus.conf").write_text(BUS.format(path=folder / "bus"))
     daemon = subprocess.Popen(
         ["dbus-daemon", f"--config-file={folder / 'bus.conf'}", "--nofork", "--print-address"],
-        # stderr: it may complain about the limit of open files, which is high enough here.
+        # Hide stderr: a warning about the limit of open files is possible, but has no effect here.
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert daemon.stdout is not None
@@ -103,7 +103,7 @@ def _bus(folder: Path) -> Iterator[str]:
 
 
 def _end_well(daemon: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Raise an error if the daemon failed, as its figures are void."""
+    """Raises an error if the daemon failed: then the figures measured with it are invalid."""
     _end(daemon)
     if daemon.returncode != 0:
         raise NvshareError(

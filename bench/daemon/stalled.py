@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared with an NVML that answers late, as beside a faulty card:
-python -m bench.daemon.stalled OPTIONS. The call waits without the interpreter's lock.
+"""nvshared with an NVML whose calls take STALL seconds, as with a faulty card:
+python -m bench.daemon.stalled OPTIONS. A waiting call does not hold the interpreter's lock.
 """
 
 import ctypes

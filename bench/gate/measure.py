@@ -24,8 +24,8 @@ from tests.integration.conftest import Site
 from tests.integration.fakedaemon import PLENTY, FakeDaemon
 
 BUILD = ROOT / "build" / "bench-gate"
-FEWEST = 2                              # fewest rounds for which tenths are computed
-ROUNDS = 61                             # of each way; odd, so that a median is one of them
+FEWEST = 2                              # fewest rounds for which percentiles are computed
+ROUNDS = 61                             # batches of each way; odd, so that one is the median
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Figure:
     threads: int
     pace_us: int                        # 0: a tight loop
     median: float
-    tenth: float                        # ns; a tenth of the batches took less
-    ninetieth: float                    # ns; a tenth of the batches took more
+    tenth: float                        # ns: 10th percentile of the batches
+    ninetieth: float                    # ns: 90th percentile of the batches
     added: float                        # median minus the median of "direct"
 
 
 def batches(number: int) -> dict[tuple[int, int, str], list[float]]:
-    """Runs the program; the nanoseconds of its batches by threads, pace and way."""
+    """Runs the program. Returns ns per launch of its batches, by threads, pace and way."""
     if not (BUILD / "launch").exists():
         raise NvshareError(f"there is no {BUILD / 'launch'}", "compile it with: make -C bench/gate")
     found = defaultdict(list)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Duration of a program's own allocations, with and without the library, in turns (a b b a).
 
-allocate.c says what is timed. The large blocks are measured twice: with the same sizes each round,
-which freed memory fits, and with sizes that grow by a page a round (`new`), which it does not.
+allocate.c has the timed operations. Large blocks are measured twice: with equal sizes each round,
+so that freed memory can be used again, and with sizes that grow by a page each round (`new`).
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU that is measured: the machine's own, or a simulated one whose figures mean nothing."""
+"""The measured GPU: the machine's own, or a simulated GPU, on which times have no meaning."""
 
 import json
 import os
@@ -32,11 +32,11 @@ class Card:
     environment: Mapping[str, str]      # environment of every process that uses the card
 
     def share(self, share: float) -> int:
-        """So much of its memory, in bytes, of whole blocks."""
+        """The bytes of this share (0 to 1) of its memory, rounded to whole blocks."""
         return max(1, round(share * self.total / self.block)) * self.block
 
     def quantum(self, seconds: float) -> str:
-        """A quantum that keeps the same number of turns in a run, however long that is."""
+        """A quantum for --tq; shorter on a simulated card, where the run is shorter, too."""
         return f"{round(1000 * (seconds / 5 if self.simulated else seconds))}ms"
 
 
@@ -45,14 +45,14 @@ def unshared() -> dict[str, str]:
     preloaded = os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":")
     return {
         "LD_PRELOAD": ":".join(one for one in preloaded if Path(one).name != ours),
-        # No daemon listens there, in case the library is preloaded in all programs.
+        # No daemon listens at this path: the library may be preloaded by /etc/ld.so.preload.
         "NVSHARE_SOCKET": "/nonexistent/nvshare.sock"}
 
 
 def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None) -> Card:
-    """The machine's GPU, or a simulated one. What is kept of them lies in `folder`.
+    """Returns the machine's GPU, or a simulated GPU with its state in `folder`.
 
-    `simulate`: do not look for a real one. `seconds` and `budget` None: as fits the card.
+    `simulate`: ignore a real GPU. `seconds`, `budget` None: defaults for the card.
     Raises NvshareError if there is a GPU that does not work.
     """
     log = folder / "log"
@@ -76,7 +76,7 @@ def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None
         "NVSHARE_SIM_GPUS": "1",
         "NVSHARE_SIM_MEMORY": str(SIMULATED),
         "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPIES),
-        # About the same part of the card as a real context.
+        # A context takes about the same part of the card as on a real card.
         "NVSHARE_SIM_CONTEXT": str(MIB),
         # New memory is cleared, as on a real card.
         "NVSHARE_SIM_ZERO": "1"})

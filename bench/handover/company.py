@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs together under a daemon of their own, and what became of them."""
+"""Runs programs together under a private daemon, and collects their outcomes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from bench.harness import sharing
 def run(card: Card, tasks: Sequence[Task], capacity: str, quantum: float, *, examined: bool = True,
         mode: str = "auto", gives_way: bool = True, writeback: bool = True,
         neighbour: str = "off") -> tuple[list[dict[str, Any]], list[Outcome]]:
-    """Runs programs under a daemon of their own; the trace until the first one ended."""
+    """Runs programs under a private daemon. Returns the trace until the first program ended."""
     examine = {"NVSHARE_EXAMINE": "1" if examined else "0"}
     with card.log.open("ab") as log, sharing(
         "--tq", card.quantum(quantum), "--anti-thrash", mode, "--capacity", capacity,

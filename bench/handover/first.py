@@ -16,7 +16,7 @@ from bench.trace import Line, moves
 from nvshared.units import GIB
 
 QUANTUM = 5.0                           # seconds
-LATER = 0.04                            # part of the time after which the second program starts
+LATER = 0.04                            # part of the run after which the second program starts
 NAMES = ("the first program", "the second")
 
 
@@ -28,7 +28,7 @@ class WayOut:
 
 
 def first_out(card: Card, writeback: bool) -> Result:
-    """Measure the first copy out. `writeback`: host memory is allocated before it is needed."""
+    """Measures first evictions. `writeback`: host memory is allocated before it is needed."""
     first, second = tasks(card, 2, LARGE)
     programs = (first, replace(second, after=card.seconds * LATER))
     trace, outcomes = run(card, programs, "100%", QUANTUM, examined=False, writeback=writeback)
@@ -52,7 +52,7 @@ def first_out(card: Card, writeback: bool) -> Result:
 
 
 def ways_out(trace: Sequence[Line], least: int) -> dict[int, list[WayOut]]:
-    """By program (pid), in the order of time, those of at least so many bytes."""
+    """Returns each program's evictions of `least` bytes or more, by pid, in order of time."""
     left: dict[tuple[int, int], list[Line]] = {}
     for move in moves(trace, least=1):
         if move["event"] == "evicted":

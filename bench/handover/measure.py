@@ -70,7 +70,7 @@ def arguments(name: str, description: str, variants: Variants) -> argparse.Argum
 
 
 def main(name: str, description: str, variants: Variants) -> int:
-    """Measures, prints and keeps the results, also those of a run that was cut short."""
+    """Measures, prints the results and stores them in a file, also if the run is interrupted."""
     options = arguments(name, description, variants).parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
@@ -94,7 +94,7 @@ def main(name: str, description: str, variants: Variants) -> int:
 
 
 def _measure(card: Card, variants: Variants, names: Sequence[str], results: list[Result]) -> None:
-    """Adds to the results. Shows what the daemons have said if anything has gone wrong."""
+    """Appends to `results`. Prints the daemons' log if a measurement fails or data are wrong."""
     try:
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from bench.trace import Line
 from nvshared.units import GIB
 
 NEARLY_ALL = 0.85                       # part of the second card in use
-PER_32_GIB = 100                        # ms
+PER_32_GIB = 100                        # ms to return 32 GiB of a loan, at most
 MODES = ("auto", "off")
 LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # percent, at most
 
@@ -76,7 +76,7 @@ def given_back(card: Card) -> Result:
 
 
 def felt(card: Card, load: Load, mode: str) -> Result:
-    """`load`: of the program on the second card; `mode`: the setting `neighbour`."""
+    """Measures the slowdown by `load` of a program on the second card. `mode`: of `neighbour`."""
     later = card.seconds * ALONE
     used = card.share(load.used)
     runner = Task(used, card.seconds, 9, used, rounds=load.rounds, visible="1")
@@ -124,7 +124,7 @@ def given_back_in(given: list[tuple[int, int]]) -> tuple[Goal, Goal]:
 
 
 def returns(trace: Iterable[Line]) -> list[tuple[int, int]]:
-    """Of each order that took some of a loan back: bytes, and microseconds."""
+    """Returns bytes and microseconds of each EVICT order by which a loan shrank."""
     held: dict[int, int] = {}
     loans: dict[Any, int] = {}
     found = []

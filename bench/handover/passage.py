@@ -6,10 +6,9 @@
                            A's blocks out
                              B's blocks in
 
-A move is one answer to an order, and says how many bytes it copied in how many
-microseconds until then. Moves may begin before a passage and end after it; a
-part of their time counts as the same part of their bytes. `both` is the time in
-which something was moving out and something in at the same moment.
+A move is one answer to an order: it has the bytes copied, and the microseconds that this took. A
+move may begin before a passage or end after it; then the same part of its bytes counts as of its
+time. `both` is the time with an eviction and a load at the same moment.
 """
 
 import statistics
@@ -26,7 +25,7 @@ Span = tuple[float, float]              # from, until; microseconds of CLOCK_MON
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """From STOP to one program to the start of another's turn."""
+    """The time from STOP to one program until the turn of another program starts."""
 
     stop_to_run_ms: float
     drain_ms: float
@@ -43,13 +42,13 @@ class Handover:
 
 
 def shared(trace: Iterable[Line]) -> list[Line]:
-    """The trace until the first program ended; later hand-overs move less."""
+    """Returns the trace until the first program ended: later hand-overs move less memory."""
     return list(takewhile(lambda line: line.get("event") != "left", trace))
 
 
 def handovers(trace: Sequence[Line]) -> list[Handover]:
-    """Hand-overs in the order of time, without programs that did not stop at once."""
-    # A hook may answer less than a whole order's worth, so the least move counts.
+    """Returns hand-overs in order of time, without programs that did not stop at once."""
+    # A hook may move fewer bytes than the order asked for, so moves of all sizes count.
     found = list(moves(trace, least=1))
     out = [move for move in found if move["event"] == "evicted"]
     into = [move for move in found if move["event"] == "loaded"]
@@ -69,7 +68,7 @@ def handovers(trace: Sequence[Line]) -> list[Handover]:
 
 
 def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
-    """The time that at least one of them covers; gaps up to `gap` count as covered."""
+    """Merges spans that overlap, or that are at most `gap` microseconds apart."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1] + gap:
@@ -85,7 +84,7 @@ def common(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Total of spans that do not overlap; microseconds."""
+    """Returns the total length of disjoint spans in microseconds."""
     return sum(end - begin for begin, end in spans)
 
 
@@ -94,7 +93,7 @@ def spans(found: Iterable[Line]) -> list[Span]:
 
 
 def figures(found: Sequence[Handover]) -> dict[str, Any]:
-    """Medians and spread over those for which no host memory had to be made."""
+    """Returns medians and spreads of the hand-overs that allocated no host memory."""
     warm = [one for one in found if one.warmed_up]
     moved = [one for one in warm if one.both_ms > 0]
     return {

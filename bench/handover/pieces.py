@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two programs with all memory in allocations of 2 MiB, first few, then many: a piece must not
-take longer to evict or load because there are more.
+"""Two programs with all memory in allocations of 2 MiB ("pieces"), first few, then many: the time
+to evict or load a piece must not grow with their number.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ PIECE = 2 << 20
 FEW, MANY = 0.0352, 0.281               # parts of the card: 2,500 and 20,000 pieces of 139 GiB
 ROOM = 1.3                              # capacity, in multiples of a program's memory
 QUANTUM = 1.0                           # seconds
-MORE = 1.2                              # limit of the ratio of times
+MORE = 1.2                              # largest ratio of the times per piece, MANY over FEW
 
 
 def pieces(card: Card) -> Result:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that share the card: nvshare-workload, at the same time, and how each ended."""
+"""Runs several nvshare-workload at the same time, which share the card; how each ended."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from bench.program import INTERRUPTS, die_with_us
 from nvshared import library
 from nvshared.errors import NvshareError
 
-PATIENCE = 120.0                        # seconds for a program to end after its time
+PATIENCE = 120.0                        # seconds for a program to end after Task.seconds
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -53,9 +53,9 @@ class Outcome:
     task: Task
     pid: int
     started: int                        # microseconds of CLOCK_MONOTONIC
-    steps: tuple[int, ...]              # when each of its steps ended
+    steps: tuple[int, ...]              # microseconds of CLOCK_MONOTONIC: the end of each step
     right: bool                         # every word equals the CPU's result
-    message: str                        # end of its output if it failed
+    message: str                        # the end of its output if it failed, else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class Running:
 
 
 def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outcome]:
-    """Runs all of them and waits until they have ended.
+    """Runs all programs and waits until they have ended.
 
-    Raises NvshareError if one does not end; none is left when this returns, however it does.
+    Raises NvshareError if a program does not end in time. No program is left running in any case.
     """
     began = time.monotonic()
     running: list[Running] = []
     try:
         for task in tasks:
             time.sleep(max(0.0, began + task.after - time.monotonic()))
-            # An interrupt in the middle of a start would leave a program that is not in the list.
+            # Block signals: an interrupt during a start would leave a program outside of the list.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
             try:
                 running.append(_start(task, environment))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of a running program while others are moved, over its speed alone.
+"""Speed of a running program while other programs' memory moves, over its speed alone.
 
-A step counts as `alone` before the others started, as `quiet` in a turn without moves, and as
-`moving` if moves cover it (MOVING; MOVING_SHARED where the program copies too). bench/README.md.
+A step counts as `alone` before the other programs start, as `quiet` in a turn without moves, and
+as `moving` if moves cover it (MOVING; MOVING_SHARED if the program copies). See bench/README.md.
 """
 
 import statistics
@@ -16,33 +16,33 @@ from bench.handover.passage import Span, common, covered, spans
 from bench.handover.program import Outcome, Task
 from bench.trace import Line, moves
 
-MIDDLE = 0.32                           # of the card: 45 of 140 GiB
+MIDDLE = 0.32                           # part of the card: 45 of 140 GiB
 CAPACITY = "75%"
-QUANTUM = 2.0                           # seconds: the bus needs about one for what moves
-ALONE = 0.2                             # of the time, before the others start
+QUANTUM = 2.0                           # seconds; the moves of a hand-over take about one
+ALONE = 0.2                             # part of the time, before the other programs start
 CHUNK = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     name: str
-    used: float                         # of the card, computed on in each step
-    rounds: int                         # on each word
-    copied: float = 0.0                 # of the card, from the host's memory in each step
-    gives_way: bool = True              # what is moved, to that
+    used: float                         # part of the card that each step computes on
+    rounds: int                         # rounds of computing on each word in a step
+    copied: float = 0.0                 # part of the card: host memory copied in each step
+    gives_way: bool = True              # moves yield to the program's own copies
 
 
-# 4 GiB read and written take the card's memory 2 ms; 500 rounds on 256 MiB, its processors 10 ms.
-# A GiB takes the bus 20 ms, next to 60 of computing.
+# Time of a step: 2 ms to read and write 4 GiB of card memory; 10 ms for 500 rounds on 256 MiB;
+# 20 ms to copy 1 GiB over the bus, beside 60 ms of computing.
 COPYING = Load("copying, moves give way", 0.0018, 3000, copied=0.0072)
 LOADS = (
     Load("memory-bound", 0.03, 1), Load("compute-bound", 0.0018, 500),
     COPYING, replace(COPYING, name="copying, moves do not", gives_way=False),
 )
-COPIED_LEAST = 16 << 20                 # bytes; less loads no bus
-MOVING = 0.95                           # of a step, so that it counts as such;
-MOVING_SHARED = 1 / 3                   # where the program copies too
-LONG = 1.25                             # times the median: something was in such a step's way
+COPIED_LEAST = 16 << 20                 # bytes; a smaller copy does not load the bus
+MOVING = 0.95                           # part of a step with moves, so that it counts as moving,
+MOVING_SHARED = 1 / 3                   # and if the program also copies
+LONG = 1.25                             # times the median: a longer step was disturbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class Pace:
     median: float
     most: float
     long: int                           # steps that took a quarter more than the median,
-    longer: float                       # and their excess in all
+    longer: float                       # and the sum of their excess, in ms
 
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """Durations of steps by the state of the other programs; None: no such steps."""
+    """Durations of steps, by activity of the other programs; None: there were no such steps."""
 
     alone: Pace | None
     quiet: Pace | None
     moving: Pace | None
-    turns: Pace | None = None           # all while the others were there, in turns
+    turns: Pace | None = None           # all steps in turns, once the other programs ran
 
 
 def undisturbed(card: Card, load: Load) -> Result:
@@ -98,12 +98,12 @@ def undisturbed(card: Card, load: Load) -> Result:
 
 def paces(trace: Sequence[Line], runner: Outcome, others_started: int,
           least: float = MOVING) -> Paces:
-    """Of the steps of one program; `least`: in such a part of a moving one something moved."""
-    # Two orders to one client are a hundredth of a move apart: no step fits in between.
+    """Returns the paces of a program. `least`: part of a `moving` step that moves must cover."""
+    # Two orders to one client are 1/100 of a move apart: no step fits between the two.
     moving = spans(move for move in moves(trace, least=1) if move.get("pid") != runner.pid)
     turns = list(_turns(trace, runner.pid))
     steps = list(zip(runner.steps, runner.steps[1:], strict=False))
-    # The first half of the time alone is for the card's clock to rise.
+    # The card's clock rises at first, so steps in the first half of the time alone do not count.
     rise = (runner.steps[0] + others_started) / 2 if runner.steps else 0
     disturbed, quiet, seen = [], [], []
     for step in steps:
@@ -120,7 +120,7 @@ def paces(trace: Sequence[Line], runner: Outcome, others_started: int,
 
 
 def percent(found: Paces, other: str, figure: str, of: str = "moving") -> float | None:
-    """Speed while others moved, or another one, over a third, by this figure of the pace."""
+    """Speed in the state `of` in percent of the speed in `other`, by this figure of Pace."""
     slow, fast = getattr(found, of), getattr(found, other)
     return None if slow is None or fast is None else (
         100 * getattr(fast, figure) / getattr(slow, figure))

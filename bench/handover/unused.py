@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that hold much more than they change: how much crosses the bus nevertheless.
+"""Programs that change a small part of their memory: the number of bytes that cross the bus.
 
-Counted from each program's second stop on: by then memory that never changes was copied once.
-bench/README.md has the programs of `one block`, `weights` and `both`.
+A program's moves count from its second stop on, when memory that never changes was copied once.
+bench/README.md describes the programs of `one block`, `weights` and `both`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,12 @@ from bench.handover.goal import Goal, Result
 from bench.handover.program import Task
 from bench.trace import Line, summary
 
-UNCOUNTED = 2                           # stops of each program until it counts
-BLOCK = 0.75                            # of the card
+UNCOUNTED = 2                           # first stops of each program, which do not count
+BLOCK = 0.75                            # part of the card; so are the next three
 USED = 0.03                             # 4 of 140 GiB
 WEIGHTS = 0.286                         # 40 of 140 GiB
 STATE = 0.007                           # 1 of 140 GiB
-ROOM = "43%"                            # of the card: 60 of 140 GiB
+ROOM = "43%"                            # part of the card: 60 of 140 GiB
 QUANTUM = 1.0                           # seconds
 CHUNK = 256 << 20
 
@@ -28,10 +28,10 @@ CHUNK = 256 << 20
 class Absence:
     """Moves of one client's memory from one of its stops to the next; bytes."""
 
-    out: int                            # copied
+    out: int                            # copied off the card
     into: int
-    left: int                           # on the card at the first stop, then no longer
-    resident: int                       # on the card at the next stop
+    left: int                           # resident at the first stop, and evicted after it
+    resident: int                       # resident at the next stop
 
 
 def little_used(card: Card) -> Iterator[Result]:
@@ -63,7 +63,7 @@ def _measure(card: Card, name: str, tasks: Sequence[Task], capacity: str) -> Res
 
 
 def absences(trace: Sequence[Line]) -> list[Absence]:
-    """Absences of all clients, without the first UNCOUNTED of each."""
+    """Returns the absences of all clients; the first UNCOUNTED of each client are left out."""
     found: list[Absence] = []
     events = [line for line in trace if "event" in line and "memory" in line]
     for client in sorted({line["client"] for line in events}):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which model is asked when: the same seed asks the same."""
+"""Sequences of requests to models. The same seed makes the same sequence."""
 
 from collections.abc import Callable
 from random import Random
@@ -19,7 +19,7 @@ Demand = Callable[[float], list[Request]]   # takes a duration in seconds
 
 
 def each(models: int, least: float, most: float) -> Demand:
-    """Every model by itself, again after a time between these."""
+    """Requests to each model, independently, with `least` to `most` seconds between two."""
 
     def asked(seconds: float) -> list[Request]:
         random, found = Random(SEED), []
@@ -34,7 +34,7 @@ def each(models: int, least: float, most: float) -> Demand:
 
 
 def zipf(models: int, apart: float, exponent: float) -> Demand:
-    """One so often, the n-th model in proportion to 1/n**exponent; 0: all alike."""
+    """A request every `apart` seconds, to model n with probability proportional to n**-exponent."""
 
     def asked(seconds: float) -> list[Request]:
         weights = [1 / (rank + 1) ** exponent for rank in range(models)]
@@ -46,7 +46,7 @@ def zipf(models: int, apart: float, exponent: float) -> Demand:
 
 
 def bursts(models: int, apart: float, number: int, within: float) -> Demand:
-    """So often, `number` requests to one model that come `within` of each other."""
+    """Every `apart` seconds `number` requests to one model, with `within` seconds between two."""
 
     def asked(seconds: float) -> list[Request]:
         return [

@@ -2,7 +2,7 @@
 """Measures the duration of requests to many models on a card: python -m bench.models.measure.
 
 See bench/README.md. Sizes are parts of the card; all ways of a case (ways.py) are measured in one
-run. Exit status 1 if any weights were not what they should be.
+run. Exit status 1 if any weights were wrong.
 """
 
 import sys
@@ -23,8 +23,8 @@ from bench.models.ways import Shared, alone, anew, by_hand, fitting, shared, wei
 from nvshared.units import GIB
 
 LARGE, MIDDLE, SMALL = 0.394, 0.1435, 0.107     # 55 and 20 GiB, 16 GB
-FILLER = 0.6                            # 83 GiB
-SLOWER = 5                              # real intervals of requests over simulated intervals
+FILLER = 0.6                            # 83 of 139 GiB
+SLOWER = 5                              # factor of the rate of requests on a simulated card
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "shared": ("--neighbour", "off"), "ahead": ("--neighbour", "off", "--prefetch", "on")}
@@ -34,14 +34,14 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 class Case:
     """Models, the requests to them, and the limits of the requests' times."""
 
-    sizes: tuple[float, ...]            # of each, of the card
+    sizes: tuple[float, ...]            # parts of the card, one for each model
     demand: Demand
-    tight: bool = False                 # the first model fills the daemon's part of the card,
-    counted: frozenset[int] | None = None   # and requests to these models count; None: to all
-    median: float | None = None         # limit of the median, in ms,
+    tight: bool = False                 # the capacity is the size of the first model,
+    counted: frozenset[int] | None = None   # models whose requests count; None: all models
+    median: float | None = None         # ms: limit of the median,
     slowest: float | None = None        # and the 99th percentile
-    of_alone: float | None = None       # limit of the median, in times of a request alone
-    of_limit: float | None = None       # limit for an absent model, in times the bus needs
+    of_alone: float | None = None       # limit of the median, over the time of a request alone
+    of_limit: float | None = None       # limit for an absent model, over the bus's time
 
 
 def _turn_about(seconds: float) -> list[Request]:
@@ -73,7 +73,7 @@ def measured(card: Card, name: str) -> Iterator[Result]:
     for setting, options in SETTINGS.items():
         found = shared(card, models, requests, capacity, options)
         yield _shared(name, setting, case, found, scale)
-    # Models that are alike; where one fills the card, one of two is there.
+    # These ways have models of one size; in a tight case only one of two models is on the card.
     count, fit = (2, 1) if case.tight else (len(models), fitting(card, models[-1]))
     for setting, way in (("by hand", partial(by_hand, count=count)), ("anew", anew)):
         answers = way(card, models[-1], fit=fit, requests=requests, seconds=card.seconds)
@@ -83,9 +83,9 @@ def measured(card: Card, name: str) -> Iterator[Result]:
 
 
 def neighbour(card: Card) -> Iterator[Result]:
-    """The case `three` with the memory of a second card, and without.
+    """Measures the case `three` with and without the memory of a second card.
 
-    A program on the second card takes most of that at the end, while the models idle.
+    At the end, while the models are idle, a program allocates most of the second card.
     """
     case, card = CASES["three"], two_cards(card)
     models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
@@ -151,17 +151,17 @@ def _percentiles(words: str, took: Sequence[float], most: float | None = None,
 
 
 def percentile(took: Sequence[float], percent: int) -> float | None:
-    """The time within which so many were done; None if there were none."""
+    """Returns this percentile of the times; None if there are no times."""
     return sorted(took)[min(len(took) - 1, len(took) * percent // 100)] if took else None
 
 
 def _of_limit(some: Sequence[Breakdown], scale: Scale) -> float:
-    """The median of a request's time over the bus time of its missing bytes, in one direction."""
+    """Returns the median of requests' times over the times to load their missing bytes."""
     return median(one.took / (one.missing / scale.bus["in_gbps"] / 1000) for one in some)
 
 
 def drawing(requests: Sequence[Breakdown]) -> dict[str, list[float]]:
-    """Of each part its share of the longest request's time; requests by the time they took."""
+    """Returns each part's shares of the longest request's time; requests sorted by duration."""
     ordered = sorted(requests, key=lambda one: one.took)
     longest = max((one.took for one in ordered), default=1)
     return {

@@ -4,13 +4,13 @@
     due    began   want              STOP        stopped                    RUN          ended
     |-queue--|-ask---|-----turn--------|-stop|drain-|--out--|-----in-----|-order-|-start|-result-|
 
-A request waits behind earlier ones to its model (`queue`), its first launch comes to the gate and
-the daemon hears of it (`ask`), others' turns end (`turn`), the last of them is stopped and drains,
-memory of others leaves (`out`) and its own comes in (`in`), and its gate opens. What of that time
-nothing of this covers is `order`: messages on their way and decisions. `result` is what a request
-takes that finds all weights on the card, `start` what it took beyond that. Where both directions
-move, that is `in`; before STOP all is `turn`, whatever moves ahead of time. A request whose gate
-was open is `start` and `result` alone. All parts together are the time from due to ended.
+A request waits for earlier requests to its model (`queue`); its first launch reaches the gate and
+the daemon learns of that (`ask`); turns of other programs end (`turn`); the last of these programs
+gets STOP and drains (`stop`, `drain`); others' memory is evicted (`out`) and the model is loaded
+(`in`); the gate opens. Time that no part covers is `order`: messages on their way and decisions.
+`result` is the duration of a request to a resident model, `start` the rest. Time with moves in both
+directions counts as `in`, all time before STOP as `turn`. A request that finds its gate open has
+only `start` and `result`. The sum of all parts is the time from due to ended.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,16 +25,16 @@ ABSENT = 0.9                            # missing part of a model from which it 
 
 
 class Breakdown(NamedTuple):
-    """A request, what of its model was not on the card when it began, and where its time went."""
+    """A request, the bytes of its model that were not resident at its beginning, and its parts."""
 
     answer: Answer
-    missing: int                        # bytes that are not on the card
+    missing: int                        # bytes that were not resident
     size: int                           # bytes of the model
     parts: dict[str, float]             # microseconds
 
     @property
     def took(self) -> int:
-        """Microseconds from due until its result."""
+        """Microseconds from the due time until the result."""
         return self.answer.ended - self.answer.due
 
     @property
@@ -46,7 +46,7 @@ class Breakdown(NamedTuple):
 
 def breakdowns(answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[int],
                alone: float) -> list[Breakdown]:
-    """Of each request. `alone`: what one takes whose model has the card to itself; microseconds."""
+    """Divides each request's time. `alone`: us of a request to a model alone on the card."""
     return [_breakdown(one, trace, pids[one.model], alone) for one in answers]
 
 
@@ -81,7 +81,7 @@ def _breakdown(answer: Answer, trace: Sequence[Line], pid: int, alone: float) ->
 
 def _covering(answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Line],
               run: float) -> list[tuple[str, list[Span]]]:
-    """Parts of the time before RUN; the first part that covers a moment counts it."""
+    """Returns spans by part, for the time before RUN; of two parts in a moment the first counts."""
     wanted = min(
         (line["at"] for line in mine if line.get("wants") and line["at"] >= answer.began),
         default=answer.began)
@@ -100,7 +100,7 @@ def _covering(answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Li
 
 
 def _spans(answers: Iterable[Line]) -> list[Span]:
-    """When what they say was under way; also what crossed no bus, which had to be looked at."""
+    """Returns the spans of the answered orders, also of orders that copied nothing."""
     return union((line["at"] - line["microseconds"], line["at"]) for line in answers)
 
 

@@ -28,11 +28,11 @@ class Weights:
     """Weights of models of one size; sizes in bytes."""
 
     size: int
-    chunk: int                          # of each allocation
+    chunk: int                          # bytes of each allocation
     seed: int
     count: int = 1
-    resident: int = 1                   # of them, at the start
-    file: str = ""                      # where weights come from; "": made on the card
+    resident: int = 1                   # number of models on the card at the start
+    file: str = ""                      # the file to read weights from; "": made on the card
 
     def command(self) -> list[str]:
         numbers = self.size, self.chunk, self.seed, self.count, self.resident
@@ -40,12 +40,12 @@ class Weights:
 
 
 def answer(program: Program) -> Answer:
-    """To the first request that has none. Raises NvshareError if there comes none."""
+    """Waits for the answer to the oldest unanswered request. Raises NvshareError if none comes."""
     return Answer(**program.receive())
 
 
 def speed(chunk: int, environment: Mapping[str, str]) -> dict[str, float]:
-    """GB/s of the bus in each direction: `in_gbps`, `out_gbps`."""
+    """Measures the bus: GB/s in each direction, as `in_gbps` and `out_gbps`."""
     done = finish([PROGRAM, "speed", str(chunk)], environment, PATIENCE)
     if done.returncode != 0:
         raise NvshareError(f"the bus was not measured: {done.stderr.strip()}")

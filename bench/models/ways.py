@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How models share a card: under the daemon, by moving weights by hand, by starting processes anew.
+"""Ways to share a card between models: the daemon; one program that moves weights itself ("by
+hand"); a new process for each model that is not loaded ("anew"). See bench/README.md.
 
-By hand and anew take one request after the other, and their time counts from when a request is
-taken up, in favour of these two ways. See bench/README.md.
+The latter two serve one request after the other, without counting the wait for earlier requests.
 """
 
 import time
@@ -24,11 +24,11 @@ from nvshared.errors import NvshareError
 CHUNK = 256 << 20
 SOON = 200_000                          # microseconds from the start until the first request
 WARM = 2                                # uncounted rounds of requests to each model
-IDLE = 3.0                              # seconds
-LATE_MOST = 60.0                        # seconds that the late program may take
-ALONE = 5                               # requests to a resident model without others,
-PAUSE = 1.0                             # as many seconds apart as those of most traces: a card that
-                                        # had nothing to do is slower for a moment
+IDLE = 3.0                              # seconds for which models idle
+LATE_MOST = 60.0                        # seconds for the late program
+ALONE = 5                               # number of requests to a resident model alone on the card
+# Seconds between these, about as in most sequences: after a pause, a card is slower for a moment.
+PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def weights(card: Card, share: float, seed: int) -> Weights:
 
 def shared(card: Card, models: Sequence[Weights], requests: Iterable[Request], capacity: str,
            options: Sequence[str] = (), late: int = 0) -> Shared:
-    """Each model a process of its own under a daemon with these options.
+    """Runs a process for each model under a daemon with these options.
 
-    `late`: bytes that a program takes of the second card when the models have idled for a while.
+    `late`: bytes that a program allocates on the second card after the models were idle for IDLE.
     """
     with card.log.open("ab") as log, sharing(
         "--capacity", capacity, "--swap-budget", str(card.budget), *options,
@@ -56,7 +56,7 @@ def shared(card: Card, models: Sequence[Weights], requests: Iterable[Request], c
             stack.enter_context(started(one.command(), daemon.environment)) for one in models]
         answers = [_asked(one) for _ in range(WARM) for one in programs]
         start = _now() + SOON
-        # The first process of the trace has the first request; each answers its own in order.
+        # Each process answers its requests in the order in which they were sent.
         timed = [(programs[one.model], start + round(1e6 * one.due)) for one in requests]
         for program, due in timed:
             program.send(0, due)
@@ -88,7 +88,7 @@ def alone(card: Card, model: Weights) -> list[Answer]:
 
 def by_hand(card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int,
             count: int) -> list[Answer]:
-    """`count` models like this, `fit` of them on the card."""
+    """Runs one program with `count` models like `model`, of which `fit` are on the card at once."""
     with started(replace(model, count=count, resident=fit).command(), _plain(card)) as program:
         found = []
         for due, number in _paced(requests, seconds):
@@ -123,7 +123,7 @@ def fitting(card: Card, model: Weights) -> int:
 
 
 def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, int]]:
-    """Yield the moment and the model of each request when it is to be prepared."""
+    """Yields the due time and the model of each request, until `seconds` have passed."""
     start = _now() + SOON
     for one in requests:
         if _now() > start + 1e6 * seconds:

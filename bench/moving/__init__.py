@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parking, waking and moving a program takes."""
+"""Duration of parking, waking and moving a program."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon, moving programs as lines of its standard input say: for machines without a D-Bus.
+"""The daemon with orders to move programs on its standard input, for machines without D-Bus.
 
     park PID        move PID GPU        deep-idle SECONDS
 
-Orders are carried out at the same time. Each is answered by the line "PID done", or "PID" and the
-reason why not; the PID of deep-idle is 0. It uses the first two GPUs only.
+Orders run concurrently. The answer to each is the line "PID done", or "PID" and the reason of the
+failure; the PID for deep-idle is 0. The daemon uses only the first two GPUs.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def _carry_out(moving: Moving, order: str, *words: str) -> str:
         return "0 done"
     pid = int(words[0])
     found: list[Any] = []
-    # Just after a move the client is on its way to the other card.
+    # Just after a move, neither card may have the client yet.
     while not found and host.started(pid) is not None:
         await asyncio.sleep(0.001)
         found = [one for gpu in gpus for one in gpu.clients.values() if one.peer.pid == pid]

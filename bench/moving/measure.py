@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures parking, waking and moving of a PyTorch program: python -m bench.moving.measure.
 
-Prints a table, and JSON with --output. Needs cards with driver 570 or later and PyTorch; moves are
-measured where there are two cards. Exit status 1 if a result is not the one of before.
+Prints a table, and writes JSON with --output. Needs PyTorch and driver 570 or later; with two cards
+it also measures moves. Exit status 1 if a result differs from the result before the move.
 """
 
 import argparse
@@ -44,14 +44,14 @@ class LineProcess:
         print(*words, file=self.popen.stdin, flush=True)
 
     def ask(self, *words: object) -> tuple[list[str], float]:
-        """The answer, and seconds that it took."""
+        """Sends a line. Returns the words of the answer, and the seconds until it came."""
         began = time.monotonic()
         self.send(*words)
         return self.receive(), time.monotonic() - began
 
     def end(self, signal: int = 0) -> None:
         assert self.popen.stdin is not None
-        self.popen.stdin.close()        # a thread of the daemon may read it
+        self.popen.stdin.close()        # ends the thread of the daemon that reads it
         if signal:
             self.popen.send_signal(signal)
         self.popen.wait()
@@ -71,7 +71,7 @@ class Daemon:
             time.sleep(0.05)
 
     def answer(self) -> tuple[int, str]:
-        """The pid and the result of an order, in the order in which they end."""
+        """Returns the pid and the result of the order that ends next."""
         pid, *words = self.process.receive()
         return int(pid), " ".join(words)
 
@@ -99,7 +99,7 @@ class Bench:
         self.wrong = 0
 
     def held(self) -> list[int | None]:
-        """MiB of the program on each card, as NVML says; None: it has no context there."""
+        """Returns the program's MiB on each card by NVML; None: it has no context on that card."""
         found: list[int | None] = []
         for card in self.cards:
             processes = self._nvml.sample(card.uuid).processes or ()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As program.py, with CuPy or JAX: python -m bench.moving.others cupy|jax|torch GIB.
+"""Like program.py, with CuPy, JAX or PyTorch: python -m bench.moving.others cupy|jax|torch GIB.
 
-For each line of its input it changes its memory and says a checksum of all of it.
+For each line of its input it changes all its memory and prints a checksum of all of it.
 """
 
 import os
 import sys
 from collections.abc import Iterator
 
-WORDS = 1 << 26                         # of 4 bytes, in each array
+WORDS = 1 << 26                         # number of 4-byte words in each array
 
 
 def cupy_steps(arrays: int) -> Iterator[int]:
@@ -24,7 +24,7 @@ def cupy_steps(arrays: int) -> Iterator[int]:
 
 def jax_steps(arrays: int) -> Iterator[int]:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    os.environ["CUDA_VISIBLE_DEVICES"] = "0"    # else it makes a context on each GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"    # or JAX would make a context on each GPU
     import jax
     import jax.numpy as jnp
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch program with an optimiser and a captured graph: python -m bench.moving.program GIB.
 
-For each line of its input it makes a step and says what came of it: a checksum, and seconds.
+For each line of its input it makes a step and prints a checksum and the step's seconds.
 """
 
 import sys

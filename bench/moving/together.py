@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures several programs that are moved and parked: python -m bench.moving.together PART ...
 
-    balance     four trainings, three of them begun on one of two GPUs: the time until all have
-                ended with balance on, off, and with two begun on each GPU
-    random      random parks and moves of PyTorch, a CUDA graph, CuPy and JAX, as far as they are
-                installed, all at the same time: each step's checksum is compared with that of the
-                program alone
-    charged     whose host memory grows when a program is parked
+    balance     four trainings, three of them started on one of two GPUs: the time until all have
+                ended with balance on, off, and with two started on each GPU
+    random      random parks and moves of programs with PyTorch, a CUDA graph, CuPy and JAX (if
+                installed), all at the same time: each step's checksum is compared with that of the
+                same program alone
+    charged     host memory of program, daemon and helper while a program is parked
     idle        idle notebooks under deep-idle: memory of the GPU before and after
 
-Each figure is a line of JSON as soon as it is there; exit status 1 if a checksum is wrong.
+Each figure is printed at once as a line of JSON; exit status 1 if a checksum is wrong.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from nvshared.units import MIB
 
 VARIANTS = ("on", "best", "off")
 ON, OFF = (0, 0, 0, 1), (0, 0, 1, 1)    # the GPUs of the four trainings
-SMALL = "8GiB"                          # of each GPU, so that programs are evicted, too
-CAPACITY = "18GiB"                      # of each GPU, so that two trainings do not fit
+SMALL = "8GiB"                          # capacity of each GPU: programs must be evicted
+CAPACITY = "18GiB"                      # capacity of each GPU: two trainings do not fit
 
 
 def say(part: str, **figures: Any) -> None:
@@ -39,7 +39,7 @@ def say(part: str, **figures: Any) -> None:
 
 
 def balance(seconds: float, variants: Sequence[str]) -> int:
-    """Whether a checksum is wrong. All programs import PyTorch before the first variant begins."""
+    """Returns 1 if a checksum is wrong. Before the first variant, all programs import PyTorch."""
     with tempfile.TemporaryDirectory() as name:
         folders = {one: Path(name) / one for one in variants}
         trainings: dict[str, list[LineProcess]] = {}
@@ -78,10 +78,10 @@ def balance(seconds: float, variants: Sequence[str]) -> int:
 
 
 def random(seconds: float, seed: int, number: int) -> int:
-    """The number of wrong checksums, in `number` parks and moves, or as many as fit into the time.
+    """Returns the number of wrong checksums after `number` parks and moves, or after `seconds`.
 
-    In each round all programs do something at the same time: they are parked or moved, or make a
-    step. A parked program is not parked again, but moved or woken by a step.
+    In each round every program is parked or moved or makes a step, all at the same time. A parked
+    program is not parked again, but moved, or woken by a step.
     """
     kinds: list[tuple[str, tuple[object, ...]]] = [("bench.moving.program", (1,))]
     kinds += [("bench.moving.others", (kind, 1)) for kind in ("torch", "cupy", "jax")
@@ -156,7 +156,7 @@ class Pair:
 
 
 def rss(pid: int) -> dict[str, int]:
-    """MiB of a process's memory, by kind."""
+    """Returns MiB of a process's host memory by kind, such as RssAnon."""
     kinds = ("RssAnon", "RssFile", "RssShmem")
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     words = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -164,7 +164,7 @@ def rss(pid: int) -> dict[str, int]:
 
 
 def charged(gib: float) -> int:
-    """Whether the checksum is wrong at the end."""
+    """Parks and wakes a program twice. Returns 1 if its last checksum is wrong."""
     with tempfile.TemporaryDirectory() as name:
         daemon = Daemon(Path(name))
         program = start("bench.moving.program", daemon.socket, gib)
@@ -194,7 +194,7 @@ def charged(gib: float) -> int:
 
 
 def idle(number: int, seconds: float) -> int:
-    """Whether a checksum is wrong. `seconds`: the longest wait until all are parked."""
+    """Returns 1 if a checksum is wrong. `seconds`: longest wait until all notebooks are parked."""
     with tempfile.TemporaryDirectory() as name:
         nvml = NVML()
         card = nvml.find()[0].uuid

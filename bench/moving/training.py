@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training that fills its memory and uses it: python -m bench.moving.training GPU GIB SECONDS.
 
-It imports PyTorch, waits for a line, and then makes as many steps as take about so many seconds
-alone on an H100. Each step changes 256 MiB of its memory, so hand-overs have to copy it. Its last
-line is a checksum, and seconds from the line to the end.
+It imports PyTorch, waits for a line, and then makes the number of steps that take about SECONDS
+alone on an H100. Each step changes 256 MiB of its memory, so hand-overs copy that part again. Its
+last line has a checksum, and the seconds since the line came.
 """
 
 import sys
@@ -11,7 +11,7 @@ import time
 
 import torch
 
-SIZE, BATCH, STEP_S = 4096, 16384, 0.045    # about, in FP32 without tensor cores
+SIZE, BATCH, STEP_S = 4096, 16384, 0.045    # seconds of a step in FP32, about
 
 
 def main(gpu: int, gib: float, seconds: float) -> None:
@@ -27,7 +27,7 @@ def main(gpu: int, gib: float, seconds: float) -> None:
         for _ in range(4):
             data = torch.tanh(data @ weights)
         held[step % len(held)].add_(1.0)
-        if step % 4 == 3:               # as a program that reads its loss
+        if step % 4 == 3:               # like a training that reads its loss
             float(data[0, 0])
     total = float(data.double().sum()) + sum(float(one.double().sum()) for one in held)
     print(total, time.monotonic() - began, flush=True)

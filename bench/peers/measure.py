@@ -19,11 +19,11 @@ from bench.shares.measure import LARGE, MILLISECOND, SMALL, TRAINING, alone
 from nvshared import library
 from nvshared.errors import NvshareError
 
-EACH = 0.6                              # part of the card
+EACH = 0.6                              # part of the card for each program
 CHUNK = 256 << 20
-STEP = 0.4                              # seconds of computing
+STEP = 0.4                              # seconds of computing in a step
 TRIED = 32                              # rounds of computing in a calibrating step
-PATIENCE = 2.5                          # limit, in multiples of the time of sequential runs
+PATIENCE = 2.5                          # longest run, in multiples of the time of sequential runs
 QUANTA = (10, 2)                        # seconds
 LIMIT = 50                              # percent
 WITHOUT_LIMITS = {"nvshare"}
@@ -31,7 +31,7 @@ NO_MEMORY = 3                           # nvshare-workload's exit status
 
 
 def commands(card: Card, steps: int, rounds: int) -> list[list[str]]:
-    """Two programs that do not fit together. Each step changes all of its memory."""
+    """Commands of two programs that do not fit together and change all memory in each step."""
     return [[
         str(library.workload()), "--json", "--memory", str(card.share(EACH)), "--chunk",
         str(min(CHUNK, card.total // 32)), "--steps", str(steps), "--rounds", str(rounds),
@@ -40,13 +40,13 @@ def commands(card: Card, steps: int, rounds: int) -> list[list[str]]:
 
 @cache
 def rounds_of(card: Card) -> int:
-    """Rounds of computing in a step of STEP seconds."""
+    """The number of rounds of computing in a step of STEP seconds."""
     took = [run([commands(card, steps, TRIED)[0]], _plain(card))[0].seconds for steps in (1, 4)]
     return max(1, round(TRIED * STEP * 3 / max(took[1] - took[0], 0.01)))
 
 
 def together(card: Card) -> Iterator[Result]:
-    """Run both programs until they have ended, or to a limit of time."""
+    """Runs both programs under each project until they end, for at most PATIENCE."""
     steps = max(2, round(card.seconds / 2 / STEP))
     programs = commands(card, steps, rounds_of(card))
     after = [run([one], _plain(card))[0] for one in programs]
@@ -89,7 +89,7 @@ def outcome_of_both(name: str, ended: Sequence[Ended], seconds: float, serial: f
 
 
 def limits(card: Card) -> Iterator[Result]:
-    """One program at a time, that may have half of the time, or of the multiprocessors."""
+    """Runs one program at a time with LIMIT percent of the time or of the multiprocessors."""
     for shape in (MILLISECOND, LARGE, SMALL, TRAINING):
         program = load.Program(shape, {"compute-limit": f"{LIMIT}%"})
         lasts = card.seconds / 3
@@ -107,7 +107,7 @@ def limits(card: Card) -> Iterator[Result]:
 
 
 def had(name: str, card: Card, shape: load.Shape, work: load.Work, lasts: float) -> Result:
-    """Its work beside that alone without a limit, once it has settled."""
+    """The rate under a limit in percent of the rate alone; the first 2 s do not count."""
     part = 100 * work.rate(min(2.0, lasts / 2)) / alone(card, shape).rate()
     goal = Goal(f"work of alone, with a limit of {LIMIT} %", part, "%")
     return Result("limits", f"{name}, {shape.name}", (goal,), {"had": part},
@@ -115,7 +115,7 @@ def had(name: str, card: Card, shape: load.Shape, work: load.Work, lasts: float)
 
 
 def failed(variant: str, name: str, error: NvshareError) -> Result:
-    """Another project that does not work here; the others are measured nevertheless."""
+    """The result for a project that fails on this machine; the other projects are measured."""
     print(f"{name}: {error}", file=sys.stderr)
     return Result(variant, f"{name}: {error}", (), {"error": str(error)}, ())
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other projects, as far as they are there: nvshare, HAMi-core, MPS.
+"""Runs programs under other projects that are installed: nvshare, HAMi-core, MPS.
 
-NVSHARE_PEERS names a folder with what was built of them:
+NVSHARE_PEERS names a folder with the built files of these projects:
 
     nvshare/libnvshare.so, nvshare/nvshare-scheduler
     hami/libvgpu.so
 
-MPS is the driver's own, if nvidia-cuda-mps-control is in PATH. nvshare uses /var/run/nvshare, so it
-may not run beside an installed nvshared. It needs root, and the driver under the name libcuda.so.
+MPS is part of the driver, and is used if nvidia-cuda-mps-control is in PATH. nvshare uses
+/var/run/nvshare, so nvshared must not be installed; it needs root, and a file libcuda.so.
 """
 
 import os
@@ -25,8 +25,8 @@ VARIABLE = "NVSHARE_PEERS"
 NVSHARE_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 SOON = 10.0                             # seconds for a server to be ready
 
-# What runs for as long as the block lasts, and the environment of programs under it. The number is
-# a limit in percent, or None.
+# A context manager that runs a project's server and returns the environment of programs under it.
+# The number is a compute limit in percent, or None.
 Way = Callable[[Card, int | None], AbstractContextManager[Mapping[str, str]]]
 
 
@@ -58,7 +58,7 @@ def _nvshare(card: Card, folder: Path) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def _hami(card: Card, folder: Path, limit: int | None) -> Iterator[Mapping[str, str]]:
-    """Each program may have all memory, and with a limit that part of the multiprocessors."""
+    """Each program may allocate all memory; `limit`: its percentage of the multiprocessors."""
     terms = {} if limit is None else {
         "CUDA_DEVICE_SM_LIMIT": str(limit), "GPU_CORE_UTILIZATION_POLICY": "force"}
     yield {

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what the library adds to the start of a small program: python -m bench.preload.measure.
 
-/bin/true is started, and waited for, again and again: with nothing preloaded,
-with libnvshare.so, and for scale with libm.so.6, a library of the system that
-does nothing either when it is loaded. What counts is the processor time of a
-start: elapsed time is that of whatever else the machine does as well. Prints a
-table and, below it, the same as JSON, which is also kept in bench/results/.
+/bin/true runs again and again: with nothing preloaded, with libnvshare.so, and for comparison with
+libm.so.6, a system library that does nothing when it is loaded. The processor time of a start is
+the result, since other processes of the machine affect the elapsed time. Prints a table and, below
+it, the same as JSON, which is also stored in bench/results/.
 """
 
 import ctypes.util
@@ -21,20 +20,20 @@ from nvshared import library
 from nvshared.errors import NvshareError
 
 PROGRAM = "/bin/true"
-ROUNDS = 2001                           # odd, so that a median is one of them
+ROUNDS = 2001                           # starts of each way; odd, so that one is the median
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """Durations of one start and end, in microseconds."""
 
-    processor: float                    # of the program, execve included
-    elapsed: float                      # from before the start until it has been waited for
+    processor: float                    # processor time of the program, execve() included
+    elapsed: float                      # from before the start until wait4() returns
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One way of starting the program; medians, and what is added to those of "nothing"."""
+    """One way to start the program: medians in us, and their excess over the way "nothing"."""
 
     way: str
     processor: float
@@ -44,7 +43,7 @@ class Figure:
 
 
 def start(preload: str) -> Start:
-    """Starts the program and waits for it. Raises NvshareError unless it ends well."""
+    """Starts the program and waits for its end. Raises NvshareError if its status is not 0."""
     environment = {"LD_PRELOAD": preload} if preload else {}
     began = time.perf_counter_ns()
     pid = os.posix_spawn(PROGRAM, [PROGRAM], environment)
@@ -56,7 +55,7 @@ def start(preload: str) -> Start:
 
 
 def measure(ways: dict[str, str], number: int) -> list[Figure]:
-    """Starts it in all ways in turns; the figures, "nothing" first."""
+    """Starts the program in all ways alternately. Returns the figures, "nothing" first."""
     starts: dict[str, list[Start]] = {way: [] for way in ways}
     for _ in range(number):
         for way, preload in ways.items():

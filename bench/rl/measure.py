@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures hand-overs between two engines of reinforcement learning: python -m bench.rl.measure.
 
-See bench/README.md. Exit status 1 if any memory does not hold the bytes that it should.
+See bench/README.md. Exit status 1 if any memory has wrong bytes.
 """
 
 import importlib.util
@@ -28,9 +28,9 @@ ENGINE = ROOT / "build" / "bench-rl" / "engine"
 EACH = 0.62                             # part of the card: 49 of 79 GiB
 CHUNK = 256 << 20
 PHASE = 1.0                             # seconds that an engine computes in a phase
-WARM = 4                                # first phases, in which host memory is allocated
+WARM = 4                                # number of first phases: uncounted, they allocate memory
 SPARE = 0.04                            # part of the card for contexts of unshared engines
-OVER_LIMIT = 1.1                        # in multiples of the bus time for the missing bytes
+OVER_LIMIT = 1.1                        # limit, in multiples of the bus time of missing bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Phase:
 
     first: int
     ended: int
-    usual: int                          # microseconds of a usual pass
+    usual: int                          # usual microseconds of a pass over its memory
 
 
 def phases(engines: Sequence[Program], lasts: float, moved: int, releases: bool,
@@ -54,8 +54,8 @@ def phases(engines: Sequence[Program], lasts: float, moved: int, releases: bool,
 
 
 def gaps(found: Sequence[Phase]) -> list[float]:
-    """Milliseconds from the end of one engine's work until the other had changed all its memory
-    once, less what that takes when it is there."""
+    """Returns ms from the end of an engine's work until the other engine has changed all its memory
+    once, less the time of that change when the memory is resident."""
     later = found[WARM:]
     return [
         max(0.0, (after.first - before.ended - after.usual) / 1000)
@@ -63,7 +63,7 @@ def gaps(found: Sequence[Phase]) -> list[float]:
 
 
 def lasting(card: Card) -> tuple[float, int]:
-    """Duration of a phase in seconds, and the number of phases."""
+    """Returns the duration of a phase in seconds, and the number of phases."""
     phase = PHASE / 5 if card.simulated else PHASE
     return phase, WARM + max(4, round(card.seconds / (2 * phase)))
 
@@ -90,7 +90,7 @@ def shared(card: Card, releases: bool) -> Iterator[Result]:
 
 
 def by_hand(card: Card, everything: bool) -> Iterator[Result]:
-    """Without the library: an engine copies memory to pinned host memory and frees it."""
+    """Measures engines without the library that copy memory to pinned host memory and free it."""
     moved = card.share(EACH) if everything else 2 * card.share(EACH) - int(card.total * (1 - SPARE))
     commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
     name = "by hand, all" if everything else "by hand, what is missing"
@@ -98,7 +98,7 @@ def by_hand(card: Card, everything: bool) -> Iterator[Result]:
 
 
 def saver(card: Card, retain: bool) -> Iterator[Result]:
-    """With torch_memory_saver, where it and PyTorch are installed."""
+    """Measures engines with torch_memory_saver, if it and PyTorch are installed."""
     if card.simulated or not all(map(importlib.util.find_spec, ("torch", "torch_memory_saver"))):
         print("left out: it needs a GPU, torch and torch_memory_saver", file=sys.stderr)
         return
@@ -146,7 +146,7 @@ def result(name: str, card: Card, found: Sequence[Phase], right: Sequence[bool],
 
 @cache
 def limit(card: Card) -> dict[str, float]:
-    """Rates of two processes that copy at once, one out and one in; 10^9 bytes a second."""
+    """Returns GB/s of two processes that copy at once, one off the card and one onto it."""
     measured = bus(card)
     rounds: dict[str, Any] = measured.figures["rounds"]["copies"]
     return {way: median(speeds) for way, speeds in rounds.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """engine.c with PyTorch and torch_memory_saver: python -m bench.rl.saver BYTES CHUNK RETAIN.
 
-It pauses all its memory before each answer, with a backup in host memory, and resumes it for the
-next line. RETAIN 1 keeps the backup's memory from pause to pause.
+Before each answer it moves all its memory to a backup in host memory ("pause"), and moves it back
+at the next line. With RETAIN 1 the memory of the backup is kept for the next pause.
 """
 
 import json

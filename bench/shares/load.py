@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of load.c side by side, each of a user of its own, so that rules can tell them apart."""
+"""Runs programs of load.c at the same time, each as another user, so that rules can differ."""
 
 import os
 import time
@@ -15,11 +15,11 @@ from bench.trace import Line
 from nvshared.errors import NvshareError
 
 PROGRAM = ROOT / "build" / "bench-shares" / "load"
-FIRST_USER = 64001                      # a number that no account should have
-BINS = 10                               # in a second
+FIRST_USER = 64001                      # user id that no account should have
+BINS = 10                               # intervals of a second in which work is counted
 SOON = 0.3                              # seconds until all programs have read the time of the start
 WORDS, SIMULATED_WORDS = 1 << 19, 1 << 6
-PASSED, WORD, CHUNK = 64, 8, 8          # words passed over for each; bytes of one; blocks
+PASSED, WORD, CHUNK = 64, 8, 8          # words of a pass per kernel word; bytes of a word; blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Shape:
     name: str
     kernels: int
     each: int
-    passes: int = 0                     # over 64 times as much memory as kernels work on,
+    passes: int = 0                     # passes over PASSED times the kernels' memory,
     part: float = 0.0                   # or over this part of the card
-    period: int = 0                     # a unit begins so often; 0: at once
+    period: int = 0                     # us from unit to unit; 0: at the end of the last
     graph: bool = False
-    host: int = 0                       # CPU time of the program before each kernel
+    host: int = 0                       # us of the program's CPU work before each kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    done: tuple[float, ...]             # units in each tenth of a second
-    milliseconds: tuple[float, ...]     # that each unit took, where they come by the clock
+    done: tuple[float, ...]             # units finished in each tenth of a second
+    milliseconds: tuple[float, ...]     # duration of each unit, if Shape.period is set
     right: bool
 
     def rate(self, begin: float = 0.0, end: float | None = None) -> float:
@@ -54,14 +54,14 @@ class Work:
         return sum(bins) * BINS / len(bins)
 
     def late(self, part: float) -> float:
-        """Quantile of the units' durations; milliseconds."""
+        """Returns the quantile `part` (0 to 1) of the units' durations in ms."""
         return sorted(self.milliseconds)[round(part * (len(self.milliseconds) - 1))]
 
 
 def together(card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None,
              trace: list[Line] | None = None) -> list[Work]:
-    """Work of each program in `seconds`. `options`: the daemon's; None: without the library.
-    The lines of the daemon's trace are appended to `trace`."""
+    """Returns each program's work in `seconds`. `options`: of the daemon; None: no library. Appends
+    the lines of the daemon's trace to `trace`."""
     if options is None:
         return work(card, programs, {**card.environment, **unshared()}, seconds)
     with serving(card, programs, options) as daemon:
@@ -72,7 +72,7 @@ def together(card: Card, seconds: float, programs: Sequence[Program], options: S
 
 
 def user_of(card: Card, number: int | None) -> int | None:
-    """The user that a program is started as; None: this one, as all on a simulated card."""
+    """The user id of a program; None: the benchmark's own, as always with a simulated card."""
     return None if card.simulated or number is None else FIRST_USER + number
 
 
@@ -96,14 +96,14 @@ def serving(card: Card, programs: Sequence[Program], options: Sequence[str]) -> 
 
 @cache
 def _rate(card: Card) -> float:
-    """Rounds of the kernels in a microsecond."""
+    """Measures the number of a kernel's rounds in a microsecond."""
     with _started(card, Shape("", 1, 1), 0, {**card.environment, **unshared()}, 0.0) as measuring:
         return float(measuring.ready["rate"])
 
 
 def work(card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
          apart: bool = True) -> list[Work]:
-    """Work of each program in `seconds`. `apart`: each is of a user of its own."""
+    """Returns each program's work in `seconds`. `apart`: each runs as another user."""
     rate = _rate(card)
     with ExitStack() as stack:
         running = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what each program gets of a card that it shares: python -m bench.shares.measure.
+"""Measures each program's share of a shared card: python -m bench.shares.measure.
 
-A share is a program's rate over its rate alone, without the library; the first seconds, in which a
-limit's window fills, do not count. See bench/README.md. Exit status 1 for wrong data.
+A share is a program's rate over its rate alone, without the library. The first SETTLED seconds, in
+which a limit's window fills, do not count. See bench/README.md. Exit status 1 for wrong data.
 """
 
 import sys
@@ -33,7 +33,7 @@ CELL = Shape("a cell of 1 s each 5 s", 4000, 250, passes=1, part=0.57, period=5_
 FILLING = Shape("a training that fills the card", 16, 250, passes=1, part=0.57)
 SHAPES = (SMALL, LAUNCHES, TINY, MILLISECOND, LARGE, LONGEST, GRAPH, TRAINING)
 PERCENTS = (25, 50, 75)
-SETTLED = 2.0                           # seconds
+SETTLED = 2.0                           # seconds at the start that do not count
 WINDOW = 5.0
 TURNS = ("--anti-thrash", "on", "--tq", "auto")
 IN_BACKGROUND = {"priority": "background"}
@@ -133,9 +133,9 @@ def cell(card: Card) -> Iterator[Result]:
 
 
 def urgent(card: Card) -> Iterator[Result]:
-    """Programs of high priority start, one after the other, beside a training in the background.
+    """Starts programs of high priority one after the other beside a training in the background.
 
-    Each of them changes all of its memory, checks every word and ends. No two fit together.
+    Each program changes all of its memory, checks every word and ends. No two fit together.
     """
     command = [str(library.workload()), "--json", "--memory", str(card.share(CELL.part)),
                "--chunk", str(CHUNK * card.block), "--steps", "1"]
@@ -168,7 +168,7 @@ def urgent(card: Card) -> Iterator[Result]:
 
 
 def waited(trace: Sequence[Line]) -> list[float]:
-    """Milliseconds from each client's first request for a turn until it had one."""
+    """Returns for each client the ms from its first request for a turn until that turn began."""
     since: dict[int, int] = {}
     found: dict[int, float] = {}
     for line in trace:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One card with a scheduler, tenants and a clock of its own.
+"""One card with its own scheduler, tenants and clock.
 
-The world of the scheduler's tests, without what those check at each step.
+It is the simulated world of the scheduler's tests, without their checks at each step.
 """
 
 import time
@@ -19,7 +19,7 @@ from nvshared.units import GIB
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
-BUS = 45_000                            # bytes a microsecond, each way; an H200 has 36 to 50
+BUS = 45_000                            # bytes per us, each direction; an H200 has 36,000 to 50,000
 DELAY = 200                             # most microseconds that a message takes
 
 Life = Generator[int | Piece, None, None]
@@ -52,7 +52,7 @@ class Card(World):
         return tenant
 
     def live(self, life: Life) -> None:
-        """Goes on with it: after a time, or when a piece is done, as it says."""
+        """Runs a program's generator to its next wait: for a time, or until a piece is done."""
         match next(life, None):
             case Piece() as piece:
                 piece.then = lambda: self.live(life)
@@ -72,7 +72,7 @@ class Card(World):
         self.kill(program)
 
     def count(self, program: Program) -> None:
-        """Adds what the scheduler has counted of a program to its tenant's figures."""
+        """Adds the scheduler's counters of a program to the figures of its tenant."""
         view = self.scheduler.snapshot().clients.get(program.id)
         if view is not None:
             program.tenant.turns += view.counters.turns
@@ -80,7 +80,7 @@ class Card(World):
             program.tenant.bytes_out += view.counters.bytes_out
 
     def got(self) -> Counter[Tenant]:
-        """The card's time that each tenant has had until now."""
+        """Returns the us of the card's time that each tenant has used until now."""
         found = Counter({tenant: tenant.got for tenant in self.tenants_here})
         for flyer, done in self.engine.under_way():
             if isinstance(flyer, Program):
@@ -111,8 +111,8 @@ class Card(World):
         self._arm()
 
     def check(self) -> None:
-        """Do nothing; tests override it with checks."""
+        """Does nothing, unlike World.check(): the scheduler's tests check invariants."""
 
     def device_free(self) -> int:
-        """No other process uses the card, so the scheduler's figure is right."""
+        """The capacity, since no process outside of the simulation uses the card."""
         return self.settings.capacity

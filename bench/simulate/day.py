@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A day on several cards, each in a process of its own, and the figures of it."""
+"""Simulates a day on several cards, each in its own process, and computes figures of the day."""
 
 import os
 from collections import Counter
@@ -20,9 +20,9 @@ from nvshared.settings.rules import Rule
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB, SECOND
 
-SPAN = 10 * MINUTE                      # of one point in the plots
+SPAN = 10 * MINUTE                      # us of one point in the plots
 USERS = 3                               # tenants of each user
-STEP = 32 * GIB                         # of a move: small ones are true to life, and take long
+STEP = 32 * GIB                         # bytes of a move; smaller, real steps take long to simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Wanted:
 
     tenants: int = 1000
     cards: int = 16
-    memory: int = 139 * GIB             # of each card
-    host: int = 1024 * GIB              # for what does not fit it
+    memory: int = 139 * GIB             # bytes of each card
+    host: int = 1024 * GIB              # bytes of host memory for evicted memory
     hours: float = 24
     seed: int = 1
-    policy: Path | None = None          # as nvshared.conf
-    tq: str | None = None               # instead of the policy's
+    policy: Path | None = None          # a file in the form of nvshared.conf
+    tq: str | None = None               # the quantum, in place of the policy's
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Figures:
     waits: int
     wait: float                         # median
     wait_99th: float
-    late: float                         # from asking to having it, over the time alone; median
+    late: float                         # request to result, over GPU time; median
     late_99th: float
     turns: int
     out: float
@@ -62,19 +62,19 @@ class Figures:
 class Outcome:
     """Results of the tenants of one card, or of all cards."""
 
-    waits: dict[str, list[int]]         # by kind; microseconds
+    waits: dict[str, list[int]]         # us of waits by kind of tenant
     late: dict[str, list[float]]
     sums: dict[str, dict[str, float]]
-    shares: dict[str, list[float]]      # of each span
+    shares: dict[str, list[float]]      # by kind: one value for each SPAN
     decisions: list[int]                # ns of processor time
 
 
 def settings(wanted: Wanted) -> tuple[Settings, tuple[Rule, ...]]:
-    """As the daemon would have them. Raises ConfigError, InvalidArgs."""
+    """The settings and rules that a daemon would use. Raises ConfigError, InvalidArgs."""
     given = {} if wanted.tq is None else {"tq": wanted.tq}
     read = load(wanted.policy or Path(os.devnull), {}, given)
     card = Facts(0, "GPU-simulated", "simulated", "", wanted.memory)
-    defaults = derive(replace(read, swap_budget=None), [card], 0)   # this host's is not meant
+    defaults = derive(replace(read, swap_budget=None), [card], 0)   # not this machine's budget
     room = Capacity(card.memory_total, defaults.card(card).allowances)
     return replace(defaults.settings, capacity=room.bytes, total=room.offered,
                    host_budget=wanted.host, gather=0,
@@ -82,7 +82,7 @@ def settings(wanted: Wanted) -> tuple[Settings, tuple[Rule, ...]]:
 
 
 def simulate(wanted: Wanted) -> Outcome:
-    """All cards, as many at a time as there are processors."""
+    """Simulates all cards, as many at a time as there are processors."""
     cards = range(wanted.cards)
     if wanted.cards == 1:
         return merged([one(wanted, 0)])
@@ -154,7 +154,7 @@ def figures(outcome: Outcome, kinds: Iterable[str]) -> Figures:
 
 
 def part(values: Sequence[float], where: float) -> float:
-    """Of sorted values the one below which this part of them lies; 0 if there are none."""
+    """Returns the quantile `where` (0 to 1) of sorted values; 0 if there are no values."""
     return values[min(len(values) - 1, int(where * len(values)))] if values else 0
 
 

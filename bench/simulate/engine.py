@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The card's multiprocessors: work in flight shares them equally, as a card slices its time.
+"""The card's multiprocessors, which divide their time equally among programs in flight.
 
-All programs in flight have had the same time since the start, so a single figure holds it; a
-flight ends when that figure has grown by its size.
+One figure counts the time that each program in flight got since the start. A flight (submitted
+work of one program) ends when that figure has grown by the size of the flight.
 """
 
 import heapq
@@ -28,27 +28,27 @@ class Flyer(Protocol):
     kernel: int
 
     def landed(self, done: int | None = None) -> None:
-        """`done` microseconds of the work in flight are finished."""
+        """Called when `done` microseconds of the program's work in flight have finished."""
 
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """Work that was submitted and is not done."""
+    """Submitted work of one program that has not finished."""
 
     flyer: Flyer
-    begun: float                        # microseconds received by each piece before its start
-    size: int                           # microseconds that it needs from then on
+    begun: float                        # Engine._had at the start of the flight
+    size: int                           # microseconds that the flight needs in all
 
 
 class Engine:
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self._had = 0.0                 # microseconds for each piece in flight, since the start
+        self._had = 0.0                 # us that each program in flight got since the start
         self._until = agenda.now
         self._flights: dict[Flyer, Flight] = {}
         self._ends: list[tuple[float, int, Flight]] = []
         self._ties = count()
-        self._armed = 0                 # how often; what was armed before does not count
+        self._armed = 0                 # number of timers set; only the last one is valid
 
     def start(self, flyer: Flyer, size: int) -> None:
         self._pass()
@@ -56,7 +56,7 @@ class Engine:
         self._push(flight)
 
     def cut(self, flyer: Flyer) -> None:
-        """End the flight after the kernel that runs now, as the program submits nothing more."""
+        """Ends a program's flight after the kernel that runs now, as the program was stopped."""
         self._pass()
         flight = self._flights[flyer]
         done = self._had - flight.begun - NEARLY
@@ -64,7 +64,7 @@ class Engine:
         self._push(flight)
 
     def under_way(self) -> Iterator[tuple[Flyer, float]]:
-        """Programs with work in flight, and the microseconds of it that are done."""
+        """Returns programs with work in flight, and the finished microseconds of that work."""
         self._pass()
         return ((flight.flyer, self._had - flight.begun) for flight in self._flights.values())
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each tenant's fair share: the card's time, divided at each moment by the weights of the tenants
-that want it, without hand-overs. A compute request is a lower bound, a compute limit an upper one;
-what a limit leaves over goes to no other tenant.
+that want the card, without the cost of hand-overs. A compute request is a lower bound, a compute
+limit an upper bound; time that a limit leaves over goes to no other tenant.
 """
 
 from typing import Protocol
@@ -17,7 +17,7 @@ class Fair:
     """Fair shares of one card's time; microseconds."""
 
     def __init__(self) -> None:
-        self._each = 0.0                # of the time so far, for each unit of weight
+        self._each = 0.0                # us of the time so far for each unit of weight
         self._until = 0
         self._weights = 0
         self._since: dict[Wanting, tuple[float, int]] = {}
@@ -32,7 +32,7 @@ class Fair:
         del self._since[tenant]
 
     def share(self, tenant: Wanting, now: int) -> float:
-        """The tenant's fair share of the time since it wants the card."""
+        """Returns the tenant's fair share in us of the time from its enter() to `now`."""
         self._pass(now)
         each, since = self._since[tenant]
         terms, percent = tenant.terms, (now - since) / 100

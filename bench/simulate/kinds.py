@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of tenants of a lab's cards, made up: notebooks, trainings, services and batch jobs.
+"""Invented kinds of tenants of a lab's cards: notebooks, trainings, services and batch jobs.
 
 bench/README.md has their sizes and times.
 """
@@ -15,24 +15,24 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
-AGAIN = 10 * MINUTE                     # until a program without memory tries again
+AGAIN = 10 * MINUTE                     # us from a refused allocation to another try
 GRAIN = 32 * MIB                        # granularity of allocations
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     part: int                           # percent of all tenants
-    name: str                           # of a tenant, with its number
-    life: Callable[[Card, Tenant], list[Life]]      # of each of its programs
+    name: str                           # name of a tenant, with its number
+    life: Callable[[Card, Tenant], list[Life]]      # a generator for each of its programs
 
 
 def between(random: Random, least: float, most: float) -> float:
-    """Anything from `least` to `most`, each magnitude as likely."""
+    """Returns a random value between the two; its logarithm is uniformly distributed."""
     return exp(random.uniform(log(least), log(most)))
 
 
 def lifelong(card: Card, tenant: Tenant, part: float, kernel: int) -> Generator[int, None, Program]:
-    """A program that has got the memory it wanted, a part of the card."""
+    """Starts programs until one gets `part` (0 to 1) of the card's memory; returns that one."""
     size = max(GRAIN, int(part * card.settings.capacity) // GRAIN * GRAIN)
     while True:
         program = card.enter(tenant)

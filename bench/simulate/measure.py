@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulates a day of many tenants under the real scheduler: what would a policy do?
+"""Simulates a day of many tenants under the real scheduler, to judge a policy.
 
-POLICY is a file like nvshared.conf, or that itself: its section [gpu], and a section
-[tenant PATTERN] for each terms of tenants. Notebooks are unit:jupyter-u1.service, trainings
-pod:train/t2, services pod:serve/s3 and batch jobs job:4, each with a number of its own. Three in
-a row have one user, such as user:u5. The same seed gives the same figures.
+POLICY is a file in the form of nvshared.conf: its section [gpu], and a section [tenant PATTERN]
+for each tenant with terms. Notebooks are unit:jupyter-u1.service, trainings pod:train/t2, services
+pod:serve/s3 and batch jobs job:4, each with another number. Three tenants in a row belong to one
+user, such as user:u5. The same seed gives the same figures.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from nvshared.errors import NvshareError
 from nvshared.quantity import sized
 
 DEFAULT = Wanted()
-HOURS_APART = 3                         # on a plot
+HOURS_APART = 3                         # hours between two marks of a plot's time axis
 HEAD = (
     "                 of the cards' time, %         waits, s      late, times     moved, TiB",
     "kind      tenants    had  entitled      median   99 %   median   99 %   out     in"
@@ -66,7 +66,7 @@ def report(wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
 
 
 def decisions(outcome: Outcome) -> dict[str, float]:
-    """Processor time of the scheduler's decisions; microseconds."""
+    """Statistics of the processor time of a scheduler's decision; microseconds."""
     spent = sorted(outcome.decisions)
     return {
         "median": part(spent, 0.5) / 1e3, "99th": part(spent, 0.99) / 1e3, "most": spent[-1] / 1e3}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant in the simulation, its programs, and what became of what they wanted.
+"""A tenant in the simulation, its programs, and the results of their requests.
 
-A program is the hook that the scheduler's tests use, and computes piece by piece: a cell, a
-request, a job. What it has in flight shares the card with others' (engine.py).
+A program is the simulated hook of the scheduler's tests. It computes piece by piece: a cell, a
+request, a job. Its work in flight shares the card with work of other programs (engine.py).
 """
 
 from array import array
@@ -32,9 +32,9 @@ class Place(Surroundings, Protocol):
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """Something that a program is to compute; microseconds."""
+    """Work that a program is to compute; microseconds."""
 
-    asked: int                          # when
+    asked: int                          # time of the request
     size: int
     left: int
     then: Callable[[], None] | None = None
@@ -53,19 +53,19 @@ class Tenant:
     asked: int = 0
     got: int = 0
     entitled: float = 0
-    # us of waits at closed gates
+    # us of each wait at a closed gate; for each piece, time from request to result over GPU time
     waits: "array[int]" = field(default_factory=lambda: array("q"))
-    late: "array[float]" = field(default_factory=lambda: array("d"))    # over the time alone
+    late: "array[float]" = field(default_factory=lambda: array("d"))
     turns: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    refused: int = 0                    # programs that did not get the memory they wanted
+    refused: int = 0                    # number of programs that did not get their memory
     wanted: int = 0                     # number of unfinished pieces
-    episode: int = 0                    # number of the current period of work
+    episode: int = 0                    # us of GPU time requested since it last had no work
 
     @property
     def within(self) -> tuple[str, ...]:
-        """Whose terms its programs are under; the first one's share of the time they use."""
+        """The tenants of its programs, the outermost last."""
         return (self.name, self.user)
 
     def asks(self, size: int) -> None:
@@ -76,7 +76,7 @@ class Tenant:
         self.asked += size
 
     def done(self, piece: Piece) -> None:
-        """End a request that is done, or no longer wanted."""
+        """Ends a request that has finished, or that has been abandoned."""
         self.wanted -= 1
         if not piece.left:
             self.late.append((self.place.now - piece.asked) / piece.size)
@@ -86,7 +86,7 @@ class Tenant:
             self.episode = 0
 
     def settle(self) -> None:
-        """Add the tenant's fair share of its requests until now to `entitled`."""
+        """Adds the tenant's fair share for its requests until now to `entitled`."""
         self.entitled += min(self.episode, self.place.fair.share(self, self.place.now))
 
 
@@ -94,7 +94,7 @@ class Tenant:
 class Program(Hook):
     tenant: Tenant = field(kw_only=True)
     pieces: deque[Piece] = field(default_factory=deque)
-    since: int | None = None            # when it began to wait at its closed gate
+    since: int | None = None            # us: time at which the current wait at its gate began
 
     def submit(self, size: int) -> Piece:
         piece = Piece(self.world.now, size, size)
@@ -104,14 +104,14 @@ class Program(Hook):
         return piece
 
     def fly(self) -> None:
-        """One kernel for the whole piece: single launches do not change the result."""
+        """Submits the whole piece at once: separate launches would not change the result."""
         if self.since is not None:
             self.tenant.waits.append(self.world.now - self.since)
             self.since = None
         self.tenant.place.engine.start(self, self.pieces[0].left)
 
     def landed(self, done: int | None = None) -> None:
-        """A piece is done, or as much of it as was in flight when others' turn came."""
+        """Counts the finished part of a piece, which is all of it unless the turn has ended."""
         piece = self.pieces[0]
         assert done is not None
         piece.left -= done

@@ -14,13 +14,13 @@ from statistics import median
 from typing import IO
 
 MB = 1_000_000
-# Growth in an hour below these limits does not matter; in the unit of the figure.
+# Growth over the second half of a run that is tolerated, in the unit of the figure.
 FLOORS = {"resident MB": 4.0, "own MB": 4.0, "files": 2.0, "threads": 2.0, "host MB": 8.0,
           "disk MB": 8.0, "card MB": 8.0}
 
 SPREADS = 2.0
-NORMAL = 1.4826                         # a standard deviation by the median absolute deviation
-MOST_SAMPLES = 240                      # most samples of a half
+NORMAL = 1.4826                         # standard deviation over median absolute deviation
+MOST_SAMPLES = 240                      # most samples of the second half that are used
 
 # Figures by (process, kind of resource).
 Figures = dict[tuple[str, str], float]
@@ -28,11 +28,10 @@ Samples = dict[tuple[str, str], list[tuple[float, float]]]      # (seconds, valu
 
 
 def of_process(process: str, pid: int) -> Figures:
-    """Memory in 10^6 bytes, open files, threads.
+    """Returns a process's memory in 10^6 bytes, and its numbers of open files and threads.
 
-    "own" is what belongs to the process alone: of the simulated card's memory, which is mapped
-    into every program that uses it, "resident" has a part.
-    Raises FileNotFoundError or ProcessLookupError when the process has ended.
+    "own" is private memory; "resident" also counts pages of the simulated card, which all
+    programs map. Raises FileNotFoundError or ProcessLookupError if the process has ended.
     """
     folder = Path(f"/proc/{pid}")
     status = {
@@ -54,14 +53,14 @@ def of_process(process: str, pid: int) -> Figures:
 
 @dataclass(slots=True)
 class Trace:
-    """Counts from the daemon's growing trace; each read() continues where the last one ended."""
+    """Counts from the daemon's growing trace; read() adds the lines since the last read()."""
 
     file: IO[str]
     turns: int = 0
     saved: int = 0                      # answers to Writeback
-    host: dict[int, int] = field(default_factory=dict)      # bytes, by client
+    host: dict[int, int] = field(default_factory=dict)      # bytes of host memory by client
     disk: dict[int, int] = field(default_factory=dict)      # bytes, by client
-    most_disk: int = 0                  # bytes of all clients at once
+    most_disk: int = 0                  # bytes on the disk: the largest sum over clients
 
     def read(self) -> None:
         while line := self.file.readline():
@@ -84,16 +83,13 @@ class Growth:
     first: float                        # medians of the second half's first and last fifth
     last: float
     most: float                         # maximum over the run
-    added: float                        # by the slope, over the second half
+    added: float                        # rise of the fitted line over the second half
     spread: float                       # standard deviation around the fitted line
     grows: bool
 
 
 def growth(samples: Sequence[tuple[float, float]], floor: float) -> Growth:
-    """Fit the growth of at least ten (seconds, figure) pairs in the order of time.
-
-    Raises ValueError if there are fewer.
-    """
+    """Fits a line to (seconds, figure) pairs in order of time. Raises ValueError below 10 pairs."""
     if len(samples) < 10:
         raise ValueError(f"{len(samples)} samples say nothing about growth; take 10 or more")
     half = list(samples[len(samples) // 2:])

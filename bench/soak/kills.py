@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A soak with kill -9 of programs and of the daemon at random moments; every byte of the programs
-that live is compared, and at the end nothing may be left on the card nor of connections.
+"""A soak that kills programs and the daemon by SIGKILL at random moments. Programs that are not
+killed compare every byte; at the end no memory of the card and no connection may be left.
 """
 
 import json
@@ -24,13 +24,13 @@ from tests.integration.conftest import Site
 from tests.integration.servicemanager import ServiceManager
 
 BETWEEN = 0.3                           # seconds between two kills, on average
-DAEMON = 0.15                           # part of the kills that hit the daemon
-TOLD = 0.3                              # part of the programs that may end normally
-STALLED = 120.0                         # seconds in which a program must have got a turn
-PATIENCE = 600.0                        # seconds to compare everything, at the end
+DAEMON = 0.15                           # probability that a kill hits the daemon
+TOLD = 0.3                              # probability that a program gets SIGTERM, not SIGKILL
+STALLED = 120.0                         # seconds within which some program must get a turn
+PATIENCE = 600.0                        # seconds for a program to compare its memory and end
 QUANTUM = "20ms"
 SAMPLES = 400                           # fewer samples show no trend
-LONG = 1_000_000.0                      # seconds: longer than anything runs
+LONG = 1_000_000.0                      # seconds for programs that a signal ends
 
 
 @dataclass(slots=True)
@@ -53,12 +53,12 @@ class Soak:
     ending: list[Program] = field(default_factory=list)
     killed_programs: int = 0
     killed_daemons: int = 0
-    killed_early: int = 0               # programs killed before they were ready
+    killed_early: int = 0               # daemons killed before they were ready
     ended: int = 0
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
     turns_before: int = 0               # turns under earlier daemons
-    most_disk: int = 0                  # bytes on the disk at once, under these daemons
+    most_disk: int = 0                  # most bytes on the disk at once, under earlier daemons
     samples: Samples = field(default_factory=lambda: defaultdict(list))
     daemon: subprocess.Popen[str] | None = None
     trace: Trace | None = None
@@ -71,7 +71,7 @@ class Soak:
         return Program(process, seed, errors)
 
     def new_daemon(self) -> None:
-        """Start another daemon, which takes over stored memory; it may not be ready yet."""
+        """Starts a daemon, which inherits the sockets of the clients; does not wait for READY."""
         self.turns_before = self.turns()
         if self.trace is not None:
             self.most_disk = max(self.most_disk, self.trace.most_disk)
@@ -88,7 +88,7 @@ class Soak:
         return self.turns_before + self.trace.turns
 
     def kill(self) -> None:
-        """The daemon, or a program; or a program may end by itself."""
+        """Kills the daemon or a program by SIGKILL, or ends a program by SIGTERM."""
         if self.dice.random() < DAEMON:
             assert self.daemon is not None
             self.killed_early += not any("READY=1" in sent for sent in self.manager.notifications)
@@ -108,14 +108,14 @@ class Soak:
         self.running[place] = self.new_program()
 
     def end(self, one: Program, killed: bool = False) -> None:
-        """Waits for its end, and notes whether that was as it should be."""
+        """Waits until a program ends, and records an unexpected exit status as wrong."""
         output, _ = one.process.communicate(timeout=PATIENCE)
         said = one.errors.read_text(errors="replace")
         if one.process.returncode == 0:
             self.compared += json.loads(output)["compared_bytes"]
             self.ended += 1
         elif one.process.returncode in ((-SIGKILL,) if killed else (-SIGTERM,)):
-            # SIGTERM may come before there is a handler.
+            # SIGTERM may come before the program has installed its handler.
             self.killed_programs += 1
         else:
             self.wrong.append(
@@ -139,7 +139,7 @@ class Soak:
             found = of_process("daemon", self.daemon.pid)
             found |= of_process("first program", self.running[0].process.pid)
         except (FileNotFoundError, ProcessLookupError):
-            return                      # one of them is ending: the next look finds it ended
+            return                      # a process is ending: the next look() finds that
         found["connections", "files"] = len(self.manager.kept)
         for what, figure in found.items():
             self.samples[what].append((seconds, figure))
@@ -154,7 +154,7 @@ class Soak:
 
 def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: str) -> dict[
         str, Any]:
-    """Kills so often, or until the time is over. What happened; "wrong" must be empty.
+    """Kills `kills` times, for at most `minutes`. Returns counts; the list "wrong" must be empty.
 
     Raises NvshareError if no program gets a turn for STALLED seconds.
     """

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four programs, hand-overs every 100 ms, for an hour: python -m bench.soak.measure.
 
-The programs are libhook/tests/stress, each with four threads, which compare
-every byte; two of the four fit on the card. Each rests for a second now and
-then, so that what is idle is copied ahead. Every few seconds it is looked what
-the daemon and each program hold, of memory, files and threads, what the
-programs hold on the host by their own account, and what is taken on the card.
-It fails if a program does, so if a byte was wrong, or if a figure grows;
-figures.py says how that is told. Prints a table and JSON, which is also kept in
-bench/results/. --simulate: a simulated card, also where there is a real one;
-without one it is simulated anyway. --kills: programs and the daemon are killed
-at random moments meanwhile; kills.py says how.
+The programs are libhook/tests/stress, each with four threads, which compare every byte; two of the
+four fit on the card. Each is idle for a second every few seconds, so that its memory is written
+back. Every few seconds the benchmark samples memory, files and threads of the daemon and of each
+program, the swapped memory that programs report, and the used memory of the card. It fails if a
+program fails (a byte was wrong), or if a figure grows (see figures.py). Prints a table and JSON,
+which is also stored in bench/results/. --simulate uses a simulated card, as happens without a real
+card. --kills also kills programs and the daemon at random moments (see kills.py).
 """
 
 import argparse
@@ -46,7 +43,7 @@ QUANTUM = "100ms"
 LEAST_TURNS = 1.0                       # turns per second that a valid run must have
 STALLED = 60.0                          # seconds in which a program must have got a turn
 PATIENCE = 600.0                        # seconds for the programs to compare everything at the end
-SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simulated libraries
+SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set in the process that uses the simulated driver
 
 
 def has_card() -> bool:
@@ -59,7 +56,7 @@ def has_card() -> bool:
 
 def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace, nvml: NVML,
          uuid: str) -> Figures:
-    """All figures of this moment. Raises NvshareError if a process has ended."""
+    """Samples all figures now. Raises NvshareError if a process has ended."""
     found: Figures = {}
     if daemon.process.poll() is not None:
         raise NvshareError(f"the daemon ended with {daemon.process.returncode}")
@@ -79,9 +76,9 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
 
 
 def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[Samples, Trace]:
-    """Runs and samples the programs. The trace has counts of all that happened.
+    """Runs the programs. Returns samples of them, and counts from the daemon's trace.
 
-    Raises NvshareError if a program or the daemon ends early, or a program badly.
+    Raises NvshareError if a program or the daemon ends early, or a program fails.
     """
     samples: Samples = defaultdict(list)
     nvml = NVML()
@@ -136,7 +133,7 @@ def options() -> argparse.Namespace:
 
 
 def soak(minutes: float, every: float, simulated: bool) -> int:
-    """Watches, prints and keeps the results; what to exit with."""
+    """Measures, prints the results and stores them in a file. Returns the exit status."""
     megabytes, capacity = SIZES[simulated]
     with sharing("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve",
                  "0", "--swap-budget", "4GiB", *disk_options()) as daemon:
@@ -166,7 +163,7 @@ def soak(minutes: float, every: float, simulated: bool) -> int:
 
 
 def main() -> int:
-    """Finds a card, or starts itself again with a simulated one."""
+    """Measures on the real card, or starts this module again with the simulated driver."""
     chosen = options()
     simulated = SIMULATED in os.environ
     if not simulated and (chosen.simulate or not has_card()):

@@ -12,17 +12,17 @@ from nvshared.units import GIB
 
 PROGRAMS = 4
 DISK = Path("/var/tmp")
-RESTS = (5.0, 5.0, 4.0, 4.0)            # seconds, of which a program rests for the last
-# What each program fills, in MiB, at most, and the card's size, for a simulated card and a real
-# one: two of the four fit, and one does so beside all that the others have shared with others,
-# which stays on the card.
+# seconds, by program: the period at the end of which the program is idle for one second
+RESTS = (5.0, 5.0, 4.0, 4.0)
+# Most MiB of each program, and the card's capacity, by whether the card is simulated. Two programs
+# fit, or one beside the pinned memory of the other three, which they share between processes.
 SIZES = {True: (24, "112MiB"), False: (192, "448MiB")}
 
 
 def start(seed: int, environment: dict[str, str], seconds: float, megabytes: int,
           build: Path = ROOT / "libhook" / "build",
           errors: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """One program. At SIGTERM, or after so many seconds, it compares everything and ends."""
+    """Starts a program. At SIGTERM or after `seconds` it compares all its memory, and ends."""
     return subprocess.Popen(
         [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
          "--megabytes", str(megabytes), "--rest", str(RESTS[seed % PROGRAMS])],
@@ -30,7 +30,7 @@ def start(seed: int, environment: dict[str, str], seconds: float, megabytes: int
 
 
 def disk_options() -> list[str]:
-    """Options of the daemon by which an idle program's memory moves to a disk, if there is one."""
+    """The daemon's options for the disk tier; none if DISK cannot hold swapped memory."""
     if disk.fault(DISK, 4 * GIB):
         return []
     return ["--disk", f"{DISK},4GiB", "--park-after", "200ms"]

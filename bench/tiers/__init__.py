@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates at which swapped memory goes on to a disk and comes back."""
+"""Rates at which swapped memory moves to a disk and is loaded from the disk."""

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures parking to a disk and waking from it: python -m bench.tiers.measure.
 
-A round: a program's swapped memory moves on to its file, and is loaded again. Before the first
-round and after each, a plain loop of requests of the same size, as many at a time, writes and reads
-a file in the same folder, and so does fio where it is installed: a round is compared with the mean
-of the figures before and after it. Prints each round, and JSON with --output. Exit status 1 if a
+In a round, a program's swapped memory moves to its file and is loaded again. Before the first round
+and after each round a plain loop, with requests of the same size and number in flight, writes and
+reads a file in the same folder, and so does fio if installed. A round is compared with the mean of
+the rates before and after it. Prints each round, and writes JSON with --output. Exit status 1 if a
 byte was wrong.
 
 With --stages the plain loop also writes from memory as large as the program's (wide), from the same
-memory once the driver has page-locked it (locked), and over blocks of its file that it has written
-before (again); and a program on the simulated card parks and wakes (simulated). So the first
-figure that is lower than the figure before it shows which stage costs time.
+memory after the driver has page-locked it (locked), and over blocks of its file that it has written
+before (again); and a program on the simulated card parks and wakes (simulated). The first rate
+that is lower than the rate before it shows the stage that costs time.
 """
 
 import argparse
@@ -37,15 +37,15 @@ from nvshared.units import GIB, MIB
 from tests.integration.conftest import Site, simulate
 from tests.integration.fakedaemon import FakeDaemon
 
-CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so is the next
-REQUESTS = 8                            # in flight
+CHUNK = 4 * MIB                         # bytes of a request, as in libhook/src/tier/disk.c
+REQUESTS = 8                            # number of requests in flight, as in the same file
 
 
 def share_out(size: int, carry: Callable[[int, memoryview], int],
               memory: memoryview | None = None) -> float:
-    """GB/s of `carry`, which moves the chunk at an offset from or to a buffer, in all threads.
+    """Calls carry(offset, buffer) for each chunk, in several threads. Returns GB/s.
 
-    `memory`: has a buffer for each chunk. Without it each thread has one buffer.
+    `memory`: contains the buffers of all chunks; None: each thread has one buffer.
     """
     offsets = iter(range(0, size, CHUNK))
     failed: list[OSError] = []
@@ -72,7 +72,7 @@ def share_out(size: int, carry: Callable[[int, memoryview], int],
 
 
 def plain(folder: Path, size: int, memory: memoryview | None = None) -> dict[str, float]:
-    """The disk's rates without this project, in a file that is allocated first."""
+    """Measures the disk without this project, with a file whose blocks are allocated first."""
     file = open_file(folder)
 
     def write(offset: int, buffer: memoryview) -> int:
@@ -87,7 +87,7 @@ def plain(folder: Path, size: int, memory: memoryview | None = None) -> dict[str
         if memory is None:
             rates["again_write_gbps"] = share_out(size, write)
             began = time.monotonic()
-            os.ftruncate(file, 0)       # long, where the disk is told which blocks are free
+            os.ftruncate(file, 0)       # slow if the disk gets TRIM requests for freed blocks
             rates["truncate_s"] = time.monotonic() - began
         return rates
     finally:
@@ -95,7 +95,7 @@ def plain(folder: Path, size: int, memory: memoryview | None = None) -> dict[str
 
 
 def stages(folder: Path, size: int, memory: memoryview, locked: memoryview) -> dict[str, float]:
-    """What plain() measures, from memory as large as the program's, and from page-locked memory."""
+    """Measures plain() from memory as large as the program's, and from page-locked memory."""
     return {
         key.replace("plain", kind): rate
         for kind, source in (("wide", memory), ("locked", locked))
@@ -103,7 +103,7 @@ def stages(folder: Path, size: int, memory: memoryview, locked: memoryview) -> d
 
 
 def allocate(size: int) -> memoryview:
-    """Aligned memory, as O_DIRECT needs it, and of huge pages, as the library's host memory."""
+    """Returns memory that is aligned, for O_DIRECT, and of huge pages, like the library's own."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     noise = os.urandom(CHUNK)
@@ -127,7 +127,7 @@ def page_lock(memory: memoryview) -> memoryview:
 
 
 def fio(folder: Path, size: int) -> dict[str, float]:
-    """The same by fio, where it is installed. It allocates its file first, too."""
+    """Measures like plain(), by fio, if installed. fio also allocates its file first."""
     if shutil.which("fio") is None:
         return {}
     found = {}
@@ -142,7 +142,7 @@ def fio(folder: Path, size: int) -> dict[str, float]:
 
 
 def resident(pid: int) -> int:
-    """Rss in bytes."""
+    """Returns the resident host memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
@@ -152,7 +152,7 @@ class Bench:
                  environment: dict[str, str]) -> None:
         self.size, self._disk = size, disk
         self.wrong = 0
-        self._stored = False            # the program has its file: a daemon passes it once
+        self._stored = False            # the program has got the descriptor of its file
         self.site = Site(runs, environment, [])
         self.daemon = FakeDaemon(self.site, total, host_slab=0)     # 0: the library's own size
         self.program = self.site.program(

@@ -2,8 +2,8 @@
 """Runs programs that need card, host memory and a disk together: python -m bench.tiers.notebooks.
 
 All programs start at once. Each changes all of its memory in each step and compares every word at
-its end, so each has to be evicted and loaded several times. Prints JSON, and keeps it with
---output. Exit status 1 if a program failed or a word was wrong.
+its end, so each is evicted and loaded several times. Prints JSON, which --output also writes to a
+file. Exit status 1 if a program failed or a word was wrong.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from bench.soak.figures import Trace
 from nvshared import library
 from nvshared.units import GIB
 
-TRIED = 32                              # rounds of computing in the steps that are timed
+TRIED = 32                              # rounds of computing in a calibrating step
 
 
 def command(gib: float, steps: int, rounds: int, seed: int) -> list[str]:
@@ -28,7 +28,7 @@ def command(gib: float, steps: int, rounds: int, seed: int) -> list[str]:
 
 
 def rounds_of(gib: float, seconds: float) -> int:
-    """Rounds of computing in a step of so many seconds, measured without the library."""
+    """Returns the rounds of computing for a step of `seconds`, measured without the library."""
     took = [run([command(gib, steps, TRIED, 1)], unshared())[0].seconds for steps in (1, 5)]
     return max(1, round(TRIED * seconds * 4 / max(took[1] - took[0], 0.01)))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program with memory that no block of which equals another: python bench/tiers/program.py MIB.
+"""A program whose blocks of memory all differ: python bench/tiers/program.py MIB.
 
-Says "ready" before it allocates, and when it has filled its memory. For each line of its input it
-compares every byte, fills the memory anew and says how many of its pieces were wrong. Imports
-nothing but Python's own modules, so that its own memory is small.
+It prints "ready" before it allocates, and when it has filled its memory. For each line of its input
+it compares every byte, fills the memory anew and prints the number of wrong pieces. It imports only
+modules of Python's standard library, so that its host memory is small.
 """
 
 import ctypes
