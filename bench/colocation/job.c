@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that works on the CPU and on a GPU, a fixed amount of each however
- * long that takes: job BYTES SEED.
+ * A program that does fixed amounts of work on the CPU and on a GPU: job BYTES SEED.
  *
- * It allocates BYTES on the GPU, says so, and then does what it is told, one line
- * of standard input after the other, until that ends. Each line is answered with
- * one of JSON when all of it is done, which says how many seconds of it were
- * for work on the CPU and on the GPU.
+ * It allocates BYTES on the GPU, prints a line, and then carries out the commands
+ * on its standard input until that ends. It answers each command, when all of its
+ * work has finished, with a line of JSON: the seconds of work on the CPU and on
+ * the GPU, and the digest.
  *
- *   fill                    starts anew: the memory is filled from the seed
- *   work CPU STEPS BURSTS   CPU units of work on the CPU and STEPS steps on the
- *                           GPU, in BURSTS turns, the CPU first in each; then
- *                           the digest of all that was ever computed since fill
+ *   fill                    fills the memory from the seed
+ *   work CPU STEPS BURSTS   does CPU units of work on the CPU and STEPS steps on
+ *                           the GPU, divided into BURSTS alternations that begin
+ *                           with the CPU
  *
- * A step reads and writes every word of the memory, and the program looks at
- * its end before it begins the next one, as a training looks at its loss. What
- * a word becomes depends on what it was, so one lost or misplaced byte changes
- * the digest at the end. A unit on the CPU is a chain of multiplications none
- * of which can begin before the last one has ended; its result is in the
- * digest, too. How the work is cut into bursts is not.
+ * The digest is of all that was computed since the last fill. A step reads and
+ * writes every word of the memory, and the program waits for its end before it
+ * begins the next step, as a training reads its loss. A word's new value depends
+ * on its old value, so one lost or misplaced byte changes the digest. A unit on
+ * the CPU is a chain of multiplications, each of which needs the result of the
+ * last; its result is part of the digest. The digest does not depend on BURSTS.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,11 +35,11 @@ struct job {
     struct device device;
     CUstream stream;
     uint64_t seed, chunks;
-    CUdeviceptr *addresses;              /* one per chunk, as are the next two */
+    CUdeviceptr *addresses;              /* by chunk; so are the next two */
     uint64_t *words;
     uint64_t *sums;
     CUdeviceptr device_sums;
-    uint64_t step, chain;                /* since fill: steps on the GPU, result on the CPU */
+    uint64_t step, chain;                /* since fill: number of GPU steps, CPU result */
 };
 
 static uint64_t number(const char *name, const char *text, uint64_t least)
@@ -91,8 +90,8 @@ static void finish(const struct job *job)
                   "computing on the GPU");
 }
 
-/* One kernel over each chunk. Its third parameter is `value` for the first one and `each` more for
- * every one after that. */
+/* Launches one kernel over each chunk. The third parameter is `value` for the first chunk, and for
+ * each later chunk larger by `each`. */
 static void launch(const struct job *job, CUfunction kernel, uint64_t value, uint64_t each,
                    const char *doing)
 {
@@ -143,7 +142,7 @@ static uint64_t digest(struct job *job)
     return sum;
 }
 
-/* Returns the seconds of the work that the CPU's part took. */
+/* Does the work. Returns the seconds of CPU work. */
 static double work(struct job *job, uint64_t units, uint64_t steps, uint64_t bursts)
 {
     double on_cpu = 0;

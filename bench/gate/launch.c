@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches nothing, very often, in three ways that take turns:
+ * Calls cuLaunchKernel of a driver that does nothing, in three alternating ways:
  *
  *   direct     the driver's function itself
  *   gate       the function as a preloaded program finds it, its gate open
- *   mutex      what the predecessor did before each launch: lock a mutex, see
- *              whether we hold the GPU, note that we worked, wake the thread
- *              that watches for idleness with a broadcast, unlock
+ *   mutex      the predecessor's steps before each launch: lock a mutex, check
+ *              that the program holds the GPU, record the activity, wake the
+ *              thread that detects idleness by a broadcast, unlock
  *
  * each in a tight loop and paced, one launch every 50 us, on several threads.
  * Prints one JSON line per batch:
  *
  *   {"way": ..., "pace_us": 0 or 50, "threads": N, "ns": nanoseconds a launch}
  *
- * Tight: time of the whole batch, times the processors that worked on it, by
- * the number of launches; that is the processor time a launch costs, waiting
- * for one another included. Paced: the median over the launches of one batch,
- * each timed by itself; the clock is read on both sides in all three ways.
+ * Tight: time of the whole batch, times the processors that worked on it, over
+ * the number of launches: the processor time of a launch, with the waits of
+ * threads for each other. Paced: the median over the launches of one batch,
+ * each timed by two readings of the clock in all three ways.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,7 +49,7 @@ struct batch {
     const char *way;
     bool paced;
     pthread_barrier_t *start;
-    double elapsed_ns;                   /* of this thread */
+    double elapsed_ns;                   /* duration of this thread's batch */
     double paced_ns[PACED_LAUNCHES];
 };
 
@@ -73,7 +73,7 @@ static CUresult launch_mutex(CUfunction function, unsigned gx, unsigned gy, unsi
     return state.direct(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
 
-/* The predecessor's thread that gives the GPU back after five idle seconds. */
+/* The predecessor's thread, which releases the GPU after five idle seconds. */
 static void *watch_idleness(void *unused)
 {
     (void)unused;
@@ -110,7 +110,7 @@ static void *run_thread(void *argument)
         for (int i = 0; i < PACED_LAUNCHES; i++) {
             double before;
             while ((before = now_ns()) < began + (double)i * PACE_NS)
-                continue;                /* the program computes meanwhile */
+                continue;                /* spins like a program that computes on the CPU */
             launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
             batch->paced_ns[i] = now_ns() - before;
         }

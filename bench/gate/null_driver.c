@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libcuda.so.1 that does nothing: just enough for libnvshare.so to attach,
- * and a cuLaunchKernel that returns at once, so that what is measured is what
- * stands before it. `null_launch` is the same function by a name that nobody
- * interposes.
+ * A libcuda.so.1 that does nothing: the functions that libnvshare.so needs to
+ * attach, and a cuLaunchKernel that returns at once, so that only the time of
+ * the gate is measured. `null_launch` is the same function under a name that
+ * the library does not interpose.
  */
 #include <string.h>
 

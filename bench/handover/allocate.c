@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast a program gets, first uses and gives back memory of the GPU:
+ * Measures how long a program takes to allocate, first use and free memory of the GPU:
  *
  *     allocate TOUCHED LARGE LARGES SMALL SMALLS LIVE ROUNDS GROWTH
  *
  * One JSON line for each of ROUNDS rounds (at most ROUNDS_MOST). First, in all rounds,
  *   - one block of TOUCHED bytes is allocated and set, twice; then, again in all rounds,
  *   - LARGES blocks of LARGE bytes are allocated, and then freed again in another order;
- *   - SMALLS blocks of SMALL bytes likewise;
- *   - the same while LIVE others of that size are there.
- * TOUCHED and LARGE grow by GROWTH bytes from each round to the next. If that is 0, memory of these
- * sizes has been freed just before; if it is 2 MiB or more, no memory that was freed is of their
- * sizes, neither to the page.
- * Times are microseconds; those of several calls are for each of them.
+ *   - SMALLS blocks of SMALL bytes are allocated and freed in the same way;
+ *   - the same while LIVE other blocks of SMALL bytes exist.
+ * TOUCHED and LARGE grow by GROWTH bytes from each round to the next. With GROWTH 0, freed memory
+ * of these sizes can be used again; with 2 MiB or more, no freed memory fits, even if sizes are
+ * rounded to pages.
+ * Times are microseconds for each call.
  *
- * In the first round, and with small blocks in every one, each block is written with a value of its
- * own and read back before it is freed, outside of what is timed; a wrong word ends the program
- * with status 1.
+ * In the first round, and with small blocks in every round, each block is filled with a different
+ * value and compared before it is freed, outside of the measured time; a wrong word ends the
+ * program with status 1.
  */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-#define LOOK ((size_t)32 << 20)      /* bytes read back at a time */
+#define LOOK ((size_t)32 << 20)      /* bytes that one copy reads back */
 #define STRIDE 7919
 #define ROUNDS_MOST 100
 

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the bus gives to two processes that copy at the same time, one out and one in:
+ * Measures the bus with two processes that copy at once, one off the card and one onto it:
  *
  *     crossing BYTES BLOCK ROUNDS
  *
  * Each has BYTES of the card's memory, in blocks of BLOCK bytes that are created and mapped one
- * by one, and as much pinned host memory; a few copies are in flight at any time. In each of
- * ROUNDS rounds they do so in four ways, one line of JSON for each:
+ * by one, and as much pinned host memory; a few copies are in flight at any time. Each of ROUNDS
+ * rounds copies in four ways, with one line of JSON for each way:
  *
- *     copies    nothing else
- *     freed     what has been copied out is unmapped and released, block by block
- *     mapped    the room for what comes in is created and mapped, block by block
- *     both      as in a hand-over
+ *     copies    only copies
+ *     freed     each block is unmapped and released after it has been copied off the card
+ *     mapped    each block is created and mapped before it is copied onto the card
+ *     both      freed and mapped, as in a hand-over
  *
- * out_gbps and in_gbps are of the time until the first of the two was done, 10^9 bytes a second.
- * All words are compared on the other side, after the time that counts; a wrong one ends the
- * program with status 1. No library is needed, and none should be preloaded.
+ * out_gbps and in_gbps are 10^9 bytes per second, until the first of the two processes has
+ * finished. All words are compared at their destination after the measured time; a wrong word ends
+ * the program with status 1. No library should be preloaded.
  *
- * A driver clears memory that was released, and takes its time for that. So before each way the
- * card is left alone for a second.
+ * The driver clears released memory in the background. So the card is idle for a second before
+ * each way.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -63,7 +63,7 @@ enum { PINNED = 1, DEVICE = 1, READ_WRITE = 3, NON_BLOCKING = 1, BLOCKING_WITHOU
 enum role { OUT, IN };
 static const struct way {
     const char *name;
-    bool busy[2];                    /* frees, maps */
+    bool busy[2];                    /* whether it releases blocks, and maps blocks */
 } ways[] = {
     { "copies", { false, false } }, { "freed", { true, false } },
     { "mapped", { false, true } }, { "both", { true, true } },

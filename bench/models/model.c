@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models that answer requests, and what their weights cross: one of
+ * Models that answer requests, and the bus over which their weights are loaded:
  *
  *     model serve BYTES CHUNK SEED COUNT RESIDENT [FILE]
  *     model write BYTES CHUNK FILE
@@ -8,18 +8,19 @@
  *
  * `serve` has COUNT models of BYTES each, in allocations of CHUNK bytes. RESIDENT of them are on the
  * card, the others in pinned host memory. Weights are made on the card from SEED, or read from FILE,
- * which `write` has made; there SEED is 0. The program says {"ready": true}. Then it reads lines,
+ * which `write` has made; then SEED is 0. The program prints {"ready": true}. Then it reads lines,
  * MODEL DUE, waits until DUE, in microseconds of CLOCK_MONOTONIC, and answers:
  *
  *     {"model": 0, "due": 81723645, "began": 81723650, "ended": 81731022, "right": true}
  *
- * A request reads all weights of its model, and `right` says that their sum is what it must be:
- * each word counts with an odd factor by its place, so one wrong word always shows. A model that is
- * away is first exchanged, allocation by allocation, for the one on the card whose last request is
- * longest ago: out, then in, as programs do that move weights by hand. When the lines end, all words
- * on the card are compared one by one: {"same": true}.
+ * A request reads all weights of its model. `right`: their sum is right; each word has an odd
+ * factor that depends on its place, so one wrong word always changes the sum. A model that is not
+ * on the card first replaces, allocation by allocation, the least recently used model there: a copy
+ * off the card, then one onto it, as in programs that move weights by hand. At the end of the lines
+ * all words on the card are compared: {"same": true}.
  *
- * `speed` says what the bus carries one way, 10^9 bytes a second: {"in_gbps": 55.1, "out_gbps": 54}.
+ * `speed` measures the bus in one direction at a time, 10^9 bytes per second:
+ * {"in_gbps": 55.1, "out_gbps": 54}.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,15 +34,15 @@
 
 #include "device.h"
 
-#define GOLDEN 0x9E3779B97F4A7C15u       /* of nvshare_fill */
+#define GOLDEN 0x9E3779B97F4A7C15u       /* as in nvshare_fill */
 #define MIX 0xD1B54A32D192ED03u
-#define PERIOD 16                        /* allocations of different content: what FILE holds */
+#define PERIOD 16                        /* number of different allocations, all in FILE */
 #define MODELS 64
-#define COPIES 32                        /* that `speed` measures */
+#define COPIES 32                        /* copies that `speed` measures */
 #define ROUNDS 3
 
 struct model {
-    CUdeviceptr *card;                   /* of each chunk; NULL while the model is away */
+    CUdeviceptr *card;                   /* by chunk; NULL: the model is not on the card */
     void **host;
     uint64_t seed, asked;
 };

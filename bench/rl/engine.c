@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One of the two engines that have a GPU in turns, a trainer or a rollout engine:
+ * One of two engines that use a GPU alternately, a trainer or a rollout engine:
  *
  *     engine BYTES CHUNK SEED
  *
- * It has BYTES of the GPU's memory in allocations of CHUNK bytes, and says {"ready": true}. Then it
- * reads lines, MICROSECONDS MOVED RELEASES. For each it computes for so long, each pass changing every
- * word of its memory, and answers:
+ * It has BYTES of the GPU's memory in allocations of CHUNK bytes, and prints {"ready": true}. Then
+ * it reads lines, MICROSECONDS MOVED RELEASES. For each line it computes for MICROSECONDS, changing
+ * every word of its memory in each pass, and answers:
  *
  *     {"first": 81723645, "ended": 82723651, "pass": 41022}
  *
- * First and ended are when the first and the last pass had ended, in microseconds of
- * CLOCK_MONOTONIC; pass is how long the last one took. Before it answers, it moves so many bytes to
- * pinned host memory and frees them on the GPU, as engines do that share without the library. The next
- * line brings them back first. If RELEASES is 1 it calls nvshare_release(), which must be there.
+ * `first` and `ended` are the ends of the first and the last pass in microseconds of
+ * CLOCK_MONOTONIC, `pass` is the duration of the last pass. Before it answers, it moves MOVED bytes
+ * to pinned host memory and frees them on the GPU, as engines do that share without the library;
+ * the next line first moves them back. If RELEASES is 1 it calls nvshare_release().
  *
- * When the lines end, it says {"right": true} if each allocation holds what the CPU computes.
+ * At the end of the lines it prints {"right": true} if each allocation equals the CPU's result.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,8 +34,8 @@ static struct options options = {.rounds = 1, .used_share = 1, .changed_share = 
 static struct chunks chunks;
 static CUstream stream;
 static CUresult (*give_back)(CUdeviceptr);
-static void **host;                      /* of each chunk; NULL until it is moved for the first time */
-static uint64_t moved;                   /* the first chunks, now in host memory */
+static void **host;                      /* by chunk; NULL: the chunk was never moved */
+static uint64_t moved;                   /* number of first chunks that are in host memory */
 
 static uint64_t microseconds(void)
 {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that does the same unit of work again and again, and says how much of it was done when:
+ * A program that repeats a unit of work, and prints the number of units done in each interval:
  * load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK HOST.
  *
  * A unit is PASSES passes over MEMORY words, allocated in chunks of CHUNK words, then KERNELS kernels
- * of so many MICROSECONDS each, which compute on WORDS words, then a synchronisation. With a PERIOD, in
- * microseconds, a unit begins each time that one has passed, as requests come; without, at once.
- * GRAPH 1: the unit is launched as one graph. HOST: before each kernel, the program itself computes for so
- * many microseconds, as an interpreter does between two operations on small tensors. What takes a microsecond is measured if RATE is 0; a
- * card must be free for that. The program says what it is:
+ * of MICROSECONDS each, which compute on WORDS words, then a synchronisation. A unit begins every
+ * PERIOD microseconds, like requests; with PERIOD 0 at the end of the last unit. GRAPH 1: a unit is
+ * launched as one graph. HOST: before each kernel the program computes on the CPU for HOST
+ * microseconds, as an interpreter does between two operations on small tensors. RATE is the number
+ * of a kernel's rounds in a microsecond; 0: it is measured, on a free card. The program prints it:
  *
  *     {"rate": ROUNDS IN A MICROSECOND}
  *
- * Then it reads a line, START SECONDS, on the clock CLOCK_MONOTONIC, works from then on for so
- * long, and says units done in each tenth of a second, those under way by the part of their time
- * that lies in it; how long each took with a PERIOD; and whether the words are what they must be,
- * and all chunks alike, as the same was done to each:
+ * Then it reads a line, START SECONDS. It works from START (by CLOCK_MONOTONIC) for SECONDS, and
+ * prints the units done in each tenth of a second (a unit in several tenths counts in each by the
+ * part of its time there), with a PERIOD the duration of each unit, and whether all words are right
+ * and all chunks equal, as each chunk had the same operations:
  *
  *     {"done": [...], "milliseconds": [...], "right": true}
  */
@@ -29,19 +29,19 @@
 
 #include "device.h"
 
-#define A 0x5851F42D4C957F2Du            /* of nvshare_advance */
+#define A 0x5851F42D4C957F2Du            /* as in nvshare_advance */
 #define C 0x14057B7EF767814Fu
-#define ODD 0x9E3779B97F4A7C15u          /* of nvshare_fill */
+#define ODD 0x9E3779B97F4A7C15u          /* as in nvshare_fill */
 #define SEED 12345u
 #define TENTH 0.1
-#define BINS 36000                       /* an hour */
+#define BINS 36000                       /* tenths of a second: an hour */
 #define LATENCIES 100000
 
 static struct device device;
 static CUstream stream;
 static CUdeviceptr words, *passed;
 static uint64_t count, rounds, total, steps, chunks, chunk;
-static double host;                      /* seconds before each kernel */
+static double host;                      /* seconds of CPU work before each kernel */
 static double done[BINS];
 static double latencies[LATENCIES];
 
@@ -122,7 +122,7 @@ static uint64_t first_word(void)
     return word;
 }
 
-/* Added to the first of `words`, which have been read already. */
+/* The sum is added to the first of `words`: the pass has read all of these. */
 static uint64_t sum_of(CUdeviceptr of)
 {
     uint64_t before = first_word();
@@ -140,7 +140,7 @@ static bool alike(void)
     return true;
 }
 
-/* Rounds in a microsecond: the difference between long kernels and those twice as long. */
+/* Measures rounds per microsecond, by the difference between kernels and kernels twice as long. */
 static double measured(void)
 {
     uint64_t long_one = 1000;
@@ -159,7 +159,7 @@ static double measured(void)
     }
 }
 
-/* a and c of so many rounds at once: x becomes a * x + c. */
+/* Returns x after `times` rounds x = A * x + C, computed together as a * x + c. */
 static uint64_t after(uint64_t x, uint64_t times)
 {
     uint64_t a = 1, c = 0, power = A, sum = C;

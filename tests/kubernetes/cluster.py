@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that share the simulated card of a node, and what nvshared and Kubernetes show of them."""
+"""Pods that share a node's simulated card, and their state in nvshared and Kubernetes."""
 
 import json
 import shlex
@@ -34,9 +34,9 @@ def pod(
     name: str, memory: int = 16, *, annotations: Mapping[str, str] | None = None,
     security: Mapping[str, Any] | None = None, seed: int = 1, claimed: str = "",
 ) -> dict[str, Any]:
-    """A pod that computes on `memory` MiB of the GPU until told to end, and checks the results.
+    """A pod that computes on `memory` MiB of the GPU until finish(), and checks the results.
 
-    `claimed`: the name of the claim of a pod that does not request a share.
+    `claimed`: the name of a claim, which the pod uses in place of a share.
     """
     # `echo` writes to a pipe, so that the loop ends with SIGPIPE when the program has ended.
     program = (
@@ -83,8 +83,8 @@ def claim(
 
 
 def deployment(name: str) -> dict[str, Any]:
-    """A deployment of one pod() without annotations; Kubernetes replaces a pod that is refused, or
-    lost with its node."""
+    """A deployment of one pod() without annotations; Kubernetes replaces the pod if kubelet refuses
+    it, or if its node is lost."""
     labels = {"app": name}
     spec = pod(name)["spec"] | {"restartPolicy": "Always"}
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -102,8 +102,8 @@ class Cluster(Node):
     def stopped(self, *units: str) -> Iterator[None]:
         """Stops these units of the device plugin while the `with` block runs.
 
-        Waits until kubelet counts no share, and at the end ten shares again: a pod that kubelet
-        admitted while a unit restarts would fail for good.
+        Waits until kubelet counts no share, and at the end until it counts ten again: a pod that
+        kubelet admits during the restart of a unit fails and is not retried.
         """
         self.run("systemctl", "stop", *units)
         self.until(lambda: self.allocatable() == 0, "no share is offered")
@@ -138,21 +138,21 @@ class Cluster(Node):
         return {term["name"]: term["value"] for term in terms if term["holds"]}
 
     def refusals(self, name: str, reason: str = "AnnotationRefused") -> str:
-        """The errors of a pod in `kubectl describe`, by default of its annotations."""
+        """The lines of `kubectl describe` with this reason, by default refused annotations."""
         uid = self.get("pod", name)["metadata"]["uid"]
         chosen = f"--field-selector=involvedObject.uid={uid},reason={reason}"
         return self.kubectl("get", "events", chosen, "--output=jsonpath={.items[*].message}")
 
     def is_refused(self, name: str) -> str:
-        """The error of a pod's annotations in the pod's status; empty without an error."""
+        """The pod status's message about refused annotations; "": no annotation is refused."""
         said = self.get("pod", name)["status"].get("conditions", ())
         return "".join(one["message"] for one in said
                        if one["type"] == CONDITION and one["status"] == "True")
 
     def last_said(self, unit: str, words: str) -> tuple[float, str]:
-        """When a unit wrote a line with these words to its journal last, and the line.
+        """Returns the time and text of the last journal line of a unit with these words.
 
-        Waits for the first such line: a line reaches the journal later than its effect is visible.
+        Waits for a first such line: a line may reach the journal after its effect is visible.
         """
         command = shlex.join([
             "journalctl", f"--unit={unit}", "--output=json", "--lines=1", f"--grep={words}"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Kubernetes tests stand on: a node with shared GPUs, made once for all of them.
+"""Fixtures of the Kubernetes tests: a node with shared GPUs, made once for all tests.
 
-`make test-kubernetes` leaves in bench/results what was run, on which versions, and how it ended.
+`make test-kubernetes` writes the tests, their outcomes and Kubernetes' versions to bench/results.
 """
 
 import json
@@ -33,7 +33,7 @@ MAKE_IMAGE = MANIFESTS / "image.py"
 VERSIONS = pytest.StashKey[dict[str, str]]()
 TESTS = pytest.StashKey[dict[str, dict[str, object]]]()
 
-# Files of the image of all pods and of the pods' sandboxes, which run `sleep`.
+# Files of the image of all containers; a pod's sandbox runs `sleep` from it.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 LIBRARIES = "lib/x86_64-linux-gnu"
 FILES = {
@@ -130,7 +130,7 @@ def manifests(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
-    """While these tests run, the container runtime supports CDI devices."""
+    """Enables CDI devices in the container runtime for the tests that use this fixture."""
     version = cluster.output("containerd", "--version")
     number = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
     if number is None or tuple(map(int, number.groups())) < (1, 7, 2):

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of Kubernetes with its control plane, all real, in a container with a systemd.
+"""A real Kubernetes node with its control plane, in a container that runs systemd.
 
     etcd ◄─ API server ◄─ scheduler, controllers, kubelet ─► containerd ─► pods
 
-The node does without what the machine that runs the tests does not allow: kubelet changes no
-setting of the whole machine, and where systemd on that machine has the controllers in control
-groups v1, the node uses v1 too.
+The node adapts to the machine that runs the tests: kubelet changes no setting of the whole machine,
+and if systemd on that machine uses control groups v1 for the controllers, the node does, too.
 """
 
 import base64
@@ -158,7 +157,7 @@ class Node(Container):
     def __init__(
         self, tree: Path, programs: Mapping[str, Path], runtime: Mapping[str, Path]
     ) -> None:
-        # These folders are tmpfs: containerd's overlays cannot lie on the container's overlay.
+        # These folders are tmpfs, as containerd cannot make overlays on the container's overlay.
         kept = [f"/var/lib/{name}" for name in ("containerd", "kubelet", "etcd")]
         self.options = " ".join((
             "--capability=all", "--system-call-filter='@keyring bpf perf_event_open'",
@@ -190,13 +189,13 @@ class Node(Container):
         return super().story() + "\n" + journal
 
     def lay_ground(self) -> None:
-        """What a machine is that Kubernetes can be on; containerd, with the image."""
+        """Prepares the machine for Kubernetes, and starts containerd with the image."""
         ground = f"#!/bin/sh{GROUND.replace('ADDRESS', ADDRESS)}"
         self.write("/usr/local/sbin/ground", ground, 0o755)
         self.write("/etc/systemd/system/ground.service", (
             "[Unit]\nBefore=containerd.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"
             "ExecStart=/usr/local/sbin/ground\n[Install]\nWantedBy=multi-user.target\n"))
-        # A sandbox does not support SIGTERM, and a reboot would wait for it.
+        # A pod's sandbox ignores SIGTERM, and a reboot would wait for the end of the sandbox.
         self.write("/etc/systemd/system.conf.d/stop.conf", "[Manager]\nDefaultTimeoutStopSec=5s\n")
         self.run("systemctl", "daemon-reexec")
         self.write("/etc/containerd/config.toml", CONTAINERD)
@@ -252,7 +251,7 @@ class Node(Container):
                       "-extfile", f"{PKI}/{name}.ext", "-out", f"{PKI}/{name}.crt")
 
     def _identity(self, name: str, subject: str) -> None:
-        """A kubeconfig as kubeadm writes it: certificates, the authority's within the file."""
+        """Writes a certificate and a kubeconfig like kubeadm's, which contains the authority."""
         self._sign(name, subject, "extendedKeyUsage=clientAuth")
         authority = base64.b64encode(self.run("cat", f"{PKI}/ca.crt").stdout.encode()).decode()
         self.write(f"/etc/kubernetes/{name}.conf", json.dumps({

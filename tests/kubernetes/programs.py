@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of Kubernetes that a node is made of: where they are, and which versions."""
+"""The programs of Kubernetes that a node needs: their paths and versions."""
 
 import os
 import re
@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 
 FOLDER_VARIABLE = "NVSHARE_KUBERNETES"
-# Programs that replace Debian's where the folder has them: Debian 12's know no CDI devices.
+# Programs used in place of Debian 12's if the folder has them: Debian's do not support CDI.
 RUNTIME = ("containerd", "containerd-shim-runc-v2")
 NAMES = (
     "kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "etcd", "kubectl",
 )
 
-BESIDES = ("helm",)                     # tests of helm are skipped where helm is not installed
+BESIDES = ("helm",)                     # optional: without helm, tests of helm are skipped
 
 
 def find() -> dict[str, Path]:
@@ -30,7 +30,7 @@ def runtime() -> dict[str, Path]:
 
 
 def missing() -> str:
-    """Why there can be no node, or an empty string."""
+    """Why the machine cannot run a node; "": it can."""
     if lacking := [name for name in NAMES if name not in find()]:
         return f"there is no {', '.join(lacking)} in PATH; {FOLDER_VARIABLE} may name a folder"
     return ""

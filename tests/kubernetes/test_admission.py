@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Annotations that the admission policies refuse, and what the policies make of nvidia.com/gpu.
+"""Annotations that the admission policies refuse, and their replacement for nvidia.com/gpu.
 
 The API server evaluates the policies itself, without a webhook.
 """
@@ -49,7 +49,7 @@ def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
 
 
 def asked(cluster: Cluster, resource: str, labels: Mapping[str, str] | None = None) -> object:
-    """The limits after admission of a pod where only the second container requests `resource`."""
+    """Returns the admitted limits of a pod whose second container alone requests `resource`."""
     one = pod("it")
     one["metadata"]["labels"] = labels or {}
     one["spec"]["containers"].insert(0, {"name": "beside", "image": "it"})
@@ -151,7 +151,7 @@ def test_pod_that_requests_nvidia_com_gpu_runs_with_a_share_instead(policies: Cl
 def test_policy_refuses_pods_of_a_deployment_with_two_shares_per_container(
     policies: Cluster, resource: str, kind: str
 ) -> None:
-    """A ReplicaSet would make a new pod for each that kubelet refuses, many in a second."""
+    """A ReplicaSet would create a new pod for each pod that kubelet refuses, many in a second."""
     policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")
     one = deployment("it")
     template = one["spec"]["template"]["spec"]

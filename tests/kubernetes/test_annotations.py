@@ -8,7 +8,7 @@ from nvshared.units import MIB
 from tests.kubernetes.cluster import Cluster, pod
 
 
-def test_annotations_of_a_running_pod_become_terms_until_it_is_deleted(
+def test_annotations_of_a_running_pod_are_terms_until_the_pod_is_deleted(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))

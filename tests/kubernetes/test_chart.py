@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release of the Helm chart is installed, changed and taken back by the real helm, under pods."""
+"""The real helm installs, upgrades and rolls back the chart while pods run."""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods claim parts of a GPU by DRA, with a real scheduler and kubelet, and get no more."""
+"""Pods with DRA claims for parts of a GPU, with a real scheduler and kubelet."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def devices(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def created(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[str]:
-    """Numbers of the parameters that the API server accepts in a claim, a template or a class."""
+    """Returns the index in `said` for each claim, template and class that the server accepts."""
     claims = [claim(f"c{number}", **one) for number, one in enumerate(said)]
     for number, one in enumerate(said):     # claim() adds no config for empty parameters
         config = [{"opaque": {"driver": DRIVER, "parameters": one}}]
@@ -72,7 +72,7 @@ def created(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def taken(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parameters accepted in claim, template and class. Fails if not accepted in all three."""
+    """Returns the accepted parameters. Fails unless claim, template and class accept the same."""
     names = created(cluster, said)
     assert all(names.count(name) == 3 for name in names)
     return [said[number] for number in sorted(map(int, set(names)))]
@@ -160,7 +160,7 @@ class TestClaims:
         finally:
             cluster.kubectl("delete", "--filename=-", given=policy)
 
-    def test_quota_of_a_namespace_refuses_more_claims_and_larger_ones(
+    def test_namespace_quota_refuses_too_many_and_too_large_claims(
         self, cluster: Cluster
     ) -> None:
         example = (MANIFESTS / "examples" / "quota.yaml").read_text()
@@ -198,7 +198,7 @@ class TestClaims:
         assert cluster.terms("one") == {}       # the claim named no capacity, so no limit is set
         cluster.finish("one", "two")
 
-    def test_claim_waits_for_nvshared_and_kubelet_shows_the_health_of_its_device(
+    def test_claim_waits_for_nvshared_and_kubelet_shows_the_device_health(
         self, cluster: Cluster
     ) -> None:
         def health() -> str:

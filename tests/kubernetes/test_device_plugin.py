@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods get shares of a GPU from a real kubelet, and share it."""
+"""Pods get shares of a GPU by the device plugin, from a real kubelet."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_node_offers_ten_shares_per_gpu(cluster: Cluster) -> None:
     cluster.until(lambda: labels() == wanted, "the node's labels say so")
 
 
-def test_pod_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None:
+def test_pod_with_a_share_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None:
     cluster.start_pods(pod("one"))
     process = f"/proc/{first_process(cluster, 'one')}"
     environment = cluster.run("cat", f"{process}/environ").stdout.split("\0")
@@ -123,7 +123,7 @@ def test_program_started_without_nvshared_waits_and_logs_the_reason(cluster: Clu
 
 
 def test_allocation_beyond_the_pods_host_memory_limit_is_out_of_memory(cluster: Cluster) -> None:
-    """Bytes that do not fit on the GPU count against the limit of the containers' host memory."""
+    """Swapped bytes count against the host memory limit of the pod's containers."""
     little, enough = pod("little", MOST_OF_IT), pod("enough", MOST_OF_IT)
     for one, limit in ((little, MOST_OF_IT + 10), (enough, card.MEMORY * 2)):
         one["spec"]["containers"][0]["resources"]["limits"]["memory"] = f"{limit}Mi"

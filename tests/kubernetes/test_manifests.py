@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real API server takes the manifests, and DaemonSets do what the package's units do."""
+"""A real API server accepts the manifests, and the DaemonSets replace the package's units."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ KINDS = ",".join((
 EVENTS = "/api/v1/namespaces/default/events"
 # Without a kube-proxy, pods connect to the API server's own address.
 SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
-# Not kubectl, which would first read the pod and fail.
+# A request without kubectl: kubectl would first read the pod, which is denied.
 SEND = """
 import ssl, sys, urllib.error, urllib.request
 authority, method, url, token, body = sys.argv[1:]
@@ -82,7 +82,7 @@ def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
 
 @contextmanager
 def without(cluster: Cluster, manifests: str, *units: str) -> Iterator[None]:
-    """Disables units of the node meanwhile; afterwards removes the DaemonSet's strategy."""
+    """Disables units while the `with` block runs; at its end removes the DaemonSet's strategy."""
     cluster.run("systemctl", "disable", "--now", *units)
     cluster.until(lambda: cluster.allocatable() == 0, "the unit's shares are gone")
     cluster.kubectl("label", "--overwrite", "node", NAME, "nvidia.com/gpu.present=true")
@@ -113,7 +113,7 @@ def test_switch_of_sharing_strategy_leaves_no_manifest_field_of_the_previous_str
     """No pod runs, because no node has the label."""
     cluster.kubectl("create", "namespace", "nvshare")
     fresh = {}
-    for name in STRATEGIES:             # with all that the API server adds
+    for name in STRATEGIES:             # the objects with the API server's defaults
         said = cluster.kubectl(
             "apply", "--dry-run=server", "--output=json",
             f"--kustomize={manifests}/overlays/{name}")
@@ -177,8 +177,8 @@ def check_labels(cluster: Cluster) -> None:
 
 
 def sent(cluster: Cluster, method: str, path: str, body: Mapping[str, Any], token: str = "") -> str:
-    """Why the DaemonSet's account may not write this; "" if it may. By default it asks with the
-    token of the pod on the node."""
+    """The API server's error for a request of the DaemonSet's account; "": it is permitted. The
+    default `token` is of the pod on the node."""
     (one,) = cluster.get("pods", "--namespace=nvshare")["items"]
     token = token or cluster.kubectl(
         "create", "token", "nvshare-kubelet", "--namespace=nvshare", "--bound-object-kind=Pod",
@@ -189,13 +189,13 @@ def sent(cluster: Cluster, method: str, path: str, body: Mapping[str, Any], toke
 
 
 def patched(cluster: Cluster, name: str, status: Mapping[str, Any]) -> str:
-    """Why the DaemonSet's account may not write this of a pod's status."""
+    """The API server's error for a change of a pod's status; "": it is permitted."""
     return sent(cluster, "PATCH", f"/api/v1/namespaces/default/pods/{name}/status",
                 {"status": status})
 
 
 def check_slices(cluster: Cluster) -> None:
-    """The account may write slices of its own driver and node only, by a token of that node."""
+    """The account may write only slices of its driver and node, with a token of that node."""
     def slice_of(name: str, driver: str, node: str) -> dict[str, Any]:
         return {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
@@ -231,7 +231,7 @@ def event(component: str, host: str, kind: str, name: str) -> dict[str, Any]:
 def test_daemon_set_serves_claims_while_the_nodes_nvshare_kubelet_unit_is_disabled(
     cluster: Cluster, manifests: str, imported: None, cdi: None
 ) -> None:
-    """nvshare-kubelet uses the DaemonSet's account, not the node's. Its rights suffice."""
+    """nvshare-kubelet has only the rights of the DaemonSet's account, not the node's."""
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../claims", container("nvshare-kubelet", SERVER)))
     with without(cluster, manifests, "nvshare-kubelet"):

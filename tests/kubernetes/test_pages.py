@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each command of docs/kubernetes.md and docs/strategies.md works as printed, on a node of its own.
+"""Each command of docs/kubernetes.md and docs/strategies.md works as printed, on a separate node.
 
 The commands are taken from the pages; one that no test runs makes the last test fail.
 """
@@ -18,7 +18,7 @@ from tests.system.packages import Packages
 
 WORK = "/root/nvshared"                 # where the administrator has the sources
 PAGES = ("kubernetes.md", "strategies.md")
-RAN: set[tuple[str, str]] = set()       # page and command of each command that a test has run
+RAN: set[tuple[str, str]] = set()       # (page, command) of the commands that a test has run
 
 
 def sections(page: str) -> dict[str, list[str]]:
@@ -101,7 +101,7 @@ def test_pod_created_during_an_update_starts_afterwards(there: Cluster) -> None:
                 "others have seen it")
     names = [f"during{number}" for number in range(4)]
     there.apply(*map(pod, names))
-    # A scheduler that has not seen the taint yet would bind pods, which the update would lose.
+    # Until the scheduler sees the taint it may bind pods to the node: the update would lose these.
     there.until(lambda: all(
         one["reason"] == "Unschedulable" for name in names
         for one in there.get("pod", name)["status"].get("conditions", [{"reason": ""}])),
@@ -123,7 +123,7 @@ def test_node_without_nvshared_has_an_event_with_the_reason(there: Cluster) -> N
 
 
 def test_pod_that_wants_two_shares_of_a_gpu_is_refused_with_the_reason(there: Cluster) -> None:
-    """Without the policy: there is one pod, not hundreds."""
+    """Without the admission policy nvshare-kubelet refuses the pod, and it is not replaced."""
     there.kubectl("delete", f"--kustomize={WORK}/packaging/kubernetes/shares")
     one = deployment("many")
     one["spec"]["template"]["spec"]["containers"][0]["resources"] = {

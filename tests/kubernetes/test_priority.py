@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of high priority takes the card from a background pod, which nobody kills."""
+"""A pod of high priority gets the card before a background pod, which keeps running."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def classes(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def of_class(name: str, seed: int) -> dict[str, Any]:
-    """A pod that fills more than half of the card."""
+    """A pod of this PriorityClass that fills more than half of the card."""
     one = pod(name, MOST_OF_IT, seed=seed)
     one["spec"]["priorityClassName"] = name
     return one
@@ -44,7 +44,7 @@ def client(cluster: Cluster, name: str) -> dict[str, Any]:
     return found
 
 
-def test_urgent_pod_takes_the_card_from_a_background_pod_without_data_loss(
+def test_high_priority_pod_gets_the_card_from_a_background_pod_without_data_loss(
     classes: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     classes.start_pods(of_class("batch", 1))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The browsers of people at a JupyterHub: they log in, start servers, open notebooks, run cells.
+"""The browsers of JupyterHub users, which log in, start servers, open notebooks and run cells.
 
 Runs beside the hub with JupyterHub's Python. Each line on standard input is a command in JSON,
-[NUMBER, USER, VERB, ARGUMENT ...]; each is answered, when it is done, with a line [NUMBER, RESULT].
+[NUMBER, USER, VERB, ARGUMENT ...]; when it has finished, a line [NUMBER, RESULT] answers it.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 SITE = "127.0.0.1:8000"
-PATIENCE = 600.0                        # seconds; only a test that fails waits so long
-RETRY = 5.0                             # seconds, the first time
+PATIENCE = 600.0                        # seconds; only a failing test waits this long
+RETRY = 5.0                             # seconds from the first request to its repetition
 
 
 class Browser:
-    """Browser session of a user with one open notebook."""
+    """The browser session of one user, with one open notebook."""
 
     def __init__(self, user: str) -> None:
         self._user = user
@@ -42,9 +42,9 @@ class Browser:
         self._token = made["token"]
 
     async def start(self) -> None:
-        """Starts the user's server, and returns when it answers."""
+        """Starts the user's server, and returns when the server answers."""
         await self._ask("POST", f"hub/api/users/{self._user}/server", {})
-        # A stream of events, which ends with the event "ready".
+        # The response is a stream of events, which ends with the event "ready".
         path = f"hub/api/users/{self._user}/server/progress"
         text = (await self._fetch("GET", path, headers=self._rights())).body.decode()
         assert '"ready": true' in text, text
@@ -55,19 +55,19 @@ class Browser:
         await self.connect()
 
     async def connect(self) -> None:
-        """Connect to the notebook's kernel, also after the connection was closed."""
+        """Connects to the notebook's kernel, also if an earlier connection was closed."""
         if self._channel is not None:
             self._channel.close()
         # Jupyter answers when the kernel has started, which may take longer than the usual 20 s.
         self._channel = await websocket_connect(HTTPRequest(
             f"ws://{SITE}/{self._kernel()}/channels?session_id={uuid.uuid4().hex}",
             headers=self._rights(), connect_timeout=PATIENCE, request_timeout=PATIENCE))
-        # Replies of a kernel that starts may be lost. The request is repeated.
+        # A kernel that is starting may lose its replies, so the request is repeated.
         patience = RETRY
         while True:
             with suppress(TimeoutError):
                 if await asyncio.wait_for(self._do("kernel_info", {}), patience):
-                    await self.connect()        # _do() has found the connection lost
+                    await self.connect()        # _do() has noticed that the connection is lost
                 return
             patience *= 2
 
@@ -76,7 +76,7 @@ class Browser:
         await self.connect()
 
     async def run(self, code: str) -> dict[str, str]:
-        """Runs a cell: what it said, on standard error too, what it raised, and what was lost."""
+        """Runs a cell. Returns its output by stream, its exception, and any loss of the kernel."""
         outcome = {"stdout": "", "stderr": "", "raised": "", "lost": ""}
         outcome["lost"] = await self._do("execute", {
             "code": code, "silent": False, "store_history": False, "allow_stdin": False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated GPU in the container: one card for the daemon and for all users together."""
+"""The simulated GPU in the container, which the daemon and the programs of all users share."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 from tests.system.container import PATIENCE, Container
 
 HOME = "/usr/lib/nvshared/nvshared/lib"
-FOLDER = "/dev/shm/nvshare-simulator"   # neither private nor read-only for the service
+FOLDER = "/dev/shm/nvshare-simulator"   # not hidden or read-only in the service's sandbox
 MEMORY = 256                            # MiB
 WORKLOAD = f"{HOME}/nvshare-workload"
 
@@ -22,7 +22,7 @@ ENVIRONMENT = {
 
 
 def plug_in(container: Container) -> None:
-    # All users may write to the simulator's state, as all may open a real card's /dev/nvidia0.
+    # All users may write the simulator's state, as all users may open a real card's /dev/nvidia0.
     container.write("/etc/tmpfiles.d/simulator.conf", f"d {FOLDER} 0755\nf {FOLDER}/gpus 0666\n")
     container.run("systemd-tmpfiles", "--create", "simulator.conf")
     settings = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
@@ -40,7 +40,7 @@ def drop_in(container: Container, name: str, lines: str) -> None:
 
 
 class Program:
-    """A program that computes on the GPU and knows whether its results are right."""
+    """A program that computes on the GPU and checks its results."""
 
     def __init__(
         self, container: Container, user: str, *, memory: int, steps: int | None = None,
@@ -50,7 +50,7 @@ class Program:
         """`memory`: MiB. `steps`: number of steps; None: until finish(). `cpu_ms`: ms of CPU work
         after each step. `kernel_us`: us of GPU work for each 8 MiB in each step. `shared`: with
         libnvshare.so preloaded. `environment`: variables added to ENVIRONMENT. `before`: a
-        command and arguments that start the program, as `systemd-run`."""
+        command and arguments that start the program, such as `systemd-run`."""
         command = [
             WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
             "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us), "--seed", str(seed),
@@ -118,7 +118,7 @@ Launch = Callable[..., Program]
 
 
 def finish(programs: Sequence[Program]) -> None:
-    """End all programs together, so that none waits for the turn of another."""
+    """Ends all programs together, so that no program waits for the turn of another."""
     for program in programs:
         program.tell()
     for program in programs:
@@ -137,7 +137,7 @@ def clients(container: Container) -> list[dict[str, Any]]:
 
 
 def tq(container: Container) -> int:
-    """The quantum, as any program on the bus reads it."""
+    """Returns the quantum in seconds, which any user may read over D-Bus."""
     said = container.output(
         "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ")
     return int(said.removeprefix("u "))

@@ -29,7 +29,7 @@ def leave_out(config: pytest.Config, why: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest) -> Path:
-    """A Debian 12 to boot. Needs a mirror in reach the first time."""
+    """The tree of a Debian 12 to boot. The first time it needs a reachable Debian mirror."""
     try:
         return prepared()
     except NoTree as error:
@@ -72,8 +72,8 @@ def running(installed: Container) -> Container:
 
 @pytest.fixture
 def launch() -> Iterator[Launch]:
-    """Starts a Program; takes what Program takes. They end with the test, which shows what they
-    said if it fails."""
+    """A function with the arguments of Program, which starts one. Programs end with the test; if it
+    fails, the report has their output."""
     programs: list[Program] = []
 
     def start(*arguments: Any, **options: Any) -> Program:
@@ -86,7 +86,7 @@ def launch() -> Iterator[Launch]:
 
 
 def install(container: Container, built: Packages) -> str:
-    """Installs or upgrades as an administrator would; returns what apt says."""
+    """Installs or upgrades as an administrator would; returns apt's output."""
     return container.run(
         "apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold",
         *built.put_into(container), environment={"DEBIAN_FRONTEND": "noninteractive"}).stdout

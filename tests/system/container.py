@@ -57,9 +57,9 @@ class Failed(AssertionError):
 
 
 class Container:
-    """A running system; a context manager that powers it off."""
+    """A running system; as a context manager, it powers the system off at the end."""
 
-    groups, options = GROUPS, OPTIONS   # shell lines and options for START
+    groups, options = GROUPS, OPTIONS   # control group commands and nspawn options for START
 
     def __init__(self, tree: Path) -> None:
         """Boots. Raises Failed with the console's last lines if that takes too long."""
@@ -109,9 +109,9 @@ class Container:
         self, *command: str, user: str = "", environment: dict[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[str]:
-        """Starts a command and returns while it runs; its output is for the caller to read.
+        """Starts a command and returns its process on this machine, with pipes for its output.
 
-        It is killed with the process that is returned.
+        Killing that process kills the command in the container.
         """
         return subprocess.Popen(
             self._entering(command, user, environment), stdin=stdin,
@@ -191,7 +191,7 @@ class Container:
         self.until(self._booted, "it has booted")
 
     def _first_process(self) -> int:
-        """PID 1 of the container, as seen from here; 0 if there is none yet."""
+        """The pid on this machine of the container's PID 1; 0: it does not exist yet."""
         pid = self._shell.pid
         for _ in ("systemd-nspawn", "its child"):
             children = Path(f"/proc/{pid}/task/{pid}/children")

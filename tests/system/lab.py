@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab's server: JupyterHub as docs/lab-server.md says, and ten people who use it."""
+"""A lab's server: JupyterHub set up by docs/lab-server.md, and ten users."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tests.system import card
 from tests.system.container import PATIENCE, Container
 from tests.system.packages import ROOT
 
-# The packages that the page installs, from Debian and from PyPI.
+# The packages that docs/lab-server.md installs, from Debian and from PyPI.
 _DEBIAN, _VENV, _PIP = pages.block(
     "docs/lab-server.md", "apt-get install --no-install").splitlines()
 DEBIANS = tuple(_DEBIAN.split()[3:])
@@ -71,8 +71,8 @@ class Lab:
     """The hub, with the browsers of all users; a context manager that closes them."""
 
     def __init__(self, container: Container, spawner: str) -> None:
-        """Follows the guide from the moment on that nvshared is installed. `spawner`: its name
-        for c.JupyterHub.spawner_class."""
+        """Follows docs/lab-server.md, after the step that installs nvshared. `spawner`: the value
+        of c.JupyterHub.spawner_class."""
         self.container, self.spawner = container, spawner
         container.run("sh", "-ec", pages.block(
             "docs/lab-server.md", "cd /usr/share/doc/nvshared/examples"))
@@ -83,7 +83,7 @@ class Lab:
             container.run(
                 "useradd", "--create-home", "--shell", "/bin/bash", "--groups", group, user)
         container.run("chpasswd", given="".join(f"{user}:{PASSWORD}\n" for user in PEOPLE))
-        # Beyond the guide: settings of the simulated card, and long timeouts for a busy machine.
+        # Not in docs/lab-server.md: settings of the simulated card, timeouts for a busy machine.
         settings = json.dumps(card.ENVIRONMENT)
         container.run("tee", "--append", CONFIG, given=(
             f"c.JupyterHub.spawner_class = {spawner!r}\n"

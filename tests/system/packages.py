@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages under test: built from the checkout as it is, and a version after that."""
+"""The Debian packages under test, built from the checkout, and the same with a later version."""
 
 import platform
 import subprocess
@@ -15,7 +15,7 @@ LIBRARY = f"/usr/lib/{TRIPLET}/libnvshare.so"
 
 
 class NotBuilt(Exception):
-    """The packages could not be built; the message has the last words of the build."""
+    """The packages could not be built; the message has the end of the build's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Packages:
 
 
 def build(folder: Path) -> Packages:
-    """Builds them into `folder` as `make deb` does. Raises NotBuilt."""
+    """Builds the packages into `folder` as `make deb` does. Raises NotBuilt."""
     done = subprocess.run(
         [
             "make", "--no-print-directory", "--file=packaging/packaging.mk", "deb",
@@ -46,7 +46,7 @@ def build(folder: Path) -> Packages:
 
 
 def newer(packages: Packages, folder: Path, suffix: str = "+next") -> Packages:
-    """The same with a higher version, as a release after this one would be."""
+    """Makes packages with the same files and a higher version, like a later release."""
     old = _field(packages.nvshared, "Version")
     new = old + suffix
     for package in (packages.nvshared, packages.libnvshare):

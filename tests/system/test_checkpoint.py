@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs are parked by the helper that systemd starts as root for a daemon without rights."""
+"""Parking by nvshare-checkpoint, which systemd starts as root for the unprivileged daemon."""
 
 from tests.system.card import ENVIRONMENT, Launch, clients
 from tests.system.container import Container
@@ -7,7 +7,7 @@ from tests.system.container import Container
 CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('/run/nvshare/checkpoint.sock')"
 
 
-def test_user_may_park_only_own_programs(running: Container, launch: Launch) -> None:
+def test_user_may_not_park_programs_of_another_user(running: Container, launch: Launch) -> None:
     lines = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
     running.write(
         "/etc/systemd/system/nvshare-checkpoint@.service.d/simulator.conf", f"[Service]\n{lines}")
@@ -15,7 +15,7 @@ def test_user_may_park_only_own_programs(running: Container, launch: Launch) -> 
     program = launch(running, "alice", memory=64)
     program.await_memory()
     pid = str(clients(running)[0]["pid"])
-    # A suspended program stays parked until `nvsharectl resume`.
+    # A suspended program wants no turn, so it stays parked until `nvsharectl resume`.
     running.run("nvsharectl", "suspend", pid, user="alice")
     running.until(lambda: clients(running)[0]["state"] == "suspended", "its memory is evicted")
     for words in (("park", pid), ("move", pid, "--to", "0"), ("drain", "--gpu", "0")):

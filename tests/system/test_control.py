@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Permissions for settings, where settings are kept, and wrong settings."""
+"""Permissions to change settings, their persistence, and changed configuration files."""
 
 import subprocess
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs while the daemon is killed, hangs, is restarted or is stopped."""
+"""Programs keep right results when the daemon is killed, hangs, is restarted or is stopped."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.system.container import Container
 MOST_OF_IT = card.MEMORY * 7 // 10
 KILLS = 3
 CPU_MS = 5  # shorter than the idle window: each turn lasts a whole quantum
-# Bytes a second between host and card: some hand-over's move is nearly always under way.
+# Bytes per second between host and card: so slow that some move is nearly always under way.
 COPY_RATE = {"NVSHARE_SIM_COPY_RATE": "400M"}
 
 
@@ -40,7 +40,7 @@ def main_pid(container: Container) -> str:
 
 
 def until_another(container: Container, pid: str) -> None:
-    """Waits until a daemon runs and answers that is not `pid`."""
+    """Waits until a daemon with another pid than `pid` runs."""
 
     def there() -> bool:
         state = container.output("systemctl", "show", "nvshared", "-P", "ActiveState")
@@ -50,7 +50,7 @@ def until_another(container: Container, pid: str) -> None:
 
 
 def kept(container: Container) -> int:
-    """How many connections systemd keeps for the daemon after this one."""
+    """Returns the number of connections that systemd keeps for the next daemon."""
     return int(container.output("systemctl", "show", "nvshared", "-P", "NFileDescriptorStore"))
 
 
@@ -121,7 +121,7 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("nvsharectl", "set-tq", "300")
-    # The holder never pauses on the CPU, or the turn would end before the daemon stops.
+    # The holder keeps the GPU busy: an idle holder's turn would end before the daemon stops.
     holder = launch(machine, "alice", memory=MOST_OF_IT, kernel_us=5000, seed=1)
     machine.until(
         lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU")
@@ -137,7 +137,7 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
         lambda: "nvshared is not running, and this program waits" in waiter.said, "it is told")
     assert waiter.said.count("nvshared is not running") == 1
     assert "nvshared is not running" not in holder.said
-    # Waiting programs look for the daemon again and again; looking does not start the daemon.
+    # Waiting programs look for the daemon's socket repeatedly, which does not start the daemon.
     holder.finish()
     assert waiter.runs
     for unit in ("nvshared.service", "nvshared.socket"):

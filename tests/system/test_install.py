@@ -22,7 +22,7 @@ COMPLETIONS = (
 
 @pytest.fixture(scope="module")
 def said(bare: Container, built: Packages) -> str:
-    """What apt said when it installed the packages."""
+    """apt's output of the installation of the packages."""
     return install(bare, built)
 
 
@@ -78,7 +78,7 @@ def test_daemon_without_a_driver_fails_once_with_the_reason(bare: Container) -> 
     bare.until(
         lambda: bare.output("systemctl", "show", "nvshared", "-P", "ActiveState") == "failed",
         "the service has given up")
-    # Once: the first program that finds a driver has it started by the socket.
+    # One failed start only: later, the socket starts the daemon when a program finds a driver.
     journal = bare.output("journalctl", "-u", "nvshared", "-t", "nvshared", "-o", "cat")
     (sentence,) = journal.splitlines()
     assert "install the NVIDIA driver" in sentence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten people's notebooks at a real JupyterHub share one GPU, as docs/lab-server.md says."""
+"""Notebooks of ten users of a real JupyterHub, set up by docs/lab-server.md, share one GPU."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.system.tree import NoTree, prepared
 
 MEMORY = 40  # MiB of each notebook; the card has room for a third of the notebooks
 MUCH = 130  # MiB of a large notebook, beside which no other notebook fits
-# A limit that fits this card, in place of the guide's.
+# A memory limit for this small card, in place of the limit in docs/lab-server.md.
 RULE = (
     "/etc/nvshare/nvshared.conf.d/small.conf", "[tenant group:students]\nmemory-limit = 64MiB\n")
 
@@ -89,7 +89,7 @@ def test_notebooks_computing_at_once_take_turns_with_right_results(lab: Lab) -> 
     assert all(one["command"].startswith(f"{NOTEBOOK}: ") for one in found.values())
 
 
-def test_notebooks_have_the_terms_of_their_user_group_and_unit(lab: Lab) -> None:
+def test_notebook_terms_come_from_rules_for_user_group_and_unit(lab: Lab) -> None:
     terms: dict[str, dict[str, int]] = {
         f"user:{user}": {"memory-limit": 64 * MIB, "weight": 50} if user in STUDENTS
         else {"memory-limit": 0} for user in PEOPLE}
@@ -101,7 +101,7 @@ def test_notebooks_have_the_terms_of_their_user_group_and_unit(lab: Lab) -> None
     assert {user: one["tenant"] for user, one in clients(lab).items()} == shown
 
 
-def test_out_of_memory_raises_only_in_its_own_notebook_cell(lab: Lab) -> None:
+def test_out_of_memory_raises_only_in_the_cell_that_allocates(lab: Lab) -> None:
     one, *others = PEOPLE
     at_work = {user: lab.ask(user, "run", WORK) for user in others}
     too_much = 'call("cuMemAlloc_v2", byref(c_uint64()), 30 * MIB)'
@@ -111,7 +111,7 @@ def test_out_of_memory_raises_only_in_its_own_notebook_cell(lab: Lab) -> None:
     check(lab)
 
 
-def test_idle_notebooks_are_evicted_for_a_notebook_that_needs_most_memory(lab: Lab) -> None:
+def test_idle_notebooks_are_evicted_for_a_notebook_that_needs_the_card(lab: Lab) -> None:
     *others, one = PEOPLE
     context = 8
     assert lab.run({one: f"{FREE}\nfill({MUCH}, 5)\n{WORK}"}) == {one: "True"}
@@ -137,7 +137,7 @@ def test_waiting_cell_shows_that_the_notebook_waits(lab: Lab) -> None:
     lab.run({holds: f"{FREE}\nfill({MEMORY}, 6)"})
 
 
-def test_crashed_context_affects_only_its_own_notebook(lab: Lab) -> None:
+def test_crashed_context_leaves_other_notebooks_running(lab: Lab) -> None:
     one, *others = PEOPLE
     at_work = {user: lab.ask(user, "run", WORK) for user in others}
     astray = 'launch(b"nvshare_fill", reserve(2 * MIB), 8, 1)\ncall("cuCtxSynchronize")'
@@ -158,7 +158,7 @@ def test_killed_notebook_kernel_leaves_other_notebooks_running(lab: Lab) -> None
     assert lab.answer(endless)["lost"] == "the kernel"
     assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
     lab.container.until(lambda: one not in clients(lab), "it is gone")
-    lab.each([one], "connect")          # connect again: the server has started another kernel
+    lab.each([one], "connect")          # the server has started another kernel
     lab.run({one: ANEW})
     check(lab)
     after = clients(lab)

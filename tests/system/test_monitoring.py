@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/monitoring.md, step by step: the port, then Prometheus with the files of the package."""
+"""The steps of docs/monitoring.md: the metrics port, then Prometheus with the package's files."""
 
 import json
 
@@ -34,7 +34,7 @@ def fetched(container: Container, address: str) -> str:
 def test_sandboxed_daemon_exports_process_and_card_metrics(
     monitored: Container, launch: Launch
 ) -> None:
-    """The unit hides much of the system from it."""
+    """The unit hides much of /proc and /sys from the daemon."""
     program = launch(monitored, "alice", memory=32)
     program.await_memory()
     said = fetched(monitored, "http://localhost:9402/metrics")

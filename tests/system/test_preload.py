@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole machine with the library in /etc/ld.so.preload: it boots, and everything works.
+"""A machine with the library in /etc/ld.so.preload boots, and common programs work on it.
 
-Each command runs once with the daemon and once without. A program that the library
-disturbs prints an error, and so does ld.so if the library cannot be loaded.
+Each command runs once with the daemon and once without. If the library disturbs a program or
+ld.so cannot load it, an error is printed.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def test_preloaded_system_runs_programs_of_root_without_messages_of_the_library(
 
 
 def test_preloaded_system_installs_and_purges_by_apt(machine: Container) -> None:
-    """The package is one from apt's cache."""
+    """The package installed is in apt's cache of the container."""
     for verb in ("install", "purge"):
         done = machine.run(
             "apt-get", verb, "-y", "python3-prometheus-client",
@@ -122,10 +122,10 @@ def tool(machine: Container) -> Iterator[str]:
     machine.run("ldconfig")
 
 
-def test_setuid_program_ignores_socket_and_debug_settings_of_its_caller(
+def test_setuid_program_ignores_socket_and_debug_settings_of_the_caller(
     machine: Container, tool: str
 ) -> None:
-    """The caller can choose neither the daemon nor how much the library logs."""
+    """The caller can choose neither the daemon nor the library's log level."""
     daemon = machine.run("systemctl", "is-active", "nvshared", check=False).stdout == "active\n"
     program = machine.start(
         tool, "--memory", "16MiB", "--steps", "100000" if daemon else "10", user="alice",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's installation as printed, on a Debian that lacks all that building the packages takes."""
+"""README's installation commands, on a Debian without the tools that build the packages."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from tests.integration.test_pages import offline
 from tests.system.packages import ROOT
 
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-# In an overlay on the tree, with this machine's network; its standard input is the checkout.
+# Runs in an overlay on the tree, with this machine's network. Standard input: tar of the checkout.
 WALK = f"""
 mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir "$2/upper" "$2/work" "$2/root" || exit
 mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$2/root" || exit

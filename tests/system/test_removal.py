@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removal of either package takes libnvshare.so out of /etc/ld.so.preload, whatever the file holds.
 
-The removal ends in any state of programs, nvshared and the bus.
+The removal ends, whether or not programs run and nvshared and the bus answer.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ LISTS = {
 
 @pytest.fixture(scope="module")
 def machine(bare: Container, built: Packages) -> Container:
-    """The dependencies are installed; the packages themselves may be."""
+    """A container with the dependencies; a test may have removed the packages themselves."""
     install(bare, built)
     return bare
 
@@ -58,7 +58,7 @@ def test_package_removal_removes_only_the_library_from_ld_so_preload(
         if left is not None:
             assert machine.output("stat", "--format=%a", LIST) == "640"
         if written == LINK:
-            break                       # a broken link after the removal
+            break                       # removal of the library has broken the link
     machine.run("dpkg", "--remove", "libnvshare")
     assert machine.run("/bin/true").stderr == ""
     machine.run("rm", "-f", LIST)
@@ -67,7 +67,7 @@ def test_package_removal_removes_only_the_library_from_ld_so_preload(
 
 @pytest.fixture
 def occupied(machine: Container, built: Packages, launch: Launch) -> Iterator[Container]:
-    """nvshared runs, with two programs that do not fit together and take turns all the time."""
+    """A machine with nvshared and two programs that do not fit together and take turns."""
     machine.run("dpkg", "--install", *built.put_into(machine))
     card.plug_in(machine)
     machine.run("systemctl", "enable", "--now", "nvshared")
@@ -85,7 +85,7 @@ def occupied(machine: Container, built: Packages, launch: Launch) -> Iterator[Co
 
 
 def stop_the_bus(machine: Container) -> None:
-    """nvsharectl and nvshared reach no bus."""
+    """Stops the message bus, so that nvsharectl and nvshared cannot connect."""
     machine.run("systemctl", "stop", "dbus.socket", "dbus.service")
 
 

@@ -112,9 +112,9 @@ def test_rpm_spec_has_the_version_of_the_python_package(spec: str) -> None:
 
 
 def removed(spec: str, package: str, preload: Path, drained: bool = True) -> int:
-    """Runs what runs before a package is removed, and returns its exit status.
+    """Runs the spec's script before a removal (%preun), and returns its exit status.
 
-    This machine's services are left alone.
+    The script does not touch this machine's services.
     """
     found = re.search(rf"^%preun{package}\n(.*?)^%", spec, re.M | re.S)
     assert found is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two people's programs that do not fit together share the GPU; so do systemd's units."""
+"""Programs of two users that do not fit together share the GPU, and programs of systemd units."""
 
 import json
 import re
@@ -13,7 +13,7 @@ STATUS = re.compile(r"1 GPU, 2 clients, gpu0: nvshare-worklo\w*\[\d+\]")
 
 
 def status_line(container: Container) -> str:
-    """What `systemctl status` says of how the daemon is."""
+    """Returns the line with the daemon's status in the output of `systemctl status`."""
     return container.output("systemctl", "show", "nvshared", "-P", "StatusText")
 
 
@@ -45,7 +45,7 @@ def used(container: Container, *arguments: str, user: str = "") -> dict[str, int
     return {row["name"]: row["gpu_usec"] for row in document["rows"]}
 
 
-def test_history_shows_users_their_own_usage_and_root_the_usage_of_all_users(
+def test_history_shows_a_user_only_own_usage_and_root_all_usage(
     running: Container, launch: Launch
 ) -> None:
     card.finish([
@@ -70,7 +70,7 @@ def test_history_shows_users_their_own_usage_and_root_the_usage_of_all_users(
         lambda: not running.run("nvsharectl", "status", check=False).returncode, "there is another")
     assert used(running) == all_clients
     running.run("cp", file, "/root/history.db")
-    running.run("mv", "/root/history.db", file)     # the file belongs to root now
+    running.run("mv", "/root/history.db", file)     # the file's owner is now root
     assert used(running) == {}
     running.run("test", "-f", f"{file}.aside-1")
     journal = running.output("journalctl", "--unit=nvshared", "--output=cat")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SLURM's jobs share a GPU: each is a tenant, with its share of the card or what it asked for.
+"""SLURM's jobs share a GPU. Each job is a tenant with the terms of its shards or its option.
 
-A controller and a node in one, set up by the commands of docs/slurm.md.
+One machine is both controller and node, set up by the commands of docs/slurm.md.
 """
 
 import json
@@ -71,7 +71,7 @@ def tree_with_slurm(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
-    """A machine with a GPU, on which docs/slurm.md was followed as it stands."""
+    """A machine with a GPU, set up by the commands of docs/slurm.md."""
     with Container(tree_with_slurm) as container:
         for user in USERS:
             container.run("useradd", "--create-home", "--shell", "/bin/bash", user)
@@ -113,13 +113,13 @@ def node(container: Container) -> str:
 
 
 class Job:
-    """A batch job whose program computes on the GPU and knows whether its results are right."""
+    """A batch job whose program computes on the GPU and checks its results."""
 
     def __init__(
         self, container: Container, user: str, *options: str, memory: int, shards: int = 2,
         seed: int = 1, environment: dict[str, str] | None = None,
     ) -> None:
-        """Start a job that computes with `memory` MiB until finish()."""
+        """Starts a job that computes with `memory` MiB until finish()."""
         self.container = container
         self.user = user
         self.output = f"/home/{user}/{seed}.out"
@@ -154,7 +154,7 @@ class Job:
 
     @property
     def client(self) -> dict[str, Any]:
-        """The job's program as nvshared lists it; empty if there is none."""
+        """The job's program in nvshared's list of clients; empty if it is not there."""
         found = [one for one in card.clients(self.container) if one["tenant"] == self.tenant]
         return found[0] if found else {}
 
@@ -279,7 +279,7 @@ def test_job_with_an_invalid_nvshare_option_is_refused_with_the_reason(cluster: 
             command[0], "--nvshare=weight=1001", command[1], user="alice", check=False)
         assert done.returncode != 0
         assert "error: --nvshare: weight cannot be \"1001\", give a whole number" in done.stderr
-        assert "Submitted" not in done.stdout   # others' jobs may still be ending
+        assert "Submitted" not in done.stdout   # jobs of earlier tests may still be ending
 
 
 def test_each_job_of_a_slurm_array_has_its_own_gpu_time(cluster: Container) -> None:
@@ -343,7 +343,7 @@ def test_killed_job_leaves_no_terms_and_has_usage_in_the_history(cluster: Contai
 
 @pytest.fixture(scope="module")
 def accounting(cluster: Container) -> Container:
-    """The cluster, with slurmdbd from now on."""
+    """The cluster with slurmdbd, which also runs in the later tests."""
     cluster.write("/etc/slurm/slurmdbd.conf", SLURMDBD, 0o600)
     cluster.run("chown", "slurm:", "/etc/slurm/slurmdbd.conf")
     cluster.run("systemctl", "start", "mariadb")
@@ -375,13 +375,13 @@ def test_ended_job_has_gpu_time_in_the_accounting(
     accounting.until(lambda: "seconds" in noted(), "it is accounted")
     ended, _, comment = noted().strip().partition("|")
     assert ended.startswith(state)
-    # sacctmgr writes small letters.
+    # sacctmgr converts comments to lower case.
     assert ACCOUNT.fullmatch(comment.replace("gpu seconds", "GPU seconds")), comment
     gone(job)
 
 
 def gone(job: Job) -> None:
-    """Returns when nothing is left of a job that was ended, and others may have its place."""
+    """Returns when an ended job has no terms and no client, and the node is free."""
     job.container.until(lambda: not terms(job.container, job.tenant), "nothing is set for it")
     job.container.until(lambda: node(job.container) == "idle", "the node is free")
     assert card.clients(job.container) == []
@@ -396,7 +396,7 @@ def test_job_lost_by_the_controller_leaves_no_terms(cluster: Container) -> None:
     gone(job)
 
 
-def test_jobs_and_their_terms_survive_a_restart_of_slurm_and_nvshared(cluster: Container) -> None:
+def test_jobs_keep_terms_through_a_restart_of_slurm_and_nvshared(cluster: Container) -> None:
     job = Job(cluster, "alice", memory=16)
     job.await_memory()
     before = terms(cluster, job.tenant)
@@ -451,7 +451,7 @@ def test_slurm_step_with_options_that_bypassed_the_submit_check_fails_without_no
 
 @pytest.fixture
 def disk_full(cluster: Container) -> Iterator[None]:
-    """Make nvshared's state directory unwritable, as with a full disk."""
+    """Makes nvshared's state directory unwritable, as with a full disk."""
     cluster.run("mount", "-t", "tmpfs", "-o", "size=4k,mode=777", "full", "/var/lib/nvshare")
     cluster.run("systemctl", "restart", "nvshared")
     cluster.run("sh", "-c", "dd if=/dev/zero of=/var/lib/nvshare/full bs=1k; true")
@@ -471,20 +471,20 @@ def test_prolog_and_epilog_succeed_while_the_disk_is_full(cluster: Container) ->
 
 
 def stop_by_mask(cluster: Container) -> Callable[[], object]:
-    """Stop nvshared and mask its units, so that nothing starts it."""
+    """Stops nvshared and masks its units, so that no connection can start it."""
     cluster.run("systemctl", "mask", "--runtime", "--now", "nvshared.service", "nvshared.socket")
     return lambda: cluster.run(
         "systemctl", "unmask", "--runtime", "nvshared.service", "nvshared.socket")
 
 
 def hang(cluster: Container) -> Callable[[], object]:
-    """nvshared runs and answers nothing (SIGSTOP)."""
+    """Stops nvshared's process by SIGSTOP, so that it accepts calls but never answers."""
     cluster.run("systemctl", "kill", "--signal=STOP", "nvshared")
     return lambda: cluster.run("systemctl", "kill", "--signal=CONT", "nvshared")
 
 
 def break_configuration(cluster: Container) -> Callable[[], object]:
-    """nvshared cannot start."""
+    """Writes an invalid configuration, with which nvshared cannot start."""
     cluster.write("/etc/nvshare/nvshared.conf.d/broken.conf", "[gpu]\nreserve = much\n")
     cluster.run("systemctl", "stop", "nvshared.service", "nvshared.socket")
     return lambda: cluster.run("rm", "/etc/nvshare/nvshared.conf.d/broken.conf")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed service on simulated GPUs, as docs/trial.md says, and away again."""
+"""Trials of the installed service on simulated GPUs, by docs/trial.md, and their removal."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def machine(bare: Container, built: Packages) -> Container:
 
 @contextmanager
 def trial(machine: Container, start: str) -> Iterator[None]:
-    """A trial, started by the lines `start`. Its end must leave only the service's folder."""
+    """Runs a trial, started by the commands `start`; its end must remove all of its files."""
     machine.run("sh", "-ec", start)
     try:
         yield
@@ -48,7 +48,7 @@ def trial(machine: Container, start: str) -> Iterator[None]:
 
 
 def total(machine: Container) -> list[int]:
-    """The memory of each GPU in bytes, as the service knows it."""
+    """Returns the memory of each GPU in bytes, by `nvsharectl status`."""
     return [gpu["memory_total"] for gpu in card.status(machine)["gpus"]]
 
 
@@ -73,7 +73,7 @@ def test_trial_daemon_restarted_without_programs_keeps_number_and_memory_of_the_
     machine: Container
 ) -> None:
     with trial(machine, "nvsharectl trial start --gpus 2 --memory 256MiB"):
-        # The first program that uses the simulated GPUs has other settings than the trial.
+        # The first program that uses the GPUs asks for other simulated GPUs than the trial.
         stray = ENVIRONMENT | {"NVSHARE_SIM_MEMORY": "64M", "NVSHARE_SIM_GPUS": "1"}
         machine.run("systemctl", "stop", "nvshared.service")
         machine.run(card.WORKLOAD, "--steps", "1", user="alice", environment=stray)

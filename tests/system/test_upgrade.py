@@ -22,7 +22,7 @@ sha256sum /etc/passwd /etc/group /etc/shadow /etc/gshadow
 find / -xdev -path /root -prune -o \\( -name '*nvshare*' \\
     -not -path '/var/log/*' -not -path '/proc/*' \\) -print
 """
-# Starts programs all the time; ld.so prints an error in each if the library cannot be loaded.
+# Starts programs in a loop; ld.so prints an error in each if it cannot load the library.
 STARTER = """
 until [ -e /run/enough ]; do /bin/true || echo failed; done
 """
@@ -35,7 +35,7 @@ def before(bare: Container) -> list[str]:
 
 @pytest.fixture(scope="module")
 def machine(before: list[str], running: Container) -> Container:
-    """An enabled installation with all settings changed, and the library in LIST."""
+    """A machine with nvshared enabled, all settings changed, and the library in LIST."""
     assert before
     running.write("/etc/nvshare/nvshared.conf", "[gpu]\ntq = 7\n")
     running.write("/etc/nvshare/nvshared.conf.d/mine.conf", "[gpu]\nstuck-after = 20s\n")

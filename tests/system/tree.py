@@ -33,11 +33,11 @@ DOWNLOADED = (
 
 
 class NoTree(Exception):
-    """The tree could not be made; the message has the last words of the tool that failed."""
+    """The tree could not be made; the message has the end of the failed tool's output."""
 
 
 def prepared(*besides: str, venv: str = "", pypi: Sequence[str] = ()) -> Path:
-    """The tree, with the additional Debian packages, and PyPI packages in a virtual environment.
+    """Returns the tree with the Debian packages `besides`, and PyPI packages in `venv`.
 
     Takes two minutes the first time. Raises NoTree.
     """
@@ -64,7 +64,7 @@ def _make(tree: Path, besides: Sequence[str]) -> None:
     _run(
         "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
         SUITE, str(tree), MIRROR)
-    # The tree's own host name and machine id, not of the machine that built the tree.
+    # Give the tree its own host name and machine id, not those of the machine that built it.
     (tree / "etc" / "hostname").write_text("gpuhost\n")
     (tree / "etc" / "hosts").write_text("127.0.0.1 localhost gpuhost\n")
     (tree / "etc" / "machine-id").write_text("")
