@@ -17,7 +17,7 @@ static size_t element_size(CUarray_format format, unsigned int channels)
     case CU_AD_FORMAT_HALF:
         return (size_t)2 * channels;
     default:
-        return (size_t)4 * channels;     /* bytes, widest formats; less in compressed formats */
+        return (size_t)4 * channels;     /* bytes of the widest formats; compressed formats: less */
     }
 }
 

@@ -26,7 +26,7 @@ EXPORT CUresult cuInit(unsigned int flags)
 static struct primary {
     CUcontext context;
     unsigned retained;
-    unsigned retaining;              /* threads inside a retain call */
+    unsigned retaining;              /* number of threads inside a retain call */
     bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES + 1];                            /* protected by contexts_lock */
 

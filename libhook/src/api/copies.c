@@ -220,8 +220,8 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
 
 /* The kinds of wrappers of copies in hooks.def. Each passes the gate and records the bytes and the
  * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. If `apart`
- * is true, `instead` makes the copy; both expressions may use the variables below, `stream` is
- * the call's. COPYING_LINE copies contiguous bytes, COPYING_SHAPE a shape given by a structure. */
+ * is true, `instead` makes the copy; both expressions may use the variables below (`stream`: that
+ * of the call). COPYING_LINE copies contiguous bytes, COPYING_SHAPE a shape in a structure. */
 #undef COPYING
 #define COPYING(name, stream_, direction, bytes, waits, apart, instead, parameters)        \
     SIGNATURE(name, parameters)                                                            \

@@ -100,8 +100,8 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     NOTED(name, pinned_forget(counted_key(kind, (uint64_t)p1)), (type))
 
 /* The device to which memory at `location` counts; CU_DEVICE_CPU: host memory, or an invalid
- * location. For a locality domain (CUDA 13.4) or an unknown type, so that no memory goes uncounted,
- * the device in the lowest byte of `id`, or else the current device. */
+ * location. For a locality domain (CUDA 13.4) or an unknown type, so that no memory goes uncounted:
+ * the device in the lowest byte of `id` or, if that has no client, the current device. */
 static inline CUdevice counted_device(CUmemLocation location)
 {
     CUdevice current, device = location.id & 0xff;

@@ -83,7 +83,7 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in a tier before that of block->place, or keeps block->place. False: no place. */
+/* Takes a place in a tier preferred to that of block->place, or keeps block->place. False: none. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -114,7 +114,7 @@ static struct block *find_kept_place(const struct block *block)
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* the bytes in the file are old; only store.c writes to it */
+        block_give_place(block);     /* the file has old bytes; only store.c writes to the file */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;

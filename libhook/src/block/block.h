@@ -17,7 +17,7 @@ enum block_state {
     BLOCK_LOADING,                   /* being loaded; mapped */
     BLOCK_COPYING,                   /* swapped; being copied from another GPU to the host */
     BLOCK_SHARED,                    /* accessible to other processes: pinned until it is freed */
-    BLOCK_LOST,                      /* bytes lost: context or disk failed; counted nowhere */
+    BLOCK_LOST,                      /* its bytes are lost (context or disk failed); not counted */
 };
 
 /* The digest of a block, computed by examine.cu. */
@@ -61,7 +61,7 @@ struct block {
     bool was_read, was_zero;         /* contents.c has read it; it was all zero when last read */
     bool changed_before;             /* at the last eviction its bytes differed from `place` */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
-    struct disk_extent *write;       /* its write in flight to the file (store.c); NULL: none */
+    struct disk_extent *write;       /* write of the block in flight (store.c); NULL: none */
     struct block *older, *younger;   /* links of the client's list, in order of allocation */
     uint64_t number;                 /* larger than the number of each older block */
     uint16_t fits;                   /* a bit for each search of search.c that it satisfies */
@@ -103,12 +103,12 @@ void block_give_copy(struct block *block);
 /* Replaces `place` with `copy`, or gives up `place` if the block has no copy. */
 void block_return_place(struct block *block);
 /* Makes resident blocks give up places until the client holds at most `allowance` bytes of host
- * memory. Service thread; may release the lock. */
+ * memory. For the service thread; may release memory_lock. */
 void blocks_give_places(struct client *client, uint64_t allowance);
 /* The access rights to the client's memory. Fills at most CLIENTS_MAX entries; returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
-/* [owner][reader], by device: number of context pairs and pools that open owner to reader. */
+/* [owner][reader], devices: number of context pairs and pools that let reader access owner. */
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps an EMPTY or SWAPPED block and counts it as resident; the caller sets the state. */
 CUresult block_map(struct block *block);

@@ -39,9 +39,9 @@ struct target {
     uint64_t words;
 };
 
-/* By client index; its objects are in the client's copy_context. Protected by service_lock. */
+/* By client index; objects of the client's copy_context. Protected by service_lock. */
 static struct examiner {
-    bool settled, usable;            /* no further attempt to load the kernel; it is loaded */
+    bool settled, usable;            /* loading is not tried again; the kernel is loaded */
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
@@ -117,7 +117,7 @@ static CUresult finish(struct client *client, CUdeviceptr table, const struct la
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* Loads the kernel and launches it once, because the driver may load it only when launched. */
+/* Loads the kernel and launches it once, because the driver may defer loading until then. */
 static CUresult load(struct client *client)
 {
     struct examiner *own = &examiners[client->index];

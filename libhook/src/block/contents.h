@@ -7,7 +7,7 @@
 #define WHOLE_READS_MAX 64           /* most blocks that one launch reads completely */
 
 /* Reads `count` blocks (at most READS_MAX, on the card, not used by work in flight) and makes the
- * `reading` of each valid, except blocks beyond the WHOLE_READS_MAX that a launch reads completely.
+ * `reading` of each valid, except blocks to read completely beyond WHOLE_READS_MAX.
  * Service thread, in the copy context, with service_lock but without memory_lock. False: no block
  * was read. */
 bool content_read(struct client *client, struct block *const *blocks, size_t count);

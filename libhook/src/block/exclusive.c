@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changes memory that the program's work may use. The calling thread waits until the client runs
  * with the requested room free, closes the gate and drains. While it then holds service_lock, no
- * order is carried out, so nothing is evicted; for the daemon the client runs all the time. If a
- * STOP arrives during the drain, the sequence is repeated.
+ * order is carried out, so nothing is evicted, and the client's turn goes on. If a STOP arrives
+ * during the drain, the sequence is repeated.
  *
  * Work in flight may wait for the calling thread, so the caller's patience bounds all drains and
  * waits for captures, but not the wait for the client's turn, during which no work is in flight. */
@@ -73,8 +73,8 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Waits at the gate until the client runs with the room. The thread leaves the gate before
-     * it takes a lock, because run() waits until no thread is inside. */
+    /* Waits at the gate until the client runs and has the room. The thread leaves the gate before
+     * it takes a lock, because the drain in run() waits until no thread is inside. */
     if (!gate_enter_until_stop(GATE_NO_STREAM, true))
         return CUDA_ERROR_NOT_READY;
     gate_leave();
@@ -115,7 +115,7 @@ static CUresult once(struct task *task, uint64_t pins)
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += task->room;
     if (task->room >= pins)
-        client_settle();             /* else run() settles once the memory is pinned */
+        client_settle();             /* otherwise run() settles, when the memory is pinned */
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     CUresult result = attempt(task);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A block keeps its place in host memory until its bytes are in the file, so a LOAD never waits
- * for a write. A block that is freed meanwhile, or gives up its place, passes its place to the
- * write. The youngest blocks, evicted first, are written first: they fill whole slabs of host
+ * for a write. A block that is freed or gives up its place during the write passes the place to
+ * the write. The youngest blocks, evicted first, are written first: they fill whole slabs of host
  * memory, which are then released. */
 #include "block/store.h"
 
@@ -29,7 +29,7 @@ static void set_limit(struct client *client, uint64_t bytes)
     disk_wake_writers();
 }
 
-/* Ends a write. If it succeeded and the block is unchanged, the extent becomes its place. */
+/* Ends a write. If the bytes are written and still valid, the extent becomes the block's place. */
 static void finish(struct client *client, struct disk_extent *extent)
 {
     struct block *block = extent->block;

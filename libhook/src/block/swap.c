@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Moves blocks between the card and the tiers, a few copies in flight on a stream of the
  * library, so that the bus never waits for a map or an unmap. A block counts as resident from
- * the creation of its memory to its release. At every moment its bytes are on the card or in its
- * place: an evicted block stays mapped until its copy has completed, a loaded block keeps its
- * place until then.
+ * the creation of its card memory to the release. At every moment its bytes are on the card or in
+ * its place: an evicted block stays mapped, and a loaded block keeps its place, until the copy has
+ * completed.
  *
  * Some blocks need no copy (contents.c): zeros are only released, and cleared when loaded again;
  * unchanged blocks still have their bytes in their place.
@@ -66,7 +66,7 @@ static unsigned pipeline_depth(const struct nvshare_order *order)
 /* By client index; created in the client's copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
-/* Whether a YIELD for the order has arrived. A further EVICT that arrived first is postponed. */
+/* Whether a YIELD for the order has arrived. An EVICT that arrived before it is postponed. */
 static bool order_yields(struct client *client, const struct nvshare_order *order,
                          struct progress *progress)
 {
@@ -305,7 +305,7 @@ static bool pipeline_start(struct client *client, struct pipeline *line, struct 
  * blocks that were never read are read first: a program that allocates most of the card in advance
  * has many of them. Unless a block is clean, it is read again when it is evicted. */
 
-/* `unready`: finds only blocks that need a copy, for writeback. *rank: the victim's; 0 at first. */
+/* `unready`: finds only blocks that need a copy, for writeback. *rank: its rank; 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;
@@ -363,7 +363,7 @@ struct eviction {
     unsigned rank;                   /* of the last block chosen */
 };
 
-enum verdict { CHANGED, UNCHANGED, EMPTY };
+enum verdict { CHANGED, UNCHANGED, EMPTY };      /* block against its place; EMPTY: all zero */
 
 /* Chooses at most `most` blocks until their sizes add up to `wanted` bytes, all managed or
  * all not managed. They become EVICTING, so that a free by the program is deferred. */
@@ -555,7 +555,7 @@ static bool write_back(struct eviction *eviction, struct block *block)
     return true;
 }
 
-/* The next block to evict or write back, EVICTING and read. NULL: none. May release memory_lock. */
+/* The next block to move: EVICTING and already read. NULL: no more. May release memory_lock. */
 static struct block *next_victim(struct eviction *eviction)
 {
     const struct nvshare_order *order = eviction->order;
@@ -620,8 +620,8 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     return eviction.progress.bytes;
 }
 
-/* Copies to the host at most COPIES_IN_FLIGHT of the oldest swapped blocks with their only copy
- * on another GPU, and none once `bytes` are chosen. They are COPYING, so that a free is
+/* Copies swapped blocks from another GPU to the host if no copy is there: the oldest first, until
+ * `bytes` or COPIES_IN_FLIGHT blocks are chosen. The blocks are COPYING, so that a free is
  * deferred. Returns the bytes copied. Releases memory_lock. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {

@@ -32,7 +32,7 @@
 #include "pool/pool.h"
 #include "tier/host.h"
 
-/* us that a program waits for a daemon that is being started. */
+/* Longest time in us that a program waits for a daemon that is being started. */
 #define CONNECT_PATIENCE_US 1000000
 /* ms to wait for the answer to HELLO: long, as a program that runs unshared uses memory promised to
  * other clients. systemd's watchdog replaces a daemon that hangs within half of this time. */
@@ -78,7 +78,7 @@ static int open_patiently(void)
     uint64_t began = now_microseconds();
     for (;;) {
         int fd = connection_open();
-        /* ECONNREFUSED: the daemon is being restarted. EAGAIN: it is so busy that the
+        /* ECONNREFUSED: the daemon is being restarted. EAGAIN: the daemon is so busy that the
          * queue of connections was full for SEND_PATIENCE. */
         uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
         if (fd >= 0 || errno == ENAMETOOLONG)
@@ -102,7 +102,7 @@ static const char *refusal_text(unsigned reason)
         : "refuses this program for a reason this library does not know";
 }
 
-/* Sends HELLO and reads the answer. NULL, or the reason why the client is not admitted. */
+/* Sends HELLO, reads the answer. Returns why the client is not admitted; NULL: it is admitted. */
 static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
@@ -213,13 +213,13 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* False: the process must use this GPU unshared. Prints the reason, once if it is of all GPUs. */
+/* False: the process must use this GPU unshared. Prints why, once if it concerns all GPUs. */
 static bool may_share(CUdevice device)
 {
     static bool reported;
     int maps = 0;
     const char *newer = client_none() ? atomic_load(&unknown) : NULL, *tool = tracer();
-    bool has_threads = pthread_create != NULL;     /* before glibc 2.34: only libpthread has it */
+    bool has_threads = pthread_create != NULL;     /* NULL before glibc 2.34 without libpthread */
     if (reported)
         return false;
     reported = newer != NULL || tool != NULL || !has_threads;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch and CuPy keep freed memory in caches, which an eviction copies to the host like any
- * other: 1.3 ms of the bus for a block of 32 MiB, and host memory; to release and allocate it
- * again takes 60 us. A thread of the Python module nvshared/program/nvshare_caches.py waits in
- * nvshare_trim_wait() and calls the frameworks; a thread of the library could not, as the
+/* PyTorch and CuPy keep freed memory in caches, which an eviction copies to the host like other
+ * memory: 1.3 ms of the bus for a block of 32 MiB, and host memory; to release and allocate the
+ * block again takes 60 us. A thread of the Python module nvshared/program/nvshare_caches.py waits
+ * in nvshare_trim_wait() and calls the frameworks; a thread of the library could not, as the
  * interpreter knows only its own threads.
  *
  * The library asks only while other clients wait and if after the last turn another client
@@ -17,7 +17,7 @@
 
 _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each");
 
-static _Atomic uint64_t asked;       /* a bit for each value of nvshare_trim_wait() */
+static _Atomic uint64_t asked;       /* a bit for each return value of nvshare_trim_wait() */
 /* Futex word (bell.h) on which nvshare_trim_wait() sleeps, rung after a bit of `asked` is set. */
 static _Atomic uint32_t asked_anew;
 static _Atomic bool has_thread;
@@ -30,7 +30,7 @@ static struct caches {
     uint64_t most;                   /* largest memory.allocated at requests since CACHES_TURN */
 } of_client[CLIENTS_MAX];
 
-/* Whether no capture forbids the program to release caches now; else caches_ask() asks again. */
+/* Whether the program may release caches now. False in a capture: caches_ask() then asks again. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())

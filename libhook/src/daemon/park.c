@@ -68,14 +68,14 @@ static enum thread_state read_thread_state(long thread, uint64_t *hash)
     return RESTS;
 }
 
-struct entry {                       /* of getdents64(2); readdir() allocates memory */
+struct entry {                       /* of getdents64(2), as readdir() would allocate memory */
     uint64_t inode, offset;
     unsigned short size;
     unsigned char type;
     char name[];
 };
 
-/* The state of the first other thread that does not sleep; RESTS, and a hash: all threads sleep. */
+/* The state of the first other thread that does not sleep. RESTS: all sleep; *hash is then set. */
 static enum thread_state read_thread_states(uint64_t *hash)
 {
     _Alignas(struct entry) char entries[4096];
@@ -104,7 +104,7 @@ static bool wanted(void)
     return stubs_called() || gate_has_waiters();
 }
 
-/* Waits, with the stubs closed, until all other threads sleep. PARK_DONE, or why one does not. */
+/* Waits, with the stubs closed, until all other threads sleep. Returns PARK_DONE or a failure. */
 static enum nvshare_park await_threads_asleep(bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;

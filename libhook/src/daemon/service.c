@@ -35,7 +35,7 @@
 #define IDLE_SAMPLES 100                 /* samples in the shortest pause that is reported */
 #define PACE_US 2000
 #define BACKGROUND_US 50
-#define TIMER_SLACK_NS 1000              /* Linux's default of 50 us is too coarse */
+#define TIMER_SLACK_NS 1000              /* Linux's default of 50000 ns is too coarse */
 #define RECONNECT_FIRST_US 20000
 #define RECONNECT_US 100000
 #define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
@@ -261,7 +261,7 @@ static void stop(struct client *client)
 
     LOCKED(memory_lock);
     client->stopping = false;
-    reclaim(client, RECLAIM_ALL, 0); /* so that no memory that the program has freed is evicted */
+    reclaim(client, RECLAIM_ALL, 0); /* else memory that the program has freed would be evicted */
     if (drained || client->pin_reason != NVSHARE_PIN_NONE) {
         client->drained = drained;
         caches_turn_ended(client);
@@ -349,7 +349,7 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
         break;
     case NVSHARE_PREALLOCATE:        /* carried out before this switch */
     case NVSHARE_STORE:              /* carried out before this switch */
-    case NVSHARE_YIELD:              /* the order that it names is answered already */
+    case NVSHARE_YIELD:              /* the order that should yield is answered already */
     case NVSHARE_UNPARK:             /* the client is not parked: park.c receives UNPARK */
         break;
     case NVSHARE_QUEUED:

@@ -17,7 +17,7 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* Bounds of .bss, which a child resets: variables that are not KEPT_IN_CHILD or initialised. */
+/* Bounds of .bss, which a child resets: all variables neither KEPT_IN_CHILD nor initialised. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 

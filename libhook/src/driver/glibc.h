@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included first in each file (Makefile): selects the oldest versions of functions that moved into
- * libc in glibc 2.34, so that the library runs from glibc 2.17 on. They are weak: before 2.34 they
- * may be missing in programs without CUDA, as it is the driver that loads their libraries, and some
- * are missing in musl, which has no driver. With NVSHARE_ANY_GLIBC a sanitizer defines them, so no
- * version is selected. */
+ * libc in glibc 2.34, so that the library runs from glibc 2.17 on. The references are weak: before
+ * 2.34 a program without CUDA may lack these functions, as it is the driver that loads their
+ * libraries, and some are missing in musl, which has no driver. With NVSHARE_ANY_GLIBC a sanitizer
+ * defines the functions, so no version is selected. */
 #pragma once
 
 #ifndef _GNU_SOURCE
@@ -34,7 +34,7 @@ OLDEST(pthread_once, "GLIBC_2.2.5") OLDEST(pthread_setname_np, "GLIBC_2.12")
 OLDEST(pthread_setspecific, "GLIBC_2.2.5") OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
-/* pthread_atfork() calls it; last argument NULL: this library is never unloaded. musl lacks it. */
+/* pthread_atfork() calls it; last argument NULL: this library is never unloaded. Not in musl. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 #define pthread_atfork(before, parent, child) \

@@ -29,7 +29,7 @@ static KEPT_IN_CHILD struct {
     struct file_identity file;
 } first_stderr = { .exists = false };
 
-/* The only constructor: main() may then redirect stderr and restrict the processors. */
+/* The only constructor: runs before main(), which may redirect stderr or restrict processors. */
 __attribute__((constructor)) static void note_start(void)
 {
     int error = errno;

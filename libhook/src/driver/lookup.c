@@ -5,7 +5,7 @@
  * finds our wrapper or that of a library in between; if later, the driver's function, and the
  * caller gets our wrapper instead. RTLD_DEFAULT finds our wrappers even without a driver: the
  * caller then gets what RTLD_NEXT finds from here, NULL. A preloaded library that defines dlsym()
- * asks dlvsym() for the C library's and gets ours: the C library's would bypass our wrappers. */
+ * asks dlvsym() for the C library's dlsym(), and gets ours, so that its calls find our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"
 
@@ -184,8 +184,8 @@ EARLY struct lookup_answer lookup_version(void *handle, const char *name, const 
 }
 
 /* AddressSanitizer's runtime ends a program in which it is not the first library, which matters
- * only for libraries that replace malloc(). It asks for its default options by this name; a
- * definition in the program takes precedence. */
+ * only for libraries that replace malloc(). The runtime calls this function for default options;
+ * a definition in the program takes precedence. */
 const char *__asan_default_options(void)
 {
     return "verify_asan_link_order=0";

@@ -14,7 +14,7 @@ struct lookup_answer lookup_symbol(void *handle, const char *name, const void *c
 struct lookup_answer lookup_version(void *handle, const char *name, const char *version,
                                     const void *caller);
 
-extern _Atomic(void *) lookup_real_dlsym;          /* set before lookup_symbol() returns; */
-extern _Atomic(void *) lookup_real_dlvsym;         /* NULL: there is none */
+extern _Atomic(void *) lookup_real_dlsym;          /* both are set when lookup_symbol() returns; */
+extern _Atomic(void *) lookup_real_dlvsym;         /* NULL: no other object has the function */
 
 __attribute__((visibility("default"))) const char *__asan_default_options(void);

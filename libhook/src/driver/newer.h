@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#define NEWER_MAX 128                /* functions of one driver that can be wrapped */
+#define NEWER_MAX 128                /* most functions of one newer driver that are wrapped */
 
 enum newer_kind {
     NEWER_OTHER,                     /* only queries, waits, orders work, or calls the host */

@@ -9,7 +9,7 @@
 
 #include "driver/forked.h"
 
-#define FILES_MOST 512               /* for each GPU a socket and a socket pair; IPC peers */
+#define FILES_MOST 512               /* suffices for three sockets of each GPU, and IPC peers */
 
 static struct own_file {
     _Atomic bool taken, open;

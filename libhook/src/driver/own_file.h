@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's file descriptors. A program may close a descriptor or put another file at its
  * number, so each use first checks that the file is still the library's. No descriptor is 0, 1 or
- * 2. A forked child closes all. Descriptors must be created within UNFORKED (forked.h). */
+ * 2. A forked child closes all of them. Descriptors must be created within UNFORKED (forked.h). */
 #pragma once
 
 #include <errno.h>

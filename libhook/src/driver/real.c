@@ -41,7 +41,7 @@ CUresult real_absent(void)
     return CUDA_ERROR_NOT_FOUND;
 }
 
-static bool find_all(void *handle)       /* never closed: the driver stays loaded */
+static bool find_all(void *handle)       /* `handle` is never closed: the driver stays loaded */
 {
     struct link_map *object;
     if (handle == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0)

@@ -56,7 +56,7 @@ static inline void *real_function(enum real_index index)
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
-/* The hook of the driver's function `name`; a free one if a newer driver adds that function.
+/* The hook of the driver's function `name`; a free hook if a newer driver adds that function.
  * HOOK_COUNT: the function needs no hook, or no hook is free. */
 enum real_index hook_for(const char *name, void *entry);
 

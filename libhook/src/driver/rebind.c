@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For plugins opened with RTLD_DEEPBIND, and objects linked against functions of a newer driver,
- * which find the driver's functions without dlsym(). Wrappers and stubs replace the addresses in
+/* Plugins opened with RTLD_DEEPBIND, and objects linked against functions of a newer driver, find
+ * the driver's functions without dlsym(). Wrappers and stubs therefore replace the addresses in
  * the driver's symbol table, from which later bindings are made (real.c has looked up the driver's
  * own before), and in slots that are bound already. A driver loaded by dlmopen() is left alone: it
  * has contexts and memory of its own. */
@@ -38,7 +38,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
             pages->rights = ((segment->p_flags & PF_R) != 0 ? PROT_READ : 0)
                             | ((segment->p_flags & PF_W) != 0 ? PROT_WRITE : 0)
                             | ((segment->p_flags & PF_X) != 0 ? PROT_EXEC : 0);
-        /* Write-protected after relocation, up to the segment's last whole page. */
+        /* RELRO: write-protected after relocation, up to the segment's last whole page. */
         if (segment->p_type == PT_GNU_RELRO
             && overlap(pages, start, end & ~((uintptr_t)getpagesize() - 1)))
             pages->rights &= ~PROT_WRITE;

@@ -18,18 +18,18 @@ struct activity {
     bool quiet;                      /* no thread passed the gate between the last two samples */
     bool empty;                      /* nothing was in flight at the last sample */
     uint64_t empty_since;            /* us: if `empty`, no work has been in flight since then */
-    bool prompt;                     /* the last sample's events, if any, were done in SOON_US */
+    bool prompt;                     /* no event of the last sample took longer than SOON_US */
 
     struct {
-        bool active, counts;
+        bool active, counts;         /* idle time is sampled; a pause is in progress */
         uint64_t since, counted;     /* us: begin of the pause; end of its part in client->idled */
     } idle;
     struct {
         uint64_t turn;               /* the figures below are of this turn: client->turns */
         enum { BUSY_UNKNOWN, BUSY_ALWAYS, BUSY_GAPS } reported;
         bool active;
-        uint64_t sampled, rests_until;       /* us: time of the last sample; earliest next */
-        uint64_t open_us, gaps_us;   /* us of the current window; of these, in gaps */
+        uint64_t sampled, rests_until;       /* us: last sample; earliest time of the next */
+        uint64_t open_us, gaps_us;   /* us of the current window; part of it in gaps */
     } gaps;
     struct {
         bool active;

@@ -8,8 +8,8 @@
  * Asynchronous copies are assumed to begin when they are submitted and to run at the speed of the
  * library's own fastest move: the end of a slower copy is reported too early. A prefetch of
  * resident memory copies nothing, so at most BACKLOG_MOST_US of earlier copies are assumed to be
- * left. Not seen: copies in graphs or captures, batches of 3D copies, and accesses of kernels to
- * host memory.
+ * left. The library does not see copies in graphs or captures, batches of 3D copies, and accesses
+ * of kernels to host memory.
  */
 #include "flight/bus_sharing.h"
 
@@ -22,16 +22,16 @@
 #define STEP_US 5000
 #define SPACING_US 25000             /* at most 40 reports a second */
 #define BACKLOG_MOST_US 2000000
-#define SPEED_FIRST 12000            /* bytes per us */
+#define SPEED_FIRST 12000            /* bytes per us, until a move was measured */
 #define SPEED_MOST 1000000
 #define MEASURED_LEAST ((uint64_t)64 << 20)
 
 struct flow {
-    unsigned inside;                 /* calls of the program that are copying now */
+    unsigned inside;                 /* number of the program's calls that are copying now */
     uint64_t until;                  /* us: when all copies so far end, by their expected speed */
-    uint64_t window, bytes;          /* us: begin of the window; bytes submitted since */
-    bool heavy;                      /* load has begun, with HEAVY bytes in a window, not ended */
-    bool reported;
+    uint64_t window, bytes;          /* us: begin of the window; bytes submitted from then on */
+    bool heavy;                      /* load has begun (HEAVY bytes in a window) and not ended */
+    bool reported;                   /* the last COPIES says that load is in progress */
     uint64_t reported_at;            /* us: last report that load has begun */
 };
 

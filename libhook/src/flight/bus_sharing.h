@@ -23,8 +23,8 @@ static inline bool bus_sharing_is_watched(void)
 }
 
 /* bus_copy_begins() and bus_copy_ends() enclose the driver's call, inside the gate. `waits`: the
- * call returns when the bytes have been copied. NULL: the copy does not count. For any thread,
- * without locks. */
+ * call returns when the bytes have been copied. NULL: the copy does not count. For any thread
+ * that holds no lock. */
 struct flow *bus_copy_begins(enum bus_direction direction, uint64_t bytes, bool waits);
 void bus_copy_ends(struct flow *flow);
 

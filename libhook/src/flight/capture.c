@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tracks whether any stream is being captured. Meanwhile the driver refuses allocation and freeing,
+ * Tracks whether any stream is being captured. The driver then refuses allocation and freeing,
  * depending on the modes of captures and thread, but not the mapping that the library does instead.
  * The library therefore first frees address 0, which the driver refuses where it would refuse the
  * program's call (capture_refuses(); measured on driver 580, in all modes).
@@ -26,7 +26,7 @@
 /*
  * Finds whether work is in flight during a capture, when no context may be queried. Before the
  * capture begins, each context's work is recorded in an event, while no thread is inside the gate.
- * Then the gate counts uncaptured passes (GATE_CAPTURING): without any, the events cover all work.
+ * Then the gate counts uncaptured passes (GATE_CAPTURING); at count 0 the events cover all.
  */
 
 #define EMPTY_POLLS 100
@@ -176,8 +176,8 @@ bool capture_refuses(CUresult *result)
  * destroyed.
  *
  * Only the thread that began a capture can end it, unless the capture is relaxed. When that thread
- * has ended, no drain could end any more, so the library ends the capture; not in
- * CU_STREAM_PER_THREAD, where it cannot, nor into an existing graph, which would be destroyed.
+ * has ended, no drain could end any more, so the library ends the capture, unless its stream is
+ * CU_STREAM_PER_THREAD (impossible) or it extends an existing graph (which would be destroyed).
  */
 
 struct capture {
@@ -278,7 +278,7 @@ static struct capture *end_abandoned(void)
     LOCKED(captures_lock);
     EACH_LISTED(struct capture, capture, captures) {
         CUgraph none;
-        CUcontext same, owner = capture->context; /* owner: if green, the primary context */
+        CUcontext same, owner = capture->context; /* owner of a green context: the primary */
         CUdevice device;
         if (!capture->endable || !has_ended(capture->thread))
             continue;

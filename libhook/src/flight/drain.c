@@ -232,7 +232,7 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* us for which threads have been blocked without a break. *none: us, when last no thread was. */
+/* us for which threads have been blocked. *none: us, the last time without a blocked thread. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();

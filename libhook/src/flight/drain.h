@@ -8,8 +8,8 @@
 
 enum drained {
     DRAINED,
-    UNDRAINED,                       /* gave up; drain_all() says when */
-    CAPTURING,                       /* gave up because of a capture; the work's state is unknown */
+    UNDRAINED,                       /* the drain gave up; see drain_all() */
+    CAPTURING,                       /* gave up because of a capture: work may still be in flight */
 };
 
 /* How long a drain may last, and what its caller does between two polls. */
@@ -30,13 +30,13 @@ enum drained drain_all(const struct drain_terms *terms);
 /* A drain in steps, to find out whether work is done. */
 struct drain {
     unsigned contexts_ended;         /* contexts_ended() at drain_begin() */
-    uint64_t moment;                 /* number of streams seen empty before drain_begin() */
+    uint64_t moment;                 /* streams_moment() at drain_begin() */
     unsigned count, room;
     bool failing;                    /* the last step could not query a context that still works */
     struct drain_part {
         CUcontext context;
         CUevent event;
-        bool started;
+        bool started;                /* the work is recorded in `event`, or known to be done */
     } *part;
 };
 void drain_begin(struct drain *drain);             /* `drain`: all zero, or used before */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounds the work that a program has in flight while others wait, so that a drain lasts about
+ * Bounds a program's work in flight while other clients wait, so that a drain lasts about
  * `target`. A marker is an event recorded after all work submitted so far: it completes after the
  * time that a drain would have taken. The gate lets passes through up to the passes known to be
  * done, plus `limit`, which a slow marker lowers and a fast one raises. As passes differ (a copy of
@@ -10,9 +10,9 @@
  * submits nothing and which markers would invalidate, all threads pass.
  *
  * Beside an urgent client that does not wait for a turn (gate/inflight.c), the target is much
- * shorter, and the limit follows the most expensive recent passes: it would else grow during small
- * passes and be too high for large passes. Kernels may end before a thread could be woken to launch
- * the next, so a thread that is held back polls before it sleeps, and records the marker itself.
+ * shorter, and the limit follows the most expensive recent passes: a limit that grows during small
+ * passes would be too high for large passes. Kernels may end before a thread could be woken to
+ * launch the next, so a thread that must wait polls before it sleeps, and records markers itself.
  */
 #include "flight/pace.h"
 
@@ -61,7 +61,7 @@ static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_U
 static struct client *owner;         /* the client that is paced; NULL: none */
 static struct marker markers[MARKERS];
 static unsigned first, count;
-static uint64_t done, limit = FIRST; /* passes done; most passes in flight, also in the next turn */
+static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */
 static uint64_t extra;               /* passes allowed beyond `limit` since a marker completed */
 static uint64_t latency;             /* us from recording to completion of the last marker */
 static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */
@@ -93,7 +93,7 @@ static uint64_t clamped(uint64_t value, uint64_t from, uint64_t to)
     return value < from ? from : value > to ? to : value;
 }
 
-/* Ignores markers recorded while the urgent client had work, or of few passes that ended soon. */
+/* Ignores markers recorded while the urgent client had work, and fast markers of few passes. */
 static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
@@ -173,7 +173,7 @@ static void set_goal(uint64_t now)
     gate_allow(capture_going_on() ? UINT64_MAX : goal);
 }
 
-/* Records the marker due before pass `number`; 0: the calling thread waits for a pass. */
+/* Records the marker due before pass `number`. `number` 0: the calling thread waits to pass. */
 static void mark(uint64_t number, uint64_t now)
 {
     bool rested = count == 0;
@@ -207,7 +207,7 @@ static void mark_locked(uint64_t number)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* The gate's gate_on_taken hook. `number`: passes since the start, this pass included. */
+/* The gate's gate_on_taken hook. `number`: gate_taken, which includes this pass. */
 static void pass_taken(uint64_t number)
 {
     if (number >= atomic_load(&next_mark))

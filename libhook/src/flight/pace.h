@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits work in flight while others wait for the GPU. For service threads, under service_lock. */
+/* Limits work in flight while other clients wait. For service threads, with service_lock held. */
 #pragma once
 
 #include <stdbool.h>

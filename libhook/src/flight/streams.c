@@ -3,8 +3,8 @@
  * Queries streams with drivers before 12.5, which lack cuCtxRecordEvent; cuCtxSynchronize cannot be
  * interrupted, and an event in the NULL stream would delay later work. The NULL stream stands for
  * all streams that it synchronises with (threads' default streams, too: measured on driver 580).
- * Others (CU_STREAM_NON_BLOCKING) are listed; a destroyed stream leaves an event behind, because
- * its work goes on. The streams need not be empty at the same time.
+ * CU_STREAM_NON_BLOCKING streams are listed; a destroyed stream leaves an event behind, because its
+ * work goes on. It suffices to see each stream empty once, not all streams at the same time.
  */
 #include "flight/streams.h"
 

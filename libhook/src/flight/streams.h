@@ -15,7 +15,7 @@ bool streams_add(CUstream stream);
 void streams_destroy(CUstream stream);             /* called before a stream is destroyed */
 void streams_end_with(CUcontext context);
 
-uint64_t streams_moment(void);
+uint64_t streams_moment(void);                     /* how often a listed stream was seen empty */
 /* Success: `context`, which is current and has no capture, has done all work before `moment`. */
 CUresult streams_query(CUcontext context, uint64_t moment);
 

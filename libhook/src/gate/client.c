@@ -326,7 +326,7 @@ static bool send_figures(const struct client *client, struct nvshare_report repo
     return connection_send(client->socket, &report);
 }
 
-/* Sends BORROWED if the bytes on another GPU, and STORED if those in the file have changed. */
+/* Sends BORROWED if the bytes on another GPU, and STORED if the bytes in the file have changed. */
 static bool send_tiers(struct client *client)
 {
     bool sent = true;
@@ -436,13 +436,13 @@ void clients_want(void)
  * daemon grants more than was requested, so most allocations need no message. Memory to be pinned
  * needs a COMMIT each time, and the daemon counts the grant besides memory.pinned until a report
  * says that the answer has been read (`answered`) and the bytes are pinned (`to_pin`).
- * memory.pinned alone would not do, because another thread may have freed as much meanwhile. As the
+ * memory.pinned alone cannot show that, as another thread may have freed pinned memory. Because the
  * thread that got a grant may end, or leave its call by siglongjmp(), a grant unused for
  * GRANT_UNUSED_MOST_US is given up. */
 
 #define GRANT_UNUSED_MOST_US 60000000
-#define ANSWER_EXPECTED_US 100000    /* longer only if other clients must act first */
-/* us that an allocation waits for work that uses freed memory: that work may need this thread. */
+#define ANSWER_EXPECTED_US 100000    /* an answer is later only if other clients must act first */
+/* Longest wait in us for work that uses freed memory: that work may wait for the same thread. */
 #define RECLAIM_US 2000000
 
 /* This thread's last COMMIT for memory to be pinned. */
@@ -452,7 +452,7 @@ static __thread struct latest {
     uint64_t number;
 } latest;
 
-/* The entry of this thread's last COMMIT; NULL: that COMMIT is closed, the entry free or reused. */
+/* The entry of this thread's last COMMIT; NULL: that COMMIT is closed. */
 static struct open_commit *own_entry(void)
 {
     return latest.entry != NULL && latest.entry->number == latest.number ? latest.entry : NULL;
@@ -515,7 +515,7 @@ void client_append_refusal(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* Prints client->reason, unless printed last. Releases memory_lock: stderr may be slow. */
+/* Prints client->reason unless it was printed last, with memory_lock released: stderr may block. */
 static void print_refusal(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
@@ -592,7 +592,7 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* Sends a COMMIT, waits with memory_lock released. True: client->commit_answer answers it. */
+/* Sends a COMMIT and waits, memory_lock released. True: client->commit_answer is the answer. */
 static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins)
 {
     uint64_t number = ++client->last_commit;
@@ -639,7 +639,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
     UNCANCELLED;
     bool granted, allowed = pins == 0;
     if (pins > 0)
-        client_settle();             /* a signal handler may have jumped out of an earlier call */
+        client_settle();             /* an earlier call may have been left by siglongjmp() */
     for (;;) {
         uint64_t wanted = client_need(client) + size;
         granted = allowed && wanted <= client->limits.commit;
@@ -719,7 +719,7 @@ enum nvshare_pin_reason clients_pin_reason(void)
  * at_exit(), registered right before cuInit, runs in between, and waits until the service threads
  * have returned from their current calls. */
 
-/* us that at_exit() waits for both locks: the exiting thread may have locked one before exit(). */
+/* Longest wait in us for both locks: the exiting thread may have locked one before exit(). */
 #define PATIENCE_US 5000000
 
 static void await_lock(pthread_mutex_t *lock, uint64_t until)

@@ -8,7 +8,7 @@
 #include "driver/locked.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 30                /* gate_closed: 2 bits for each client, 3 for GATE_AJAR */
+#define CLIENTS_MAX 30                /* gate_closed: 2 bits for each client, 3 bits of GATE_AJAR */
 #define OPEN_COMMITS_MAX 16
 #define REASON_LONGEST 448
 #define POSTPONED_MOST 16
@@ -20,12 +20,12 @@ struct client {
     CUdevice device;
     uint8_t uuid[16];
     unsigned index;                  /* in clients[]; selects its two bits in gate_closed */
-    char name[89];                   /* NVSHARE_NAME, truncated to a record's length; "": none */
-    char gang[89];                   /* NVSHARE_GANG, in the same way */
+    char name[89];                   /* NVSHARE_NAME, truncated to a record's length; "": unset */
+    char gang[89];                   /* NVSHARE_GANG, likewise truncated; "": unset */
 
     /* Everything from here on is protected by memory_lock. */
 
-    struct nvshare_memory memory;    /* as reported to the daemon with each record */
+    struct nvshare_memory memory;    /* figures that the library reports to the daemon */
     struct nvshare_limits limits;
     bool reported;                   /* the daemon knows the current `memory` */
 
@@ -42,15 +42,15 @@ struct client {
     bool reports_idle;
     bool reports_busy;
     bool want_sent;
-    bool prints_waits;               /* wake the service thread when a thread waits (waiting.c) */
+    bool prints_waits;               /* the service thread prints why threads wait (waiting.c) */
     bool drained;                    /* no work is in flight: from STOPPED to RUN */
-    /* Memory is not resident or exceeds memory.room, or `remapping`: GATE_STARVED is set. */
+    /* True while `absent` > 0, memory exceeds memory.room, or `remapping`: GATE_STARVED is set. */
     bool starved;
     bool starved_reported;           /* a MEMORY report was sent since `starved` became true */
     bool remapping;                  /* exclusive.c keeps the gate closed to replace memory */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
-    enum nvshare_pin_reason pin_reason;        /* why its memory is never evicted; client.c */
+    enum nvshare_pin_reason pin_reason;        /* why the client is never evicted (client.c) */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
     uint64_t slab_use;               /* bytes in blocks that may need a place in a host slab */
@@ -60,11 +60,11 @@ struct client {
     struct host_slab *host_slabs;    /* the newest first */
     struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
     uint64_t host_slabs_made;
-    unsigned host_empty;             /* slabs without any block */
+    unsigned host_empty;             /* number of host slabs without any block */
     /* Bytes of swapped blocks on another GPU (tier/peer.c); limit of these in the last EVICT. */
     uint64_t borrowed, loan;
     uint64_t returning; /* borrowed bytes that swap_return() gives back now; reported as host */
-    uint64_t dirty;                  /* part of `borrowed` without a copy on the host */
+    uint64_t dirty;                  /* borrowed bytes without a copy on the host */
     uint64_t borrowed_reported, dirty_reported;      /* values in the last BORROWED */
     uint8_t lender_uuid[16];
     /* The client's file (block/store.c): bytes in the file; limit in bytes and number of the last
@@ -75,10 +75,10 @@ struct client {
     uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
     CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: none usable */
     int node;                        /* NUMA node near this device; -1: any */
-    /* Numbers of threads that allocate host slabs now (tier/host.c): to evict, for PREALLOCATE. */
+    /* Numbers of threads that allocate host slabs (tier/host.c): for evictions; for PREALLOCATE. */
     unsigned allocators, preallocators;
     uint64_t host_most;              /* bytes: `host` of the last EVICT, LOAD or PREALLOCATE */
-    bool preallocates;               /* preallocators may begin another slab */
+    bool preallocates;               /* preallocators may allocate another slab */
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
@@ -93,7 +93,7 @@ struct client {
     uint64_t answered_commit;        /* number of the last answered COMMIT */
     struct nvshare_limits commit_answer;     /* limits in the last answer to a COMMIT */
     char reason[REASON_LONGEST];     /* text of the last REASON: why a COMMIT was refused */
-    bool reason_begun;               /* a part of `reason` has arrived, its LIMITS has not */
+    bool reason_begun;               /* a part of `reason` has arrived, but not yet its LIMITS */
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each HELLO voids all open COMMITs */
     /* Futex word (driver/bell.h) that changes when a COMMIT is answered, an entry becomes free or
@@ -105,7 +105,7 @@ struct client {
     pthread_t thread;
     int wakes, wake;                 /* a socket pair that wakes the service thread */
     CUcontext own_context;           /* created while the program had none; or NULL */
-    CUcontext copy_context;          /* of the copy stream; NULL: not created yet */
+    CUcontext copy_context;          /* context of copy_stream; NULL: not created yet */
     CUstream copy_stream;
     unsigned undrained;              /* number of drains in a row that gave up */
     struct nvshare_order postponed[POSTPONED_MOST];  /* orders that a drain has put off, */
@@ -161,10 +161,10 @@ void clients_want(void);
 CUresult device_uuid(CUdevice device, CUuuid *uuid);
 
 void client_wake(struct client *client);          /* wakes the client's service thread */
-/* Creates or replaces the socket pair client->wakes and client->wake. False: not possible. */
+/* Creates or replaces the socket pair client->wakes and client->wake. False: out of descriptors. */
 bool client_make_wake(struct client *client);
 /* Waits for a wake-up, an order or `timeout_us` (NEVER: no limit). Returns the connection if it is
- * readable or has ended, else -1. Lockless: only the caller's thread changes client->socket. */
+ * readable or has ended, else -1. Takes no lock: only the calling thread changes client->socket. */
 int client_wait(struct client *client, int64_t timeout_us);
 /* Appends an order to client->postponed. False: there is no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
@@ -199,15 +199,15 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 void client_send(struct client *client, struct nvshare_report report);
 /* As client_send(), but returns the report instead of sending it. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
-/* Sends NAME, GANG, `stored` if the client's file has bytes, and `hello`. False: not all sent. */
+/* Sends NAME, GANG, `stored` if the client's file has bytes, and `hello`. False: a send failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
                       const struct nvshare_report *hello);
 
 /* Pins the client and prints the reason; later reasons are ignored. memory_lock is not held.
- * Swapped memory is loaded before the gate opens; inside the gate, all is resident already. */
+ * Swapped memory is loaded before the gate opens: inside the gate, all memory is resident. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
-/* Pins all present and later clients of this process. clients_pin_reason(): the reason, or NONE. */
+/* Pins all present and later clients of this process. clients_pin_reason(): why, or PIN_NONE. */
 void clients_pin(enum nvshare_pin_reason reason);
 enum nvshare_pin_reason clients_pin_reason(void);
 
@@ -218,8 +218,8 @@ void process_end_watch(void);
 
 int connection_open(void);             /* a handle; or -1 and errno */
 bool connection_send(int connection, const struct nvshare_report *report);
-/* Returns 1: an order was received; 0: none within `timeout_ms`; -1: the connection has ended.
- * *descriptor: a handle of the descriptor that came, or -1; `descriptor` NULL: it is closed. */
+/* Returns 1: an order has come; 0: no order within `timeout_ms`; -1: the connection has ended.
+ * *descriptor: a handle of the file descriptor sent along, or -1; `descriptor` NULL: closes it. */
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
                        int timeout_ms);
 /* True: the next order has arrived, is of this type, and is now in *order. */
@@ -227,7 +227,7 @@ bool connection_next(int connection, unsigned type, struct nvshare_order *order)
 
 /* The daemon's grants to a client. Called with memory_lock held, unless stated otherwise. */
 
-/* Waits, with memory_lock released, until the need may grow by `size` bytes. False: refused. */
+/* Waits, memory_lock released, until client_need() may grow by `size` bytes. False: refused. */
 bool client_commit(struct client *client, uint64_t size);
 /* As client_commit(), for memory of which `pins` bytes will be pinned. The daemon counts `pins` as
  * pinned until this thread calls client_settle(): when memory.pinned includes `pins`, or nothing
@@ -237,7 +237,7 @@ uint64_t client_patience_ends(void);
 void client_settle(void);
 /* Carries out LIMITS, which may answer a COMMIT. The caller does not hold memory_lock. */
 void client_set_limits(struct client *client, const struct nvshare_order *order);
-/* Records the answer to a COMMIT; `answer` NULL: none comes. Voids earlier ungranted COMMITs. */
+/* Records the answer to a COMMIT; NULL: a HELLO voids it. Voids earlier ungranted COMMITs. */
 void client_commit_answered(struct client *client, uint64_t number,
                             const struct nvshare_limits *answer);
 /* Appends the text of a REASON to client->reason. */

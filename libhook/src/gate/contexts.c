@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists the process's contexts. A drain waits for all contexts, because work in any context may
  * access memory of any device. A context created by a function that is not wrapped is listed when a
- * thread makes it current, allocates in it or submits to it. A green context is a part of the
- * multiprocessors; its memory and work belong to the primary context. It may be current to one
- * thread only, so the library never makes a green context current. */
+ * thread makes it current, allocates in it or submits to it. A green context has a part of the
+ * multiprocessors; its memory and work belong to the primary context. A green context may be
+ * current to one thread only, so the library never makes it current. */
 #include "gate/contexts.h"
 
 #include <pthread.h>
@@ -20,7 +20,7 @@
 struct known {
     CUcontext context, owner;
     CUdevice device;
-    unsigned since;                  /* `ended` at the listing: the driver reuses handles */
+    unsigned since;                  /* `ended` when listed: the driver reuses old handles */
     int attached;                    /* number of cuCtxAttach() without cuCtxDetach() */
 };
 
@@ -131,7 +131,7 @@ bool contexts_learn(CUcontext current, CUcontext *owner, CUdevice *device)
     *owner = current;
     if (contexts_find(current, owner, device) || REAL(cuCtxGetDevice)(device) != CUDA_SUCCESS
         || REAL(cuMemGetInfo_v2)(&unused, &total) != CUDA_SUCCESS)
-        return false;                /* listed already, or it has ended or stays broken */
+        return false;                /* listed already; or `current` has ended or is broken */
     if (HAVE_REAL(cuStreamGetGreenCtx)
         && REAL(cuStreamGetGreenCtx)(NULL, &green) == CUDA_SUCCESS && green != NULL)
         primary = contexts_primary(*device);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every context of this process, on shared and other GPUs. For any thread, with any locks held. */
+/* The list of the process's contexts on all GPUs. Any thread may call, with any locks held. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 /* `owner` has the memory of `context`, and a drain of `owner` includes the work of `context`.
  * `owner` is `context` itself, or the primary context of a green context. */
 void contexts_add(CUcontext context, CUdevice device, CUcontext owner);
-/* Unlists a context and the green contexts that it owns. With memory_lock if a client exists. */
+/* Unlists a context and the green contexts that it owns. memory_lock is held if a client exists. */
 void contexts_remove(CUcontext context);
 unsigned contexts_ended(void);                     /* number of contexts that have ended */
 
@@ -27,9 +27,9 @@ CUcontext contexts_of(CUdevice device, unsigned number);
 /* The primary context, without retaining it. NULL: the driver has failed. */
 CUcontext contexts_primary(CUdevice device);
 
-/* Lists `current`, the current context. True: it was not listed. *owner: `current`, if unknown. */
+/* Lists `current`, the current context. True: newly listed. *owner: `current` if not known. */
 bool contexts_learn(CUcontext current, CUcontext *owner, CUdevice *device);
-/* As contexts_find(), but lists an unlisted context, which is current for a moment. */
+/* As contexts_find(), but lists an unlisted context by making it current for a moment. */
 CUresult contexts_describe(CUcontext context, CUcontext *owner, CUdevice *device);
 /* *owner: the owner of the current context, or NULL. Returns the driver's error. */
 CUresult contexts_current(CUcontext *owner);

@@ -36,7 +36,7 @@ void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
 
 static struct {
-    _Atomic uint32_t openings; /* number of openings; never 0: gate_thread.waits 0 means none */
+    _Atomic uint32_t openings; /* number of openings; skips 0 (gate_thread.waits: no wait) */
     _Atomic uint32_t opened;         /* futex word */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* all entries; none is ever removed */
@@ -65,7 +65,7 @@ static void initialise(void)
     gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
 }
 
-/* Without malloc(): the program's may call CUDA, and may share cache lines with program data. */
+/* No malloc(): the program's malloc() may call CUDA, or share cache lines with program data. */
 static struct gate_thread *new_thread(void)
 {
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
@@ -87,7 +87,7 @@ static struct gate_thread *own_thread_entry(void)
 {
     if (own_entry != NULL)
         return own_entry;
-    if (pthread_once != NULL)           /* NULL: not linked, as before glibc 2.34; see glibc.h */
+    if (pthread_once != NULL)           /* NULL before glibc 2.34 without libpthread (glibc.h) */
         pthread_once(&gate.once, initialise);
     for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
         if (!atomic_exchange(&t->in_use, true)) {
@@ -129,7 +129,7 @@ static bool take_paced_pass(void)
     return false;
 }
 
-/* Called inside the gate. True: the thread passes, and is counted if GATE_CAPTURING needs that. */
+/* Called inside the gate. True: the thread passes; with GATE_CAPTURING, its pass is counted. */
 static bool try_pass(CUstream stream)
 {
     uint64_t closed = atomic_load(&gate_closed);
@@ -198,7 +198,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
-    } while (inside && !try_pass(stream)); /* inflight_clear() may have voided the first count */
+    } while (inside && !try_pass(stream)); /* inflight_clear() may have cleared an earlier count */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;

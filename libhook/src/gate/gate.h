@@ -23,9 +23,9 @@
 #include "driver/driver.h"
 #include "driver/locked.h"
 
-#define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
-#define GATE_PUBLISHING ((uint64_t)1 << 62)        /* inflight.c */
-#define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
+#define GATE_PACED ((uint64_t)1 << 63)             /* set by flight/pace.c */
+#define GATE_PUBLISHING ((uint64_t)1 << 62)        /* set by inflight.c */
+#define GATE_CAPTURING ((uint64_t)1 << 61)         /* set by flight/capture.c */
 #define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING)
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* the call waits even during a capture */
 
@@ -41,14 +41,14 @@ struct gate_thread {
     _Atomic bool in_use;             /* reused after its thread has ended */
 };
 
-extern _Atomic uint64_t gate_closed;               /* set of reasons; 0: open */
+extern _Atomic uint64_t gate_closed;               /* bits: reasons to be closed; 0: open */
 extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
- * `until_stop`: a STOP of any client ends the wait; returns false, with the thread outside. */
+ * With `until_stop`, a STOP of any client ends the wait, too: returns false, the thread outside. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;
@@ -81,24 +81,24 @@ static inline void gate_leave(void)
 void gate_close(uint64_t reason);                  /* returns while threads may be inside */
 void gate_open(uint64_t reason);
 void gate_recheck(void);                           /* wakes waiting threads to check again */
-bool gate_empty(void);                             /* no thread (but the caller) is inside */
+bool gate_empty(void);                             /* no thread but the caller is inside */
 bool gate_has_waiters(void);
 bool gate_has_blocked(void);                       /* a thread waits at the gate, or is BLOCKED */
 uint64_t gate_passes(void);                        /* sum of all threads' `passes` */
-uint64_t gate_submissions(void);                   /* uncaptured passes under GATE_CAPTURING */
+uint64_t gate_submissions(void);                   /* number of passes counted by GATE_CAPTURING */
 void gate_allow(uint64_t goal);                    /* sets gate_goal */
 
 /* BLOCKED: until the end of the scope this program thread waits within the library where the driver
- * would not wait. Work in flight may depend on the thread's next action, so a drain counts it like
- * a thread at the gate; after a siglongjmp() out of the scope, until the thread's next pass. */
+ * would not wait. Work in flight may depend on the thread's next action, so a drain treats it like
+ * a thread at the gate. After a siglongjmp() out, the thread stays BLOCKED until its next pass. */
 #define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
 /* Number of passes let through while GATE_PACED was set, and the number at which threads wait. */
 extern _Atomic uint64_t gate_taken, gate_goal;
-/* Called by a passing thread, inside the gate, while GATE_PACED is set. `number`: of its pass. */
+/* Called by a passing thread inside the gate while GATE_PACED is set. `number`: gate_taken now. */
 extern void (*gate_on_taken)(uint64_t number);
-/* Called, outside the gate, by a thread that only GATE_PACED makes wait. True: check the gate
- * again; false: sleep. `*since`: 0 at the first call of each wait. */
+/* Called, outside the gate, by a thread that only GATE_PACED makes wait. True: the thread
+ * checks the gate again; false: it sleeps. `*since`: 0 at the first call of each wait. */
 extern bool (*gate_on_paced)(uint64_t *since);

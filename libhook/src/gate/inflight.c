@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A background program submits nothing while a program of higher priority has work in flight on the
- * same card. They signal through shared memory, because a message of the daemon would come too
+ * same card. The programs signal through shared memory: a message of the daemon would come too
  * late. Each urgent program publishes a page, which only it can write, with two counters: how often
  * work has begun (`begun`), and the value of `begun` up to which all work is done (`done`). The
  * daemon sends the pages while a background program holds the card.
@@ -57,14 +57,14 @@ static struct watched {
     void *at;
     struct client *_Atomic client;   /* the background client that watches */
     uint64_t number;
-    uint64_t begun, done, since;     /* last values; us when they last changed */
+    uint64_t begun, done, since;     /* values at the last poll; us: last change */
 } watched[WATCHED_MAX];
 static _Atomic unsigned watched_end;      /* entries from this index on were never used */
-static _Atomic unsigned watching;         /* entries in use */
+static _Atomic unsigned watching;         /* number of entries in use */
 
 static _Atomic bool holding;              /* a thread has found an urgent program busy */
 static uint64_t holding_since, last_allowed;
-static _Atomic unsigned allowed_passes;     /* passes allowed although counters show work */
+static _Atomic unsigned allowed_passes;     /* number of passes allowed while counters show work */
 
 static bool is_busy(const struct nvshare_inflight *counters)
 {

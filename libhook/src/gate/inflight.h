@@ -10,8 +10,8 @@ struct client;
 /* Called by the gate while GATE_PUBLISHING is set. */
 
 void inflight_count(void); /* counts a pass; called inside the gate, before inflight_may_pass() */
-bool inflight_may_pass(void);        /* inside the gate; may use up one of allowed_passes */
-bool inflight_holds(void);           /* outside the gate: whether a pass would have to wait */
+bool inflight_may_pass(void);        /* called inside the gate; may use up an allowed pass */
+bool inflight_holds(void);           /* called outside the gate: whether a pass must wait */
 
 /* Called by service threads, with service_lock. The caller closes the descriptor. */
 

@@ -40,7 +40,7 @@
 
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
-#define PAUSE_MS 100                 /* before the next accept if no descriptor is free */
+#define PAUSE_MS 100                 /* ms before the next accept if no descriptor is free */
 #define HANDLE_PATIENCE_US 250000    /* longest drain within cuIpcGetMemHandle */
 
 /* The requested allocation, or NULL. memory_lock is held. */
@@ -136,13 +136,13 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
                        share_all, (void *)request);
 }
 
-/* Fills *part for a block. Returns its descriptor, a handle of own_file.h; -1: none. */
+/* Fills *part for a block. Returns a handle (own_file.h) of its file; -1: not exportable. */
 static int export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
     int file = -1;
     if (index == 0)
-        share(request, DRAIN_PATIENCE_US);         /* blocks not shared at cuIpcGetMemHandle */
+        share(request, DRAIN_PATIENCE_US);         /* if cuIpcGetMemHandle did not */
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     *part = (struct ipc_part){ .left = 0 };
@@ -221,9 +221,9 @@ static void at_exit(void)
 }
 
 /*
- * A thread for each socket sends descriptors of shared memory to all its peers at once: any process
- * may connect. A peer that makes no progress is dropped after PATIENCE_MS, or when another peer
- * needs its entry. A peer must run as the same user or root, and know the secret of the handle.
+ * A thread for each socket sends descriptors of shared memory to all its peers in turn, as any
+ * process may connect and stall. A peer without progress is dropped after PATIENCE_MS, or when its
+ * entry is needed. A peer must run as the same user or root, and know the secret of the handle.
  */
 
 struct peer {
@@ -238,7 +238,7 @@ struct peer {
 static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     unsigned open;                   /* number of sockets served */
-    struct { uint64_t name[2], importer, owner; } random;
+    struct { uint64_t name[2], importer, owner; } random;   /* the socket's name; two secrets */
 } server;
 
 static bool send_part(int to, const struct ipc_part *part, int file)
@@ -319,7 +319,7 @@ static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
-    const int little = 1;            /* send buffer; the kernel's minimum holds one or two parts */
+    const int little = 1;            /* bytes; the kernel raises it to one or two parts' size */
     int to;
     {
         UNFORKED;

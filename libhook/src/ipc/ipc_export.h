@@ -23,18 +23,18 @@ struct ipc_ticket {
 };
 #define IPC_MAGIC 0x6572616873766e02ull
 
-/* The owner's message for each block, with its descriptor. No descriptor: no such allocation. */
+/* The owner's message for each block, with a file descriptor unless the allocation is gone. */
 struct ipc_part {
     uint64_t secret;                 /* the ticket's secret */
     uint64_t left;                   /* bytes of this and all later parts */
     uint64_t size;                   /* bytes of this part */
-    uint64_t offset;                 /* bytes of the first part before the allocation */
+    uint64_t offset;                 /* bytes from the first part's begin to the allocation */
     uint64_t bytes;                  /* size of the allocation */
 };
 
 enum ipc_socket_kind { IPC_ABSTRACT, IPC_FILE, IPC_SOCKETS };
 
-/* Returns the length of the socket's address. */
+/* Writes the socket's address. Returns the address's length in bytes. */
 unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address);
 
 /* Pins the library's allocation that contains the address until it is freed, like an export. */
@@ -42,4 +42,4 @@ CUresult ipc_export_pin(CUdeviceptr address);
 
 /* False: not the library's memory; call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
-bool ipc_export_own(const struct ipc_ticket *ticket);
+bool ipc_export_own(const struct ipc_ticket *ticket);   /* whether this process made the ticket */

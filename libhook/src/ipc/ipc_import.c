@@ -63,7 +63,7 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
     return from >= 0 || *again ? from : begin(IPC_FILE, ticket, again);
 }
 
-/* Waits for a message. SO_RCVTIMEO would not do: each signal of a timer restarts that timeout. */
+/* Waits for a message. Not by SO_RCVTIMEO, a timeout that each signal of a timer restarts. */
 static bool wait_for(int from)
 {
     struct pollfd ready = { .fd = own_file_descriptor(from), .events = POLLIN };
@@ -327,6 +327,6 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (--import->opened == 0 && !late)
-        forget(import);              /* `late`: stays mapped, for the next open */
+        forget(import);              /* `late`: the import stays mapped for the next open */
     return true;
 }

@@ -351,7 +351,7 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 #define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
 #define PART_LEFT 16                 /* no spare if the client leaves less than 1/16 of the card */
 #define MOST 1024                    /* most spares: one thread may have to release all spares */
-#define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
+#define EXPIRED_AT_ONCE 16           /* most spares released in one step, as memory_lock is held */
 
 /* One for each client, by index. Protected by memory_lock. */
 static struct spares {
@@ -503,8 +503,8 @@ int64_t spares_expire(struct client *client)
 /* us of one wait for a context's work; the wait delays the destruction of that context */
 #define SLICE_US 1000
 
-/* Memory freed during a capture, when no thread may wait for work in flight: kept until a later
- * wait in the context, at the latest until its bytes are needed. Listed latest first. */
+/* Memory freed during a capture, when no thread may wait for work in flight: kept until a thread
+ * later waits for the context's work, at the latest when memory is short. Listed latest first. */
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
@@ -632,7 +632,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
 
     LOCKED(memory_lock);
     if (region_owner(address) != owner)
-        return true;                 /* the context has ended meanwhile, and with it `owner` */
+        return true;                 /* the context has ended meanwhile, which freed the memory */
     if (waited) {
         bool is_large = owner->operations == &LARGE_OPERATIONS;
         deferred_frees_waited(context, earlier);

@@ -2,7 +2,7 @@
 /*
  * Memory that the program got from cuMemAlloc. The functions named memory_ are for wrappers: any
  * thread, no lock held, for the client of the current context's device unless they take an address.
- * False: call the driver. All other functions are called with memory_lock held.
+ * False: the wrapper calls the driver. All other functions are called with memory_lock held.
  */
 #pragma once
 
@@ -47,7 +47,7 @@ struct owner_operations {
     /* For owners without object(). False: the program has no allocation at `address`. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,
                      struct memory_description *description);
-    /* Releases a retired object. NULL: the owner has only one object: destroy(). */
+    /* Releases a retired object. NULL: destroy() does so, as the owner has only one object. */
     void (*release)(struct page_owner *owner, CUdeviceptr address);
     void (*destroy)(struct page_owner *owner);
 };
@@ -60,11 +60,11 @@ struct large {
     bool spare;                      /* freed by the program and kept for reuse */
     uint64_t freed_at;               /* us: when the program freed it */
     struct ring order;               /* in the list of its client's spares */
-    struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
+    struct vmm_allocation *vmm;      /* the VMM allocation on this memory; NULL: from cuMemAlloc */
     struct block *blocks[];          /* owner.block_count entries */
 };
 
-/* False: call the driver. *result: of the wrapper; *address: new, if *result is CUDA_SUCCESS. */
+/* False: call the driver. *result: what the wrapper returns; on success *address is new memory. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
 bool memory_free(CUdeviceptr address, CUresult *result);
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
@@ -75,14 +75,14 @@ bool memory_is_ours(CUdeviceptr address);
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
 
-/* Allocates addresses, and memory as far as the client's room suffices. */
+/* Allocates addresses, and card memory as far as the client's room suffices. */
 CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address);
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
 /* The object that begins at `address`, retired or not; NULL: none. */
 struct object *allocation_at(CUdeviceptr address);
 void allocation_release(CUdeviceptr address);
-/* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */
+/* Reuses a retired allocation as a new allocation of `bytes` bytes, which must fit. */
 void allocation_renew(CUdeviceptr address, size_t bytes);
 void allocations_context_ends(const struct client *client, CUcontext context);
 
@@ -95,7 +95,7 @@ void allocation_fill(struct block *const *blocks, size_t count);
  * allocation of at most 256 MiB is a single block. */
 CUresult large_create(struct client *client, CUcontext context, size_t bytes,
                       const CUmemAllocationProp *properties, CUdeviceptr *address);
-void large_release(struct page_owner *owner);     /* a struct large */
+void large_release(struct page_owner *owner);     /* `owner`: of a struct large */
 /* The size of the slot of a slab for `bytes` bytes, and its class. */
 size_t slab_slot_size(size_t bytes, unsigned *class);
 

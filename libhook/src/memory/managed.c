@@ -2,7 +2,7 @@
 /*
  * Managed memory in blocks, loaded by a prefetch to the card and evicted by a prefetch to the host.
  * A page counts as resident while its block does, even if the CPU has migrated it to the host. Only
- * submitted work migrates pages to the card: with the gate closed an evicted block has none there.
+ * submitted work migrates pages to the card: behind a closed gate an evicted block gets none back.
  *
  * With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card could ever hold.
  * The excess stays on the host, which the card accesses over the bus, and has no blocks. On devices
@@ -89,7 +89,7 @@ struct managed {
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
     struct managed *next;            /* in `freed` */
     struct ranges prefetches;        /* of struct prefetch */
-    size_t beyond;                   /* bytes counted in memory.beyond; 0: it has blocks */
+    size_t beyond;                   /* bytes counted in memory.beyond; 0: `blocks` are used */
     bool plain;                      /* the program got it from cuMemAlloc */
     unsigned long long id;
     size_t block_count;

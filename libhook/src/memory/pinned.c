@@ -4,7 +4,7 @@
  * driver's call and the thread does not wait at the gate: work in flight may wait for this thread.
  * Otherwise the request is added to `pending`, a part of the client's need: the gate does not open
  * before there is room, which no other client can take while the thread is inside. Programs often
- * destroy the context instead of the objects, so each object counts until its context ends.
+ * destroy a context instead of its objects, so the end of a context ends the count of its objects.
  */
 #include "memory/pinned.h"
 
@@ -25,9 +25,9 @@
 /* The memory granted to this thread's last pinned_begin(); `client` NULL after pinned_end(). */
 static __thread struct request {
     struct client *client;
-    CUcontext context;               /* the context's end frees the memory; NULL: no end does */
+    CUcontext context;               /* its end frees the memory; NULL: the memory has no context */
     size_t bytes;
-    bool inside;                     /* inside the gate, `bytes` in pending; false: in pinned */
+    bool inside;                     /* in the gate: pending includes `bytes`; else pinned does */
 } request;
 
 static uint64_t *counter_of(struct client *client)
@@ -150,7 +150,7 @@ void pinned_release_on(CUdevice device, size_t bytes)
 struct counted {
     size_t bytes;
     struct client *client;
-    CUcontext context;               /* the context's end frees it; NULL: no end does */
+    CUcontext context;               /* its end frees the memory; NULL: the memory has no context */
     unsigned keys;
 };
 

@@ -41,7 +41,7 @@ struct alias {
     struct range range;
     struct range reservation;        /* the program's reservation around the alias */
     struct vmm_allocation *vmm;
-    struct alias *next;              /* of the same VMM allocation */
+    struct alias *next;              /* next alias of the same VMM allocation */
     size_t access_count;
     CUmemAccessDesc *access;         /* one entry for each device named in cuMemSetAccess */
 };
@@ -59,7 +59,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Without host memory for the record, calls that map swapped memory in it wait at the gate. */
+/* Without a record (out of memory), calls that map swapped memory there wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -434,7 +434,7 @@ static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
-/* Not for sparse arrays (allocFlags.usage): the driver itself maps the memory of such arrays. */
+/* Memory for sparse arrays (allocFlags.usage) cannot be evicted: the driver itself maps it. */
 static bool can_move(const CUmemAllocationProp *properties)
 {
     return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED

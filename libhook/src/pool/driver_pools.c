@@ -79,7 +79,7 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     return growth > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : ROUNDED_UP(growth, POOL_GRAIN);
 }
 
-/* Counts the bytes by which the pool has shrunk. Returns the bytes by which it has grown. */
+/* Stops counting the bytes by which the pool has shrunk. Returns the bytes of its growth. */
 static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;
@@ -149,7 +149,7 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
     add(handle, device);
 }
 
-/* The memory of allocations that outlive their pool stays counted: its end cannot be queried. */
+/* Allocations that outlive their pool stay counted, as no function tells when they are freed. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
     RELAXED;

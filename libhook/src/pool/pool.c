@@ -8,7 +8,7 @@
  *   1. a free allocation that fits and was freed in the same stream (the stream's order separates
  *      the uses), or is idle and in a pool for which the program has not forbidden reuse;
  *   2. else new memory, after the pool has released idle allocations beyond its threshold;
- *   3. else a pending allocation after its work, for which the stream waits, if that is allowed.
+ *   3. else a pending allocation, if the pool lets the stream wait for the work that uses it.
  * Before a client is evicted, all idle memory is released: that costs less than to copy it once.
  */
 #include "pool/pool.h"

@@ -9,7 +9,7 @@
 
 struct client;
 
-/* cuMemAllocFromPoolAsync outside captures. `handle` NULL: the stream's device's current pool. */
+/* cuMemAllocFromPoolAsync outside captures. `handle` NULL: current pool of the stream's device. */
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result);
 /* cuMemFreeAsync outside captures, for any memory of the library. */

@@ -3,7 +3,7 @@
  * remains after a crash. Blocks are written from host memory (block/store.c). The file keeps the
  * bytes of a loaded block: if unchanged, the block is evicted again without a copy.
  *
- * A few threads have one request each in flight, a chunk; all take chunks of the same block
+ * Each of a few threads transfers one chunk at a time; all take chunks of the same block
  * before chunks of the next block. Writers write from page-locked host memory, readers read into a
  * page-locked slot that the service thread copies to the card. So a disk that hangs stops only
  * these threads and the loads of its blocks. Registered memory is page-aligned, as O_DIRECT needs.
@@ -62,8 +62,8 @@
 
 static struct disk {
     struct client *client;
-    int descriptor;                  /* the file's, in the table of readers and writers */
-    int handle;                      /* of own_file.h, while the file is being opened */
+    int descriptor;                  /* of the file, in the readers' and writers' table */
+    int handle;                      /* handle of own_file.h while the file is being opened */
     int opened;                      /* result: 0 or an errno; -1: still being opened */
     bool quits;
     struct ranges space;             /* unused offsets of the file; the last range has no end */
@@ -388,7 +388,7 @@ static void give(struct client *client, size_t size, struct place *place)
     disk_give(place->disk);
 }
 
-/* A LOAD must always be possible, so staging memory may exceed the allowance. */
+/* A LOAD must always be possible, so staging memory may exceed the order's limit of host memory. */
 static bool take_staging(struct client *client, struct disk *disk)
 {
     const size_t size = READERS * CHUNK;

@@ -9,8 +9,8 @@ struct disk_extent {
     struct disk *disk;
     uint64_t offset;                 /* in the file, bytes */
     size_t size;                     /* bytes */
-    size_t begun, left;              /* bytes: transfer begun, transfer not completed */
-    int error;                       /* errno of the transfer; 0: none so far */
+    size_t begun, left;              /* bytes with transfer begun; with transfer not completed */
+    int error;                       /* errno of the transfer; 0: no error so far */
     struct disk_extent *next;        /* in the queue of writes, or of loads */
     const char *memory;              /* of a write: its source; valid until `left` is 0 */
     _Atomic bool cancelled;          /* the write ends with ECANCELED after its current requests */

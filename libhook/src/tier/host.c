@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tier of page-locked host memory. It keeps the bytes of a loaded block: if unchanged, the
+/* The tier of page-locked host memory. A place keeps the bytes of a loaded block: if unchanged, the
  * block is evicted again without a copy. The memory is in slabs of some 100 MiB, of huge pages
  * of the NUMA node nearest to the GPU (copies to a far node cross the slower link between
  * sockets), populated and registered with the driver once, and kept. It is private: children do
@@ -18,8 +18,8 @@
  * During an eviction (begin_to_allocate()) they make and register slabs piece by piece, so that
  * all threads work on the slab needed first; before that they register preallocated slabs. While
  * the program runs (host_preallocate(); nvshared/scheduler/ahead.py) the threads must not disturb
- * it: they are few, have a low priority and call no driver function. A slab counts as soon as it is
- * begun, and is used or released once complete; only a `patient` take() waits for such threads. */
+ * it: they are few, have a low priority and call no driver function. memory.host counts a slab once
+ * it is begun; a complete slab is used or released. Only a `patient` take() waits for them. */
 #define _GNU_SOURCE
 #include "tier/host.h"
 
@@ -48,7 +48,7 @@
 #define LARGEST_SLAB ((uint64_t)1 << 30)
 #define PIECE ((uint64_t)16 << 20)   /* bytes of a slab that one thread populates at a time */
 #define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes registered early, for the next EVICT */
-#define REGISTRARS 4                 /* threads to register slabs; the driver may serve only one */
+#define REGISTRARS 4                 /* registering threads; the driver may serve one at a time */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
@@ -331,8 +331,8 @@ void host_leave_context(struct client *client, bool drained)
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
     /* Unregistering may wait for work in flight, which may wait for a thread at the gate: a
-     * deadlock, as the gate opens only under service_lock, which this thread holds. So unless the
-     * context is drained, only its end unregisters the slabs. */
+     * deadlock, as the gate opens only under service_lock, which this thread holds. Unless the
+     * context is drained, the driver therefore unregisters the slabs when the context ends. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
@@ -436,7 +436,7 @@ static void *allocate_slabs(void *argument)
     return NULL;
 }
 
-/* The size of the next slab to make while the program runs; 0: none. */
+/* The size of the next slab to make while the program runs; 0: make no more. */
 static uint64_t early_size(const struct client *client)
 {
     uint64_t useful = host_useful(client);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tier of another GPU's memory, which the daemon lends (EVICT's `loan`); over NVLink seven
- * times as fast as the bus. The process needs no context on the other GPU: memory that
+/* The tier of another GPU's memory, which the daemon lends (EVICT's `loan`): a copy over NVLink is
+ * seven times as fast as over the bus. The process needs no context on the other GPU: memory that
  * cuMemCreate makes there is mapped for access by this GPU. Borrowed bytes count in memory.host,
  * because they are copied to host memory when the daemon ends the loan (block/swap.c). */
 #include "tier/peer.h"
@@ -105,7 +105,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return true;
 }
 
-/* Releases memory on the lender. After the context's failure it stays until the process ends. */
+/* Releases memory on the lender. If the context has failed, only the process's end does so. */
 static void give(struct client *client, size_t size, struct place *place)
 {
     CUresult result = REAL(cuMemRelease)(place->peer.handle);

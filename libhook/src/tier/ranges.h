@@ -33,7 +33,7 @@ bool ranges_reserve(struct ranges *ranges);
 void ranges_insert(struct ranges *ranges, struct range *range);
 void ranges_remove(struct ranges *ranges, const struct range *range);
 
-/* Takes `size` bytes of the first free range large enough. False: none, or it passes `end`. */
+/* Takes the first `size` bytes free in one piece. False: no such bytes, or they pass `end`. */
 bool ranges_take(struct ranges *space, size_t size, CUdeviceptr end, CUdeviceptr *address);
 /* Gives a range back, joined with adjacent free ranges within [low, high). False: no memory to
  * record the range, which is lost. */

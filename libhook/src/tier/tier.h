@@ -19,7 +19,7 @@
 #define ROUNDED_UP(bytes, grain) (((bytes) + (grain) - 1) / (grain) * (grain))
 #define WHOLE_PAGES(bytes) ROUNDED_UP(bytes, PAGE)
 
-/* So large that a copy (600 us) hides the remapping (30 us), so small that memory is free soon. */
+/* So large that a copy (600 us) hides the remapping (30 us); a larger block frees memory later. */
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
@@ -39,7 +39,7 @@ struct place {
         } peer;
         struct disk_extent *disk;
         struct {                     /* valid even while `tier` is NULL */
-            size_t bytes;            /* of the allocation; block->size is rounded up */
+            size_t bytes;            /* as allocated; block->size is rounded up */
             CUdevice device;
             bool mostly_read;        /* read-mostly advice was withdrawn; settle() restores it */
             bool sent;               /* prefetched by the library at least once */
