@@ -12,7 +12,7 @@ from bench.trace import summary
 
 CHUNK = 256 << 20
 LARGE = 0.57                            # part of the card: 80 of 140 GiB
-MIDDLE = 0.32                           # 45 of 140 GiB
+MIDDLE = 0.32                           # part of the card: 45 of 140 GiB
 AHEAD = "75%"                           # part of the card for three MIDDLE programs
 QUANTUM = 1.0                           # seconds
 

@@ -25,7 +25,7 @@ STEP = 0.4                              # seconds of computing in a step
 TRIED = 32                              # rounds of computing in a calibrating step
 PATIENCE = 2.5                          # longest run, in multiples of the time of sequential runs
 QUANTA = (10, 2)                        # seconds
-LIMIT = 50                              # percent
+LIMIT = 50                              # percent: compute limit
 WITHOUT_LIMITS = {"nvshare"}
 NO_MEMORY = 3                           # nvshare-workload's exit status
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine.c with PyTorch and torch_memory_saver: python -m bench.rl.saver BYTES CHUNK RETAIN.
+"""Does the work of engine.c with torch_memory_saver: python -m bench.rl.saver BYTES CHUNK RETAIN.
 
 Before each answer it moves all its memory to a backup in host memory ("pause"), and moves it back
 at the next line. With RETAIN 1 the memory of the backup is kept for the next pause.

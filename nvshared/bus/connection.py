@@ -42,7 +42,7 @@ class BusConnection:
         writer.transport.set_write_buffer_limits(high=0)    # drain() waits until all is written
         self._serial = 0
         self._outgoing: list[tuple[Message, int]] = []  # queued in this iteration of the loop
-        self._answers: dict[int, asyncio.Future[Received]] = {}     # by the serial of the call
+        self._answers: dict[int, asyncio.Future[Received]] = {}     # by serial of the call
         self._take = take
         # Ends when the connection is lost, with the transport's exception if there is one.
         self.reading = asyncio.get_running_loop().create_task(self._read())

@@ -51,7 +51,7 @@ POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no passw
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
 CHECKS = 64                             # most checks pending at polkit, of all callers
 CHECKS_EACH_USER = 8
-CHECKS_RESERVED = 16                    # of these, reserved for users without a pending check
+CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending check
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"

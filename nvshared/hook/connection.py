@@ -38,7 +38,7 @@ ACCEPT_PAUSE = 1.0                      # seconds without accepting after descri
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 WORK_SLICE = 0.001                      # seconds of queued work before other events are handled
 NAME_PATIENCE = 200 * MILLISECOND       # us to read a program's name: the program can block this
-UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
+UNKNOWN_MOST = 64                       # most kinds of unknown cgroup paths that are logged
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
 FOR_OTHERS = 4                          # 1/4 is reserved for users with few connections,
@@ -47,7 +47,7 @@ UNSERVED_MOST = 4096                    # connections of all users that are not 
 DESCRIPTORS_UNSERVED = 2                # of an unserved connection: its socket and a pidfd
 DESCRIPTORS_EACH = 4                    # of a client: socket, pidfd, inflight page, disk file
 DESCRIPTORS_OWN = 64                    # for the bus, NVML, files, metrics
-PACKETS_AT_A_TIME = 4                   # read from a connection before other users have a turn
+PACKETS_AT_A_TIME = 4                   # packets read from a connection before it waits its turn
 QUEUE_LONGEST = 256                     # unsent packets of one client, besides its socket's buffer
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h

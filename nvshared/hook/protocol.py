@@ -67,7 +67,7 @@ class OrderRecord:
     beyond: int = 0
     loan: int = 0                       # in EVICT
     lender: bytes = b""                 # UUID; in EVICT, at the offset of struct nvshare_limits
-    text: str = ""                      # in REASON, which becomes several packets
+    text: str = ""                      # in REASON, which is sent in several packets
 
 
 @dataclass(frozen=True, slots=True)

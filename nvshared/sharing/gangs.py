@@ -49,12 +49,12 @@ class Gang:
     state: State = State.OUT
     since: int = 0                      # us: when the state or its last round of steps began
     gathered: bool = False              # all processes have joined, or GATHER has passed
-    busy: int | None = None             # when a member began to want its card, or None
-    awaited: int | None = None          # when members began to wait for missing processes, or None
+    busy: int | None = None             # us: when a member began to want its card, or None
+    awaited: int | None = None          # us: when a wait for missing processes began, or None
     rounds: int = 0                     # number of rounds of steps in the present state ENDING
     patience: int = GRANT_LEAST         # us within which all members must be loaded
     resuming: bool = False              # a member could not drain, so all members go on
-    exceeds: int | None = None          # when members on a card ceased to fit together, or None
+    exceeds: int | None = None          # us: when members on one card ceased to fit, or None
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
     sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, its id removed
 

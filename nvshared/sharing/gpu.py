@@ -43,7 +43,7 @@ SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 logger = logging.getLogger(__name__)
 
 
-# The stricter of two values of each term.
+# By term: the function that returns the stricter of two values.
 STRICTER: dict[str, Callable[[Any, Any], Any]] = {
     "memory_limit": lambda one, other: min((size for size in (one, other) if size), default=0),
     "weight": min,

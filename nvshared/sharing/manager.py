@@ -233,7 +233,7 @@ class SafeBudget:
     """The host budget if none is configured: at start it is computed from the free host memory.
 
     It is computed again ("recount") once an earlier daemon's clients have reported their memory,
-    and when a client joins within LATE, lest clients choose the time. No recount shrinks it."""
+    and when a client joins within LATE: a later client could choose the time. It never shrinks."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
         self.bytes = host.safe_budget()

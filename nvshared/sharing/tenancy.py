@@ -136,7 +136,7 @@ class Tenancy:
         return saved() if self._store is None else self._store.save(self._by_hand)
 
     def _check_requests(self, name: str, new: Mapping[str, int]) -> None:
-        """Raises InvalidArgs for a compute request that cannot be met, unless only rules clash."""
+        """Raises InvalidArgs if a compute request would exceed a limit, or all of them 100 %."""
         if not {"compute-request", "compute-limit"} & new.keys():
             return
         inner_tenants = [other for other in self._clients if name in self._enclosing(other)]

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    samples: float = 0                  # samples since the last attempt; -inf: no attempt is due
+    samples: float = 0                  # samples since the last attempt; -inf: never try again
     peer: Peer | None = None            # None: not identified yet
 
 
