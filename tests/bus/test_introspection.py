@@ -52,7 +52,7 @@ def written(name: str) -> ElementTree.Element:
 
 
 @pytest.mark.parametrize("name", OURS)
-async def test_dbus_introspection_of_the_running_daemon_equals_its_xml(
+async def test_dbus_introspection_of_the_running_daemon_equals_the_xml_files(
         name: str, manager: Manager, other: Peeper) -> None:
     a_client(manager, manager.gpus[0])
     (running,) = [one for one in await introspect(other, OURS[name]) if one.get("name") == name]

@@ -147,7 +147,7 @@ async def test_dbus_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: 
 
 
 @pytest.mark.parametrize("body", [b"\1v\0" * 2000 + b"\1y\0\7", b"\1u\0", b"\0\0", b"\2(\0"])
-async def test_dbus_message_with_a_damaged_body_raises_wire_error_when_its_values_are_read(
+async def test_dbus_message_with_a_damaged_body_raises_wire_error_when_the_values_are_read(
         bus: Bus, body: bytes) -> None:
     call = bytearray(a_call("v", Variant("u", 7)))
     call[4:8] = len(body).to_bytes(4, "little")

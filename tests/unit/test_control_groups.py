@@ -273,7 +273,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
     cgroup._visible_top.cache_clear()
 
 
-def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mounted(
+def test_cgroup_chain_in_a_namespace_includes_host_cgroups_if_the_host_mount_is_visible(
         inside: Inside) -> None:
     write(inside.host / "kubepods" / "besteffort" / "pod1", max=90 * MIB, current=MIB)
     write(inside.host / "kubepods" / "burstable" / "pod2", max=80 * MIB, current=MIB)

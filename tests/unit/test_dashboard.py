@@ -74,7 +74,7 @@ def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to be loaded"
 
 
-def test_details_of_a_program_on_a_vanished_gpu_name_no_other_programs() -> None:
+def test_reason_of_waiting_on_a_vanished_gpu_names_no_other_programs() -> None:
     client = SHARED.clients[0]._replace(gpu=77)
     assert waiting_for(SHARED, client._replace(state="waiting")) == "for its turn"
     assert "do not share the GPU" in waiting_for(SHARED, client._replace(state="crowded"))
@@ -145,7 +145,7 @@ def test_size_duration_and_quantum_are_shown_in_a_short_form(
     ("python[1234567]", 11, "p…[1234567]"), ("python[1234567]", 9, "python[1…"),
     ("python3 train.py", 9, "python3 …"), ("3 programs", 4, "3 p…"),
 ])
-def test_program_name_cut_to_a_width_keeps_the_process_id_if_it_fits(
+def test_program_name_cut_to_a_width_keeps_the_process_id_if_the_id_fits(
         text: str, width: int, short: str) -> None:
     assert tables.shortened(text, width) == short
     assert len(short) <= width

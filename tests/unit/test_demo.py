@@ -44,7 +44,7 @@ def test_demo_counts_hand_overs_and_moved_bytes_in_the_trace_of_the_daemon(tmp_p
     assert (handovers.handovers, handovers.bytes_out, handovers.bytes_in) == (1, 3, 4)
 
 
-def test_demo_reads_a_trace_line_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_demo_reads_only_complete_lines_of_the_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     line = json.dumps({"at": 1, "pid": 10, "report": "turn-started"}) + "\n"
     trace.write_text(line[:9])

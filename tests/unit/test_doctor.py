@@ -133,7 +133,7 @@ def test_doctor_names_programs_without_the_library_or_with_a_replaced_library(
         ("unshared", "warning")] * 2
 
 
-def test_doctor_names_programs_whose_cgroup_memory_limit_is_below_the_memory_of_the_card(
+def test_doctor_names_programs_with_a_cgroup_memory_limit_below_the_memory_of_the_card(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
     monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
@@ -226,7 +226,7 @@ def test_doctor_grades_systemd_units_by_active_and_enabled_state(
     *((FAILED + f"Result={limit}\n", limit, RESET)
       for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")),
 ])
-def test_doctor_says_why_a_systemd_unit_failed_and_how_to_restart_it(
+def test_doctor_says_why_a_systemd_unit_failed_and_how_to_restart_the_unit(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
     _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
@@ -239,7 +239,7 @@ def test_doctor_says_why_a_systemd_unit_failed_and_how_to_restart_it(
     assert error.hint.endswith(start)
 
 
-def test_error_that_nvshared_is_not_running_says_how_to_start_it(
+def test_error_that_nvshared_is_not_running_says_how_to_start_nvshared(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for shown in ("LoadState=loaded\nActiveState=inactive\nSubState=dead\n", None):
         systemd_says(monkeypatch, tmp_path, shown)

@@ -136,7 +136,7 @@ def test_history_loses_no_usage_when_the_storing_thread_lags(machine: Machine) -
     assert len(machine.batches) == 3
 
 
-def test_history_stores_usage_of_short_programs_and_stops_its_timer_without_clients(
+def test_history_stores_usage_of_short_programs_and_stops_the_timer_without_clients(
         machine: Machine) -> None:
     client = machine.joins(JOB)
     machine.time.pass_by(SECOND)

@@ -304,7 +304,7 @@ def test_shares_requested_by_any_kind_of_container_count_for_the_pod(kind: str) 
     ({"ResourceName": "other", "DeviceIDs": ["a"]}, True),      # a list, as before kubelet 1.20
     ("broken", False),                  # the checkpoint reader reports an unreadable file
 ])
-def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
+def test_static_pod_with_a_sidecar_that_started_without_a_share_is_reported(
         tmp_path: Path, content: Any, is_reported: bool) -> None:
     static = pod({
         "metadata": META | {"annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)},

@@ -156,7 +156,7 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 
 
-def test_gpu_has_one_timer_after_several_deadlines_of_the_scheduler(gpu: GPU, time: Time) -> None:
+def test_gpu_has_a_single_timer_for_several_scheduler_deadlines(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     for wait in (50, 20, 30):           # us
         Scripted.latest.due = time.now + wait

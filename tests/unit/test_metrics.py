@@ -130,7 +130,7 @@ def test_monitoring_page_lists_every_metric() -> None:
     assert not lines[start + len(expected)].startswith("|")
 
 
-async def test_metrics_have_a_series_for_the_state_of_a_gpu_and_the_reason_of_a_pinned_client(
+async def test_metrics_have_a_series_for_the_state_of_a_gpu_and_for_the_pin_reason_of_a_client(
         time: Time) -> None:
     made = manager(time)
     client = a_client(made)

@@ -177,7 +177,7 @@ def test_peer_belongs_to_the_user_with_the_same_uid_only_outside_containers() ->
     assert not one(Kind.CONTAINER, "9f1c").is_of(1000)
 
 
-def test_peer_in_a_container_has_the_account_of_the_container_unless_a_user_runs_it() -> None:
+def test_peer_in_a_container_has_the_container_account_unless_a_user_runs_the_container() -> None:
     box = "9f1c" * 16
     manager = "/user.slice/user-1000.slice/user@1000.service"
     assert accounts(1000, "0::/\n") == "user:1000"

@@ -27,7 +27,7 @@ LINES = st.lists(st.sampled_from([
     (b" /a.so:/b.so\t/c.so", ["/a.so", "/b.so", "/c.so"]), (b"# /a.so\n/b.so # /c.so\n", ["/b.so"]),
     (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
 ])
-def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found: list[str]) -> None:
+def test_preload_entries_are_split_like_in_the_loader(data: bytes, found: list[str]) -> None:
     assert entries(data) == found
 
 
@@ -39,7 +39,7 @@ def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found:
     ("# /usr/lib/libnvshare.so\n", "# /usr/lib/libnvshare.so\n"),
     ("/a/libnvshare.so.1  /b.so\n", "/a/libnvshare.so.1  /b.so\n"),
 ])
-def test_preload_list_has_no_entry_of_the_library_after_its_removal(
+def test_preload_list_has_no_entry_of_the_library_after_a_removal(
         before: str, after: str) -> None:
     assert without_library(before.encode()).decode() == after
 

@@ -43,7 +43,7 @@ def test_modules_loaded_into_programs_have_no_effect_without_the_library(
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
-def test_other_sitecustomize_module_is_loaded_after_nvshares_module(tmp_path: Path) -> None:
+def test_second_sitecustomize_module_is_loaded_after_the_module_of_nvshare(tmp_path: Path) -> None:
     assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")       # the module of nvshare
     theirs = tmp_path / "sitecustomize.py"
     theirs.write_text("print('theirs')")

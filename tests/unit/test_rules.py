@@ -117,7 +117,7 @@ def test_check_option_prints_all_errors_of_a_config_at_once(
     "compute-request = 60\n",
     "[tenant group:a]\ncompute-request = 60\n[tenant group:b]\ncompute-request = 60\n",
 ])
-def test_rules_whose_compute_requests_can_all_be_met_are_accepted(file: Path, text: str) -> None:
+def test_rules_with_jointly_possible_compute_requests_are_accepted(file: Path, text: str) -> None:
     read(file, text)
 
 

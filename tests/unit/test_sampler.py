@@ -160,7 +160,7 @@ def test_context_reserve_ends_after_a_time_without_usable_samples(
     assert told[-1].bytes == FACTS.memory_total - GIB
 
 
-def test_card_whose_queries_fail_is_still_queried_and_logged_at_long_intervals(
+def test_card_with_failing_queries_is_still_queried_and_logged_at_long_intervals(
         bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     joined(bench.gpu, 1, Noted())
     for _ in range(15):
@@ -235,7 +235,7 @@ def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
     assert bench.gpu.fault == ""
 
 
-def test_card_without_clients_that_may_lend_memory_is_sampled_for_memory_of_other_processes(
+def test_lending_card_without_clients_is_sampled_for_memory_of_other_processes(
         monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
@@ -303,7 +303,7 @@ def test_memory_of_other_processes_does_not_rise_while_memory_of_clients_grows()
         assert card.outside == outside * GIB
 
 
-def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_it() -> None:
+def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_the_context() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     assert card.bytes == 64 * GIB - CONTEXT     # reserved for the first client's context
     card.joined(1)

@@ -372,7 +372,7 @@ def on_its_way(talk: Talk) -> int:
     raise AssertionError("nothing moves ahead")
 
 
-def test_prefetch_loads_all_memory_of_clients_with_regular_pauses_before_their_next_turn() -> None:
+def test_prefetch_before_a_turn_loads_all_memory_of_a_client_with_regular_pauses() -> None:
     assert sum(by_turns(regular(), 10)[12:]) == 0
     without = regular()
     without.tell(SettingsChanged(replace(without.settings, prefetch=False)))

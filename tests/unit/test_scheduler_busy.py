@@ -166,7 +166,7 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
     assert pair.scheduler.deadline() == pair.now + 2 * SECOND
 
 
-def test_busy_report_of_a_client_whose_turn_has_ended_is_ignored() -> None:
+def test_busy_report_of_a_client_after_the_end_of_the_turn_is_ignored() -> None:
     pair = Pair()
     holder = pair.one_runs()
     other = ONE + TWO - holder
@@ -267,7 +267,7 @@ def test_idle_holder_is_not_stopped_for_busy_turns_while_another_client_is_not_b
     lambda talk: MemoryChanged(ONE, talk.set(ONE, pin_reason=PinReason.GIVEN)),
 ])
 @pytest.mark.parametrize("before", [False, True])
-def test_busy_turns_do_not_begin_while_limits_priorities_or_modes_exclude_them(
+def test_busy_turns_do_not_begin_while_a_limit_priority_or_mode_excludes_busy_turns(
         change: Callable[[Pair], Event], before: bool) -> None:
     pair = Pair()
     if before:

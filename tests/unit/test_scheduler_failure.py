@@ -282,7 +282,7 @@ def talk() -> Talk:
     return talk
 
 
-def test_lost_card_ends_all_turns_opens_all_gates_and_keeps_clients_until_they_disconnect(
+def test_lost_card_ends_all_turns_and_opens_all_gates_and_keeps_connected_clients(
         talk: Talk) -> None:
     actions = talk.tell(GPULost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]

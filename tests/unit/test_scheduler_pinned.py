@@ -79,7 +79,7 @@ def test_undrainable_client_ends_no_turn_of_another_holder() -> None:
     assert stops(talk.wait(20)) == []
 
 
-def test_swapped_memory_of_an_undrainable_client_is_loaded_at_its_turn() -> None:
+def test_swapped_memory_of_an_undrainable_client_is_loaded_at_the_next_turn() -> None:
     talk = two_programs(60)
     talk.wait(31)
     talk.obey(talk.stopped(1))

@@ -145,7 +145,7 @@ class Tenancy(World):
 
 @pytest.mark.parametrize(("mode", "size", "inner"), [
     (TURNS, SMALL, ("job:0", "job:1", "job:2")), (SETTINGS, LARGE, ())])
-def test_user_with_many_programs_or_jobs_gets_the_time_of_a_user_with_one_program(
+def test_user_with_many_programs_or_jobs_gets_the_same_time_as_a_user_with_a_single_program(
         mode: Settings, size: int, inner: tuple[str, ...]) -> None:
     world = Tenancy(mode)
     for number in range(6):
@@ -255,7 +255,7 @@ def test_returning_tenant_is_still_charged_for_overused_time() -> None:
     assert held[1] / held.total() > 0.8
 
 
-def test_scheduler_forgets_a_tenant_once_it_has_no_programs() -> None:
+def test_scheduler_forgets_a_tenant_after_the_last_program_has_ended() -> None:
     world = Tenancy(TURNS)
     hooks = [world.program("user:alice", f"job:{number % 3}") for number in range(6)]
     hooks += [world.program(f"unit:{number % 3}.service") for number in range(6)]
@@ -476,7 +476,7 @@ def test_compute_limited_client_without_time_left_waits_for_the_next_accounting_
     (100, 0, 0.5, 1),                   # the overused time is not taken off
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
-def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accounting_window(
+def test_share_of_a_compute_limited_client_with_long_kernels_follows_carryover_and_tail(
         tail: int, carryover: int, least: float, most: float) -> None:
     accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
     world, one = limited(10, replace(LIMITS, accounting=accounting))
@@ -594,7 +594,7 @@ def test_compute_limits_of_all_tenant_levels_hold(case: str) -> None:
     assert sum(shares) == pytest.approx(together, abs=0.05)
 
 
-def test_tenant_compute_limit_holds_for_new_programs_until_it_is_removed() -> None:
+def test_tenant_compute_limit_holds_for_new_programs_until_the_limit_is_removed() -> None:
     world = Tenancy()
     hook = world.program("user:alice")
     assert world.computed(hook, time=4 * SECOND) > [0.9]

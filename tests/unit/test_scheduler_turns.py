@@ -123,7 +123,7 @@ def test_client_that_does_not_fit_the_card_blocks_no_other_client() -> None:
     assert (2, True) in paced(actions)
 
 
-def test_anti_thrash_off_stops_no_busy_holder_at_the_end_of_its_quantum() -> None:
+def test_anti_thrash_off_stops_no_busy_holder_at_the_end_of_the_quantum() -> None:
     talk = Talk(mode=AntiThrash.OFF)
     talk.run(1, 70)
     talk.run(2, 70)
@@ -156,7 +156,7 @@ def test_turn_ends_when_the_quantum_is_shortened_or_the_client_disconnects() -> 
     assert 2 in runs(actions)
 
 
-def test_stop_of_a_client_that_reopens_its_gate_is_repeated_after_doubling_pauses() -> None:
+def test_stop_of_a_client_that_reopens_the_gate_is_repeated_after_doubling_pauses() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     for pause in (2, 4, 8):

@@ -314,7 +314,7 @@ def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
 
 
 @given(names=st.lists(folder_names, max_size=8))
-def test_path_below_a_users_systemd_manager_has_only_tenants_of_that_user_if_cgroups_are_hidden(
+def test_tenants_below_a_users_systemd_manager_belong_to_that_user_if_cgroups_are_hidden(
         names: list[str]) -> None:
     path = "/".join(["/user.slice/user-1000.slice/user@1000.service", *names])
     found = [str(one) for one in tenants(f"0::{path}\n", ALICE)]

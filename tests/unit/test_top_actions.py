@@ -30,7 +30,7 @@ def test_top_arrow_page_and_vi_keys_move_the_selection(keys: list[str], pid: int
     assert selected(strike(seen(), *keys)[0]) == pid
 
 
-def test_top_selection_follows_its_program_and_moves_up_when_the_program_ends() -> None:
+def test_top_selection_follows_the_selected_program_and_moves_up_when_the_program_ends() -> None:
     state, _ = strike(seen(), "down")
     turned = with_snapshot(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
     assert selected(turned) == 123456
@@ -133,7 +133,7 @@ def test_top_help_and_details_scroll_and_return_to_the_previous_screen() -> None
     ("s", "", "suspend", 0, "Suspend python3[4711]?"),
     ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),
 ])
-def test_top_asks_for_confirmation_before_it_changes_a_term_or_preempts(
+def test_top_asks_for_confirmation_before_a_change_of_a_term_or_a_preemption(
         key: str, typing: str, verb: str, value: int, asked: str) -> None:
     state, _ = strike(seen(), key)
     if typing:

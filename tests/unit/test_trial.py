@@ -43,7 +43,7 @@ def run(systemctl: Path) -> Run:
     return lambda *words: trial.trial.act(build((trial.trial,)).parse_args(["trial", *words]))
 
 
-def test_trial_start_writes_settings_and_stop_removes_them(run: Run, systemctl: Path) -> None:
+def test_trial_start_writes_settings_that_trial_stop_removes(run: Run, systemctl: Path) -> None:
     before = os.umask(0o077)
     run("start", "--gpus", "2", "--memory", "2GiB")
     os.umask(before)
@@ -64,7 +64,7 @@ def test_trial_start_writes_settings_and_stop_removes_them(run: Run, systemctl: 
         run("stop")
 
 
-def test_trial_whose_service_fails_to_start_leaves_no_files(run: Run, systemctl: Path) -> None:
+def test_trial_leaves_no_files_when_the_service_fails_to_start(run: Run, systemctl: Path) -> None:
     Path(f"{systemctl}.fails").touch()
     with pytest.raises(NvshareError, match=r"restart nvshared\.service failed"):
         run("start")
