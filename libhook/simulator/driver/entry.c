@@ -14,7 +14,6 @@
 #include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/failure.h"
-#include "shared/driver_version.h"
 #include "shared/shared_state.h"
 
 enum { BEFORE, RUNNING, ENDED, FORKED };

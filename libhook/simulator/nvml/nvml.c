@@ -10,8 +10,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "shared/driver_version.h"
-
 static _Atomic bool is_running;
 
 static nvmlReturn_t start(void)

@@ -100,6 +100,11 @@ void shared_uuid_text(int gpu, char text[41]);       /* "GPU-" and the hexadecim
 #define SHARED_GPU_NAME "NVIDIA Simulated GPU"
 static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
 
+/* The simulated driver: NVSHARE_SIM_DRIVER names its branch, such as 550; unset: the newest. */
+const char *driver_version(void);
+int driver_cuda_version(void);       /* the newest supported version of CUDA, as returned by
+                                        cuDriverGetVersion */
+
 /* The size in the variable, which may end in K, M, G or T, in bytes; `otherwise` if unset. A value
  * that is no size ends the process with a message. */
 uint64_t size_setting(const char *name, uint64_t otherwise);

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "driver/entry.h"
-#include "shared/driver_version.h"
 
 /* Only the address is used here; the prototype is with the function's definition. */
 #define ENTRY(symbol, name, version, per_thread)                                         \
