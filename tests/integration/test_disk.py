@@ -60,6 +60,8 @@ away()
 changes()
 away()
 assert get(address, size) == data
+call("cuMemFree_v2", address)
+away()
 ''')
     swap_and_store(site, daemon)
     assert daemon.host_most >= SIZE
@@ -77,7 +79,12 @@ assert get(address, size) == data
     daemon.stop()
     assert daemon.move(Type.EVICT).moved == 64 * MIB
     daemon.until_true(lambda: daemon.stored.moved == SIZE and daemon.memory.host == 0)
-    daemon.let_return(program)
+    daemon.run()
+    program.go_on()
+    assert program.hears() == "away"
+    daemon.run()
+    assert daemon.stored.moved == 0     # a report: freed blocks have no copies in the file
+    program.finish()
 
 
 def test_disk_file_with_used_blocks_grows_and_shrinks_to_the_limit_of_each_store_order(
