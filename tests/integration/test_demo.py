@@ -2,7 +2,6 @@
 """nvsharectl demo prints right results, and leaves nothing when interrupted at any moment."""
 
 import os
-import random
 import select
 import signal
 import subprocess
@@ -99,25 +98,11 @@ def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo: Demo, moment: str, number: signal.Signals
 ) -> None:
     demo.until(moment)
-    demo.process.send_signal(number)
+    for _ in range(2):                  # as by a user who presses Ctrl-C again during the clean-up
+        demo.process.send_signal(number)
     _, errors = demo.process.communicate()
     assert demo.process.returncode == 128 + number
     assert errors == ""
-    demo.leaves_nothing()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(8))
-def test_demo_ended_by_many_signals_leaves_no_process_or_file(demo: Demo, seed: int) -> None:
-    chance = random.Random(seed)
-    # No signal before this line: while Python starts, a signal ends the demo without clean-up.
-    demo.until("The GPU is simulated")
-    with pytest.raises(subprocess.TimeoutExpired):
-        demo.process.wait(chance.uniform(0, 4))
-    for _ in range(chance.randint(1, 3)):
-        demo.process.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
-    _, errors = demo.process.communicate()
-    assert demo.process.returncode > 128, errors
     demo.leaves_nothing()
 
 

@@ -553,40 +553,39 @@ def test_program_killed_during_a_checkpoint_helper_command_leaves_no_memory_on_t
     park(site, control)
 
 
+def act(control: Control, program: Program, random: Random) -> None:
+    """Parks or moves a program, or lets the program fill or read its memory."""
+    wait_until(lambda: bool(clients_of(control, program)))
+    (client,) = clients_of(control, program)
+    match random.choice(["park", "move", "move", "fill", "read", "ask"]):
+        case "park":
+            control.park(client.id)
+        case "move":
+            control.move(client.id, str(1 - client.gpu))
+        case "fill":
+            program.right = f"{{{random.randrange(256)}}}"
+            program.ask(f"fill({program.right[1:-1]})")
+        case "ask":
+            assert program.ask("in_thread('free() > 0')") == "True"
+        case _:
+            program.check()
+
+
 @pytest.mark.parametrize("seed", seeds(1, 6))
 def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
     site: Site, start: Start, bus: str, seed: int
 ) -> None:
     random = Random(seed)
-    control = start("--neighbour", random.choice(["auto", "off"]))
+    start("--neighbour", random.choice(["auto", "off"]))
     daemon = site.started[-1]
     programs = [Program(site) for _ in range(3)]
-
-    for step in range(25):
-        number = random.randrange(3)
-        program = programs[number]
-        action = random.choice(["park", "move", "move", "fill", "read", "ask", "restart"])
-        print(seed, step, number, action)
-        if action == "restart":
+    for _ in range(25):
+        if random.random() < 1 / 7:
             kill(daemon)
-            control = start()
+            start()
             daemon = site.started[-1]
-        elif action == "fill":
-            byte = random.randrange(256)
-            program.ask(f"fill({byte})")
-            program.right = f"{{{byte}}}"
-        elif action == "read":
-            program.check()
-        elif action == "ask":
-            assert program.ask("in_thread('free() > 0')") == "True"
-        else:
-            wait_until(lambda: bool(clients_of(control, program)))      # noqa: B023
-            (client,) = clients_of(control, program)
-            with Control(bus, 60) as patient:
-                if action == "park":
-                    patient.park(client.id)
-                else:
-                    patient.move(client.id, str(1 - client.gpu))
+        with Control(bus, 60) as patient:
+            act(patient, random.choice(programs), random)
 
 
 def test_simultaneous_parks_and_moves_of_programs_keep_all_bytes(
@@ -595,25 +594,14 @@ def test_simultaneous_parks_and_moves_of_programs_keep_all_bytes(
     start()
     programs = [Program(site) for _ in range(4)]
 
-    def act(number: int) -> None:
-        program, random = programs[number], Random(number)
+    def act_repeatedly(number: int) -> None:
+        random = Random(number)
         with Control(bus, 60) as mine:
             for _ in range(6):
-                wait_until(lambda: bool(clients_of(mine, program)))
-                (client,) = clients_of(mine, program)
-                match random.choice(["park", "move", "fill", "read"]):
-                    case "park":
-                        mine.park(client.id)
-                    case "move":
-                        mine.move(client.id, str(1 - client.gpu))
-                    case "fill":
-                        program.right = f"{{{number + random.randrange(9)}}}"
-                        program.ask(f"fill({program.right[1:-1]})")
-                    case _:
-                        program.check()
+                act(mine, programs[number], random)
 
     with ThreadPoolExecutor() as threads:
-        list(threads.map(act, range(4)))
+        list(threads.map(act_repeatedly, range(4)))
     for program in programs:
         program.check()
         program.end()
