@@ -3,7 +3,6 @@
 
 import subprocess
 import sys
-from random import Random
 from time import sleep
 
 import pytest
@@ -81,32 +80,4 @@ def test_gangs_finish_after_the_daemon_is_killed_and_restarted_repeatedly(tiny_s
         kill(daemon)
         daemon = tiny_site.start("--tq", "1")
     for gang in gangs:
-        gang.ends_well()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(10))
-def test_gangs_of_random_shapes_all_finish(small_site: Site, seed: int) -> None:
-    dice = Random(seed)
-    small_site.start("--tq", str(dice.choice([1, 2])))
-    doomed = [
-        Gang(small_site, f"doomed{number}", cards=dice.choice(SHAPES), steps=1_000_000,
-             ahead=dice.choice([1, 7, 100]))
-        for number in range(dice.randint(0, 2))
-    ]
-    lasting = [
-        Gang(small_site, f"{number}", cards=dice.choice([*SHAPES, ["1"]]),
-             steps=dice.randint(100, 1000), ahead=dice.choice([1, 7, 100]))
-        for number in range(dice.randint(2, 3))
-    ]
-    gangs = [*doomed, *lasting]
-    dice.shuffle(gangs)
-    for gang in gangs:
-        gang.begin()
-    for gang in doomed:
-        sleep(3 * dice.random())
-        for rank in dice.sample(gang.ranks, len(gang.ranks)):
-            rank.kill()
-            sleep(dice.choice([0, 1]))
-    for gang in lasting:
         gang.ends_well()

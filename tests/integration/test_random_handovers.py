@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import pytest
 from nvshared.hook.protocol import NO_UUID
 from nvshared.units import MIB
 from tests.integration.commander import Commander
-from tests.integration.conftest import ROOT, Site, compile_faulty_disk, uuid_of
+from tests.integration.conftest import Site, compile_faulty_disk, uuid_of
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
@@ -212,21 +211,3 @@ def test_program_that_reuses_freed_memory_keeps_every_byte_while_other_programs_
             end(begin(2 + seed, 1))
         one.send_signal(signal.SIGTERM)
         assert end(one)["churned"] > 0
-
-
-KILLS = 8
-
-
-def test_soak_with_kills_ends_with_every_byte_right() -> None:
-    """The benchmark bench.soak, with a few kills."""
-    with built(""):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.soak.measure", "--simulate", "--kills", str(KILLS)],
-            cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["wrong"] == []
-    assert found["killed_programs"] + found["killed_daemons"] >= KILLS
-    assert found["ended_whole"] > 0
-    assert found["compared_bytes"] > 0
-    assert found["hand_overs"] > 0

@@ -71,10 +71,6 @@ class Browser:
                 return
             patience *= 2
 
-    async def restart(self) -> None:
-        await self._ask("POST", f"{self._kernel()}/restart", {})
-        await self.connect()
-
     async def run(self, code: str) -> dict[str, str]:
         """Runs a cell. Returns its output by stream, its exception, and any loss of the kernel."""
         outcome = {"stdout": "", "stderr": "", "raised": "", "lost": ""}

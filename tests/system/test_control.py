@@ -52,13 +52,3 @@ def test_changed_quantum_outlives_restart_and_reboot_until_reset(running: Contai
     assert card.tq(running) == 23
     running.run("nvsharectl", "reset")
     assert card.tq(running) == 30
-
-
-def test_reload_applies_added_and_removed_configuration_files(running: Container) -> None:
-    running.run("nvsharectl", "reset")
-    running.write("/etc/nvshare/nvshared.conf.d/lab.conf", "[gpu]\ntq = 12\n")
-    running.run("systemctl", "reload", "nvshared")
-    assert card.tq(running) == 12
-    running.run("rm", "/etc/nvshare/nvshared.conf.d/lab.conf")
-    running.run("systemctl", "reload", "nvshared")
-    assert card.tq(running) == 30

@@ -10,7 +10,6 @@ from tests.system.card import Launch, Program
 from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
-KILLS = 3
 CPU_MS = 5  # shorter than the idle window: each turn lasts a whole quantum
 # Bytes per second between host and card: so slow that some move is nearly always under way.
 COPY_RATE = {"NVSHARE_SIM_COPY_RATE": "400M"}
@@ -66,30 +65,17 @@ def ten(container: Container, launch: Launch) -> list[Program]:
     return programs
 
 
-def test_daemon_killed_during_hand_overs_keeps_all_clients(
-    machine: Container, launch: Launch
-) -> None:
-    programs = ten(machine, launch)
-    all_pids = pids(machine)
-    for _ in range(KILLS):
-        machine.until(lambda: turns(machine) >= 2, "they take turns")
-        before = main_pid(machine)
-        machine.run("systemctl", "kill", "--signal=KILL", "nvshared")
-        until_another(machine, before)
-        assert all(program.runs for program in programs)
-        machine.until(lambda: pids(machine) == all_pids, "it knows all ten again")
-    card.finish(programs)
-
-
-def test_restarted_daemon_keeps_all_clients_and_shares_the_gpu_with_a_new_program(
-    machine: Container, launch: Launch
+@pytest.mark.parametrize("command", [("restart", "--no-block"), ("kill", "--signal=KILL")])
+def test_killed_or_restarted_daemon_keeps_all_clients_and_shares_the_gpu_with_a_new_program(
+    machine: Container, launch: Launch, command: tuple[str, str]
 ) -> None:
     programs = ten(machine, launch)
     all_pids = pids(machine)
     before = main_pid(machine)
     machine.until(lambda: kept(machine) == 10, "systemd keeps ten connections")
-    machine.run("systemctl", "restart", "--no-block", "nvshared")
-    # The program starts while the daemon is down, and must wait for the daemon.
+    machine.until(lambda: turns(machine) >= 2, "they take turns")
+    machine.run("systemctl", *command, "nvshared")
+    # The program may start while the daemon is down; then it must wait for the daemon.
     late = launch(machine, "alice", memory=card.MEMORY // 4, seed=99)
     programs.append(late)
     until_another(machine, before)

@@ -55,14 +55,6 @@ def test_installed_units_are_disabled_and_inactive(bare: Container) -> None:
 
 
 @pytest.mark.usefixtures("said")
-def test_status_before_the_start_says_how_to_start_nvshared(bare: Container) -> None:
-    done = bare.run("nvsharectl", "status", user="alice", check=False)
-    assert done.returncode == 7
-    assert "systemctl start nvshared" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.usefixtures("said")
 def test_demo_runs_for_a_user_without_gpu_and_daemon(bare: Container) -> None:
     demo = bare.start("nvsharectl", "demo", user="alice")
     said, _ = demo.communicate()

@@ -101,16 +101,6 @@ def test_notebook_terms_come_from_rules_for_user_group_and_unit(lab: Lab) -> Non
     assert {user: one["tenant"] for user, one in clients(lab).items()} == shown
 
 
-def test_out_of_memory_raises_only_in_the_cell_that_allocates(lab: Lab) -> None:
-    one, *others = PEOPLE
-    at_work = {user: lab.ask(user, "run", WORK) for user in others}
-    too_much = 'call("cuMemAlloc_v2", byref(c_uint64()), 30 * MIB)'
-    outcome = lab.answer(lab.ask(one, "run", too_much))
-    assert outcome["raised"] == "AssertionError: cuMemAlloc_v2: 2, must be 0"
-    assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
-    check(lab)
-
-
 def test_idle_notebooks_are_evicted_for_a_notebook_that_needs_the_card(lab: Lab) -> None:
     *others, one = PEOPLE
     context = 8
@@ -135,18 +125,6 @@ def test_waiting_cell_shows_that_the_notebook_waits(lab: Lab) -> None:
     assert "waits for its turn on GPU 0" in outcome["stderr"]
     lab.container.run("nvsharectl", "set-tq", "auto")
     lab.run({holds: f"{FREE}\nfill({MEMORY}, 6)"})
-
-
-def test_crashed_context_leaves_other_notebooks_running(lab: Lab) -> None:
-    one, *others = PEOPLE
-    at_work = {user: lab.ask(user, "run", WORK) for user in others}
-    astray = 'launch(b"nvshare_fill", reserve(2 * MIB), 8, 1)\ncall("cuCtxSynchronize")'
-    outcome = lab.answer(lab.ask(one, "run", astray))
-    assert outcome["raised"] == "AssertionError: cuCtxSynchronize: 700, must be 0"
-    assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
-    lab.each([one], "restart")
-    lab.run({one: ANEW})
-    check(lab)
 
 
 def test_killed_notebook_kernel_leaves_other_notebooks_running(lab: Lab) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of two users that do not fit together share the GPU, and programs of systemd units."""
 
-import json
 import re
 
 from tests.system import card
@@ -37,44 +36,6 @@ def test_programs_of_two_users_take_turns_with_right_results(
     running.until(lambda: card.status(running)["gpus"][0]["turns"] - turns > 2, "they take turns")
     card.finish(programs)
     running.until(lambda: not card.clients(running), "both are gone")
-
-
-def used(container: Container, *arguments: str, user: str = "") -> dict[str, int]:
-    document = json.loads(
-        container.output("nvsharectl", "history", "--json", *arguments, user=user))
-    return {row["name"]: row["gpu_usec"] for row in document["rows"]}
-
-
-def test_history_shows_a_user_only_own_usage_and_root_all_usage(
-    running: Container, launch: Launch
-) -> None:
-    card.finish([
-        launch(running, user, memory=MOST_OF_IT, seed=seed)
-        for seed, user in enumerate(("alice", "bob"), 1)
-    ])
-    all_clients = running.until(
-        lambda: (found := used(running)).keys() >= {"alice", "bob"} and found, "both have used it")
-    assert used(running, user="alice") == {"user:alice": all_clients["alice"]}
-    assert used(running, "--by", "user", user="bob") == {"bob": all_clients["bob"]}
-    refused = running.run("nvsharectl", "history", "--all", user="alice", check=False)
-    assert refused.returncode == 4
-    assert "com.nvshare.view-history" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
-    file = "/var/lib/nvshare/history.db"
-    assert running.run("cat", file, user="alice", check=False).returncode != 0
-
-    running.run("systemctl", "restart", "nvshared")
-    assert used(running) == all_clients
-    running.run("systemctl", "kill", "--signal=KILL", "nvshared")
-    running.until(
-        lambda: not running.run("nvsharectl", "status", check=False).returncode, "there is another")
-    assert used(running) == all_clients
-    running.run("cp", file, "/root/history.db")
-    running.run("mv", "/root/history.db", file)     # the file's owner is now root
-    assert used(running) == {}
-    running.run("test", "-f", f"{file}.aside-1")
-    journal = running.output("journalctl", "--unit=nvshared", "--output=cat")
-    assert f"{file} is put aside as history.db.aside-1 and a new history begun: we may" in journal
 
 
 def test_program_of_a_unit_is_shown_under_the_units_name(running: Container) -> None:
