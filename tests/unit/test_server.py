@@ -197,9 +197,20 @@ async def test_user_with_many_unserved_connections_is_refused_and_other_users_ar
         assert {refusal(answer(one)) for one in others} == {Refusal.NO_SUCH_GPU}
         assert 0 < len(refused) <= 50
         # The answered connections no longer count, so as many new connections are answered.
-        late = [await site.connect(ATTACKER) for _ in range(5)]
+        late = [await site.connect(ATTACKER) for _ in range(len(flood) - len(refused))]
         await until(lambda: all(map(answer, late)))
         assert {refusal(answer(one)) for one in late} == {Refusal.NO_SUCH_GPU}
+
+
+async def test_server_ends_the_connection_of_a_refused_client(tmp_path: Path) -> None:
+    with serving(tmp_path) as site:
+        site.known.set()
+        client = await site.connect()   # its HELLO names no GPU
+        async with asyncio.timeout(5):  # half of the time within which a client must send HELLO
+            await until(lambda: bool(answer(client)))
+            assert refusal(client.recv(SIZE)) == Refusal.NO_SUCH_GPU
+            await until(lambda: not site.server._connections)
+        assert client.recv(1) == b""
 
 
 async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
@@ -409,6 +420,13 @@ def test_connection_quota_leaves_connections_for_root_and_new_users(greedy: int)
         assert may_connect(f"user:{uid}", connected, 4096, 1024)
         connected[f"user:{uid}"] += 1
     assert fill(connected, ROOT) >= 4096 // 16
+
+
+def test_connection_quota_of_many_new_users_leaves_a_sixteenth_for_root() -> None:
+    connected = Counter[str]()
+    while may_connect(f"user:{connected.total()}", connected, 4096, 1024):
+        connected[f"user:{connected.total()}"] += 1
+    assert fill(connected, ROOT) == 4096 // 16
 
 
 def test_connection_quota_bounds_each_user_except_root() -> None:

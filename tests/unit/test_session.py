@@ -582,6 +582,45 @@ def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(
     asyncio.run(park_twice())
 
 
+async def test_session_holds_orders_until_unpark_and_drops_replaced_limits_orders(
+        hook: Hook) -> None:
+    parks = asyncio.create_task(hook.session.park(0, ahead=False))
+    await asyncio.sleep(0)
+    refused = Limits(1, 7, 1, 1, GIB, 0, reason="no room")      # the reply to COMMIT number 7
+    for order in (Limits(1, 0, 2, 2, GIB), refused, Run(1), Limits(1, 0, 3, 3, GIB)):
+        hook.is_told(order)
+    hook.says(answer(1, Park.BUSY))
+    with pytest.raises(NvshareError):
+        await parks
+    assert [one.type for one in hook.wire.sent] == [Type.PARK]
+    assert hook.session.client is not None
+    hook.session.resume_on(hook.session.client.gpu)
+    assert [(one.type, one.number, one.commit) for one in hook.wire.sent[1:]] == [
+        (Type.UNPARK, 0, 0), (Type.REASON, 0, 0), (Type.LIMITS, 7, 1), (Type.RUN, 0, 0),
+        (Type.LIMITS, 0, 3)]
+
+
+async def test_session_answers_evict_and_writeback_orders_to_a_parked_client(
+        hook: Hook) -> None:
+    parks = asyncio.create_task(hook.session.park(0, ahead=False))
+    await asyncio.sleep(0)
+    hook.is_told(Evict(1, 3, 0, 0))
+    hook.is_told(Writeback(1, 4, 0, 0, size=GIB))
+    hook.says(answer(1, Park.DONE))
+    await parks
+    hook.session.confirm_checkpoint()
+    parked, *replies = Scripted.latest.events
+    assert isinstance(parked, events.Parked)
+    assert replies == [events.Evicted(1, Memory(), 3, 0), events.WrittenBack(1, Memory(), 4, 0)]
+    later: list[Order] = [Evict(1, 5, 0, 0), Writeback(1, 6, 0, 0, size=GIB)]
+    Scripted.latest.decide = lambda _: [later.pop(0)] if later else []
+    assert hook.session.client is not None
+    hook.session.client.gpu.tell(events.Tick())
+    assert [one for one in Scripted.latest.events if isinstance(one, events.Moved)] == [
+        *replies, events.Evicted(1, Memory(), 5, 0), events.WrittenBack(1, Memory(), 6, 0)]
+    assert [one.type for one in hook.wire.sent] == [Type.PARK]
+
+
 def test_park_order_with_an_unknown_reply_raises_a_protocol_error() -> None:
     hook = ParkedHook(lambda order, page: None)
     with pytest.raises(ProtocolError, match="99"):
