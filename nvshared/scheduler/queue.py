@@ -118,13 +118,18 @@ def bill_holders(card: Card) -> None:
         node.ahead = 0
     card.expecting = []
     for client in card.groups["holding"]:
-        turn = client.its_turn
-        until = client.since if client.phase is Phase.DRAINING else card.now
-        lasted = 0 if turn.started is None else (until - turn.counted) * DEFAULT_WEIGHT
-        for node in client.path[1:3]:
-            node.bill(card.now)
-            node.ahead += max(0, _virtual_turn_time(card, node) - lasted / node.rate)
-            card.expecting.append(node)
+        bill(card, client)
+
+
+def bill(card: Card, client: ScheduledClient) -> None:
+    """Bills one holder, and adds the expected rest of its turn to `Node.ahead`."""
+    turn = client.its_turn
+    until = client.since if client.phase is Phase.DRAINING else card.now
+    lasted = 0 if turn.started is None else (until - turn.counted) * DEFAULT_WEIGHT
+    for node in client.path[1:3]:
+        node.bill(card.now)
+        node.ahead += max(0, _virtual_turn_time(card, node) - lasted / node.rate)
+        card.expecting.append(node)
 
 
 def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITING) -> None:

@@ -238,7 +238,7 @@ def _choose(card: Card, client: ScheduledClient, ends_with: frozenset[int] = fro
         next(card.serials), ends_with=ends_with, swapped=client.swapped,
         bytes_missing=client.missing_bytes if client.id == card.head else None)
     client.enter(Phase.LOADING, card.now)
-    queue.bill_holders(card)
+    queue.bill(card, client)
 
 
 def _suspend(card: Card) -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of the clients that run, end of a turn, and choice of the memory to evict."""
 
+import sys
 from dataclasses import replace
+from types import FrameType
 
 import pytest
 
@@ -14,9 +16,20 @@ from nvshared.scheduler.actions import (
     TurnEnded,
     TurnStarted,
 )
-from nvshared.scheduler.events import AntiThrash, CapacityChanged, Ganged, SettingsChanged, Standing
+from nvshared.scheduler.events import (
+    AntiThrash,
+    CapacityChanged,
+    Ganged,
+    Joined,
+    Memory,
+    Settings,
+    SettingsChanged,
+    Standing,
+    Tick,
+)
+from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.snapshot import CardState
-from nvshared.units import GIB, SECOND
+from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, paced, runs, stops, two_programs
 
 TQ = 30
@@ -318,3 +331,28 @@ def test_client_with_a_cancelled_load_does_not_overtake_a_granted_gang_member(
     talk.want(2)
     assert stops(talk.tell(Ganged((2,), 1, Standing.GRANTED))) == [1]
     assert talk.view(3).state is ClientState.WAITING
+
+
+def calls_when_all_clients_are_chosen(number: int) -> int:
+    """Python calls of the event in which a restarted daemon chooses this number of clients."""
+    settings = Settings(capacity=80 * GIB, total=80 * GIB, host_budget=0, gather=SECOND)
+    scheduler, calls = Scheduler(settings, 0), 0
+
+    def count(_frame: FrameType, kind: str, _argument: object) -> None:
+        nonlocal calls
+        calls += kind == "call"
+
+    for client in range(1, number + 1):
+        tenants = (f"user:{client}",)
+        scheduler.handle(Joined(client, Memory(allocated=MIB), wants=True, tenants=tenants), 1)
+    sys.setprofile(count)
+    try:
+        actions = scheduler.handle(Tick(), SECOND)
+    finally:
+        sys.setprofile(None)
+    assert sum(isinstance(one, Load) for one in actions) == number
+    return calls
+
+
+def test_choice_of_four_times_as_many_clients_takes_at_most_four_times_as_many_calls() -> None:
+    assert calls_when_all_clients_are_chosen(60) <= 4 * calls_when_all_clients_are_chosen(15)
