@@ -69,7 +69,7 @@ static void end_retain(CUdevice device, CUcontext context)
 /* A release of one reference to a primary context, or a reset, which releases all of them. */
 struct release {
     struct primary *primary;
-    CUcontext last;                  /* the context if it ends, else NULL */
+    CUcontext last;                  /* the context that ends; NULL: references are left */
     bool counted;                    /* begin_release() has reduced primary->retained by 1 */
 };
 

@@ -17,7 +17,7 @@
 
 typedef CUresult newer_function(WORDS);
 
-/* At a function's first call: prints its name, pins clients if NEWER_KEEPS. Inside the gate. */
+/* Called inside the gate. At a function's first call: prints its name; pins for NEWER_KEEPS. */
 static void first(enum real_index hook)
 {
     static atomic_flag called[NEWER_MAX];

@@ -167,7 +167,7 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
     return CUDA_SUCCESS;
 }
 
-/* As the driver: HOST_MEMORY_NOT_REGISTERED is its answer only for unknown memory. */
+/* INVALID_VALUE as from the driver: HOST_MEMORY_NOT_REGISTERED is only for unknown memory. */
 SERVED(cuMemHostUnregister, INVALID_IF(memory_is_ours((uintptr_t)p1) || is_mapped_by_program(p1)),
     (void *))
 

@@ -31,7 +31,7 @@ static inline bool content_equal(const struct content *a, const struct content *
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Digests of a block, read while its program did not run. */
+/* Digests of a block, computed while the block's client had no turn. */
 struct reading {
     struct content part, all;        /* digests: of one word in PART (contents.c); of all words */
     bool whole;                      /* `all` is valid; false: `part` shows a change */
@@ -59,7 +59,7 @@ struct block {
     bool part_valid, content_valid, known;
     bool zero;                       /* swapped without a place: a load fills it with zeros */
     bool was_read, was_zero;         /* contents.c has read it; it was all zero when last read */
-    bool changed_before;             /* at the last eviction its bytes differed from `place` */
+    bool changed_before;             /* its bytes differed from `place` at the last eviction */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
     struct disk_extent *write;       /* write of the block in flight (store.c); NULL: none */
     struct block *older, *younger;   /* links of the client's list, in order of allocation */

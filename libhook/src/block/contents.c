@@ -45,7 +45,7 @@ static struct examiner {
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
-    CUdeviceptr table;               /* on the card: the blocks to read, and the results */
+    CUdeviceptr table;               /* card memory: the blocks to read, and the results */
 } examiners[CLIENTS_MAX];
 
 struct launch {

@@ -10,11 +10,11 @@ struct client;
 
 /* First member of each structure that owns pages. */
 struct page_owner {
-    const struct owner_operations *operations;     /* memory/allocation.h */
+    const struct owner_operations *operations;     /* see memory/allocation.h */
     const struct owner_mappings *mappings;         /* NULL: mapped at block->address only */
     const CUmemAllocationProp *properties;         /* of its card memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
-    CUcontext context;               /* the memory ends with this context; NULL: with no context */
+    CUcontext context;               /* its end frees the memory; NULL: the memory has no context */
     struct block *const *blocks;     /* all blocks of the owner, by rising address */
     size_t block_count;
 };

@@ -12,7 +12,7 @@
 static struct searches {
     struct block *first[SEARCHES];   /* no block before this one, in the order of the search,
                                         satisfies the search; NULL: no block does */
-    uint64_t bytes[SEARCHES];        /* of all blocks that satisfy each search */
+    uint64_t bytes[SEARCHES];        /* sizes of all blocks that satisfy each search */
     uint64_t turn;                   /* client->turns for which `first` and `bytes` are valid */
 } all[CLIENTS_MAX];
 

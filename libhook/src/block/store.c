@@ -15,7 +15,7 @@
 #define POLL_US 5000
 #define HANGS_US 30000000
 
-static struct disk_extent *writes[CLIENTS_MAX][STORES];   /* in flight; NULL: a free entry */
+static struct disk_extent *writes[CLIENTS_MAX][STORES];   /* writes in flight; NULL: free entry */
 
 static void note_error(struct client *client, int error)
 {

@@ -351,8 +351,8 @@ struct eviction {
     struct client *client;
     const struct nvshare_order *order;
     bool keeps_resident;             /* a writeback (EVICT with KEEP) */
-    uint64_t ready;                  /* of a writeback: bytes that can be evicted without a copy */
-    unsigned flags;                  /* of the answer to the order */
+    uint64_t ready;                  /* for a writeback: bytes that can be evicted without a copy */
+    unsigned flags;                  /* flags of the answer to the order */
     struct pipeline line;
     struct progress progress;
 
@@ -360,7 +360,7 @@ struct eviction {
     struct block *blocks[WHOLE_READS_MAX];
     bool read;                       /* reading the batch has succeeded */
     size_t limit, count, taken;
-    unsigned rank;                   /* of the last block chosen */
+    unsigned rank;                   /* rank of the last block chosen */
 };
 
 enum verdict { CHANGED, UNCHANGED, EMPTY };      /* block against its place; EMPTY: all zero */
@@ -728,7 +728,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
 
 struct load {
     struct nvshare_order order;
-    unsigned flags;                  /* of the answer to `order` */
+    unsigned flags;                  /* flags of the answer to `order` */
     struct progress progress;
 };
 

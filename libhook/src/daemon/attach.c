@@ -191,7 +191,7 @@ static int find_tracer(struct dl_phdr_info *object, size_t size, void *data)
     return *found != NULL;
 }
 
-/* The tool that watches this program; NULL: none. */
+/* The tool that watches this program; NULL: no tool does. */
 static const char *tracer(void)
 {
     const char *path = setting("CUDA_INJECTION64_PATH"), *tool = NULL;

@@ -68,7 +68,7 @@ static enum thread_state read_thread_state(long thread, uint64_t *hash)
     return RESTS;
 }
 
-struct entry {                       /* of getdents64(2), as readdir() would allocate memory */
+struct entry {                       /* result of getdents64(2): readdir() would allocate memory */
     uint64_t inode, offset;
     unsigned short size;
     unsigned char type;

@@ -4,7 +4,7 @@
  * RTLD_NEXT depends on the caller's object: if it was loaded before this library, the C library
  * finds our wrapper or that of a library in between; if later, the driver's function, and the
  * caller gets our wrapper instead. RTLD_DEFAULT finds our wrappers even without a driver: the
- * caller then gets what RTLD_NEXT finds from here, NULL. A preloaded library that defines dlsym()
+ * caller then gets NULL, which RTLD_NEXT finds here. A preloaded library that defines dlsym()
  * asks dlvsym() for the C library's dlsym(), and gets ours, so that its calls find our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"

@@ -46,7 +46,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
     return pages->rights != 0;
 }
 
-/* Makes the pages from `first` to `last` writable. False: impossible. */
+/* Makes the pages from `first` to `last` writable. False: the kernel refuses. */
 static bool pages_open(struct pages *pages, const void *first, const void *last)
 {
     uintptr_t size = (uintptr_t)getpagesize();

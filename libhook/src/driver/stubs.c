@@ -14,12 +14,12 @@ extern const char stub_first[], stub_end[];
 void stub_slow(void);
 
 KEPT_IN_CHILD _Atomic(void *) stub_targets[STUBS] = { NULL };
-static KEPT_IN_CHILD _Atomic(void *) functions[STUBS] = { NULL };       /* NULL: free stub */
+static KEPT_IN_CHILD _Atomic(void *) functions[STUBS] = { NULL };       /* NULL: the stub is free */
 static KEPT_IN_CHILD _Atomic bool missed = false;
 
 static struct {
     _Atomic bool closed, called;
-    _Atomic uint32_t opened;         /* futex word */
+    _Atomic uint32_t opened;         /* futex word (bell.h), rung by stubs_open() */
     void (*on_call)(void);
 } stubs;
 

@@ -11,7 +11,7 @@
 struct tables {
     ElfW(Sym) *symbols;
     const char *strings;
-    uint32_t first, bucket_count;    /* of DT_GNU_HASH */
+    uint32_t first, bucket_count;    /* fields of DT_GNU_HASH */
     const uint32_t *buckets, *hashes;          /* NULL: the object has only DT_HASH */
     uint32_t count;                  /* from DT_HASH: number of symbols */
 };
@@ -156,7 +156,7 @@ void symbols_references(const struct link_map *object, symbols_referred *visit)
     if (!read_tables(object, &tables))
         return;
     const ElfW(Rela) *data = at(object, DT_RELA);
-    size_t relative = value_of(object, DT_RELACOUNT);  /* entries without symbol; they are first */
+    size_t relative = value_of(object, DT_RELACOUNT);  /* leading entries have no symbol */
     if (data != NULL)
         visit_references(object, &tables, data + relative,
                          value_of(object, DT_RELASZ) - relative * sizeof *data, visit);

@@ -22,7 +22,7 @@ struct activity {
 
     struct {
         bool active, counts;         /* idle time is sampled; a pause is in progress */
-        uint64_t since, counted;     /* us: begin of the pause; end of its part in client->idled */
+        uint64_t since, counted;     /* us: begin of the pause; time up to which `idled` has it */
     } idle;
     struct {
         uint64_t turn;               /* the figures below are of this turn: client->turns */

@@ -100,7 +100,7 @@ void bus_sharing_watch(const struct client *client, bool watched)
         atomic_fetch_and(&bus_sharing_watched, ~((uint32_t)1 << client->index));
 }
 
-/* True: the load has changed and must be reported. */
+/* Updates `heavy` and `reported`. True: the caller must send COPIES. */
 static bool update_flow(struct flow *flow, uint64_t now)
 {
     bool reported = flow->reported;

@@ -15,7 +15,7 @@ void capture_allow(void);
 void event_destroy(CUcontext context, CUevent event);
 /* Destroys the events recorded in a context that is about to end. */
 void capture_leave_context(CUcontext context);
-/* Whether a capture is in progress and it is known that no work is in flight; see capture.c. */
+/* Whether a capture is in progress and certainly no work is in flight; see capture.c. */
 bool capture_without_work(void);
 
 /* RELAXED: until the end of the scope this thread disturbs no capture, and the driver refuses it no

@@ -12,7 +12,7 @@ enum drained {
     CAPTURING,                       /* gave up because of a capture: work may still be in flight */
 };
 
-/* How long a drain may last, and what its caller does between two polls. */
+/* The limits of a drain, and the caller's function for the time between two polls. */
 struct drain_terms {
     uint64_t patience;               /* us for which threads may be blocked, or calls may fail */
     bool outlasts;                   /* the drain also waits for the end of a capture */
@@ -41,7 +41,7 @@ struct drain {
 };
 void drain_begin(struct drain *drain);             /* `drain`: all zero, or used before */
 bool drain_step(struct drain *drain);              /* true: work before drain_begin() is done */
-void drain_abandon(struct drain *drain);           /* at any time; sets `drain` to zeros */
+void drain_abandon(struct drain *drain);           /* allowed at any time; sets `drain` to 0 */
 
 /* Waits for all work of one context, at most `most` us (UINT64_MAX: no limit); any thread. False:
  * *result is the error; NOT_READY: `most` has passed, or a capture forbids the wait. */

@@ -51,14 +51,14 @@
 struct marker {
     struct drain drain;
     uint64_t passes;                 /* value of gate_taken that the marker covers */
-    uint64_t ahead;                  /* of these, passes not known to be done at the recording */
+    uint64_t ahead;                  /* part of `passes` not known to be done at the recording */
     uint64_t at;                     /* us: time of the recording */
 };
 
 /* Protected by service_lock. */
-static uint64_t usual_target;        /* us; 0: no pass is held back */
+static uint64_t usual_target;        /* us; 0: the library limits no passes */
 static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_US */
-static struct client *owner;         /* the client that is paced; NULL: none */
+static struct client *owner;         /* the client that is paced; NULL: no client is paced */
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */

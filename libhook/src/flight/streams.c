@@ -17,7 +17,7 @@
 #include "gate/contexts.h"
 
 struct listed_stream {
-    CUstream stream;                 /* NULL: destroyed */
+    CUstream stream;                 /* NULL: the stream was destroyed */
     CUevent end;                     /* recorded at the destruction; may be NULL */
     bool completed;                  /* without `end`: no work was left at the destruction */
     CUcontext context;

@@ -564,7 +564,7 @@ static void wait_for_answer(struct client *client, const struct timespec *until)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Claims an entry for this thread's next COMMIT. False: none was free, and the thread has waited
+/* Claims an entry for this thread's next COMMIT. False: no entry was free; the thread has waited
  * for a change. A thread with an entry never waits here, so entries become free. */
 static bool take_entry(struct client *client, uint64_t wanted, uint64_t pins)
 {

@@ -19,7 +19,7 @@ struct host_slab;
 struct client {
     CUdevice device;
     uint8_t uuid[16];
-    unsigned index;                  /* in clients[]; selects its two bits in gate_closed */
+    unsigned index;                  /* index in clients[]; selects two bits of gate_closed */
     char name[89];                   /* NVSHARE_NAME, truncated to a record's length; "": unset */
     char gang[89];                   /* NVSHARE_GANG, likewise truncated; "": unset */
 
@@ -57,7 +57,7 @@ struct client {
     uint64_t managed_away;           /* bytes of swapped managed blocks; part of memory.host */
     struct block *blocks;            /* all blocks, the oldest first */
     struct block *youngest;
-    struct host_slab *host_slabs;    /* the newest first */
+    struct host_slab *host_slabs;    /* all host slabs, the newest first */
     struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* number of host slabs without any block */

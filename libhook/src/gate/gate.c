@@ -37,7 +37,7 @@ bool (*gate_on_paced)(uint64_t *since);
 
 static struct {
     _Atomic uint32_t openings; /* number of openings; skips 0 (gate_thread.waits: no wait) */
-    _Atomic uint32_t opened;         /* futex word */
+    _Atomic uint32_t opened;         /* futex word (bell.h) on which waiting threads sleep */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* all entries; none is ever removed */
     /* The key's destructor frees the entry of an ended thread; without a key no entry is reused. */

@@ -48,7 +48,7 @@
 static struct published {
     _Atomic(struct nvshare_inflight *) counters;
     void *at;
-    bool armed;                      /* the next launch must count its work */
+    bool armed;                      /* the next launch must increment `begun` */
     uint64_t noted;                  /* `begun` when GATE_PUBLISHING was set */
 } published[CLIENTS_MAX];
 
@@ -188,7 +188,7 @@ bool inflight_clear(struct client *client)
     return !is_busy(counters);
 }
 
-/* The entry of client `number`, watched by `client`; client NULL: a free entry. */
+/* The entry of client `number`, watched by `client`; `client` NULL: a free entry. */
 static struct watched *find(const struct client *client, uint64_t number)
 {
     for (unsigned i = 0; i < WATCHED_MAX; i++) {

@@ -26,7 +26,7 @@ bool inflight_urgent(void);                         /* a watched program has wor
 bool inflight_busy(const struct client *client);
 /* Counts work as begun. Until inflight_arm(), passing threads need not count their passes. */
 void inflight_extend(struct client *client);
-/* Passing threads count again. True: no thread is inside, and gate_passes() is `passes`. */
+/* Passing threads count passes again. True: no thread is inside, and gate_passes() is `passes`. */
 bool inflight_arm(struct client *client, uint64_t passes);
 /* Publishes that work before inflight_arm() is done. False: a thread has counted newer work. */
 bool inflight_clear(struct client *client);

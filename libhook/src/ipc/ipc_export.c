@@ -142,7 +142,7 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
     struct memory_description description;
     int file = -1;
     if (index == 0)
-        share(request, DRAIN_PATIENCE_US);         /* if cuIpcGetMemHandle did not */
+        share(request, DRAIN_PATIENCE_US);         /* shares blocks that are not shared yet */
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     *part = (struct ipc_part){ .left = 0 };
@@ -216,7 +216,7 @@ static void remove_dead(void)
 
 static void at_exit(void)
 {
-    if (maker == getpid())           /* not in a forked child */
+    if (maker == getpid())           /* a forked child must not remove the file */
         unlink(file);
 }
 
@@ -230,7 +230,7 @@ struct peer {
     int socket;                      /* a handle of own_file.h; -1: a free entry */
     bool has_request;
     struct ipc_request request;
-    size_t index;                    /* of the block to send next */
+    size_t index;                    /* index of the block to send next */
     uint64_t progress;               /* us: time of the peer's last progress */
 };
 
@@ -263,7 +263,7 @@ static bool send_part(int to, const struct ipc_part *part, int file)
         == (ssize_t)sizeof *part;
 }
 
-/* Reads the peer's request. False: drop the peer. */
+/* Reads the peer's request. False: the caller drops the peer. */
 static bool read_request(struct peer *peer)
 {
     char packet[sizeof peer->request + 1]; /* one more byte, to notice a longer packet */
@@ -314,7 +314,7 @@ static struct peer *free_entry(struct peer *peers)
     return best;
 }
 
-/* Accepts one peer. False: none is waiting, or no descriptor is free. */
+/* Accepts one peer. False: no peer is waiting, or no descriptor is free. */
 static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;

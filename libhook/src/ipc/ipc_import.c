@@ -103,7 +103,7 @@ struct ipc_import {
     CUdeviceptr base;                /* start of the allocation inside the range */
     size_t size;
     unsigned long long id;
-    unsigned opened;                 /* opens less closes; 0: closed, but still mapped */
+    unsigned opened;                 /* number of opens minus closes; 0: closed, still mapped */
     struct ipc_import *next;
     size_t count;
     CUmemGenericAllocationHandle handles[];

@@ -356,10 +356,10 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 /* One for each client, by index. Protected by memory_lock. */
 static struct spares {
     uint64_t stay;                   /* us for which a spare is kept; 0: spares are off */
-    struct ring order;               /* oldest first */
+    struct ring order;               /* all spares, the oldest first */
     unsigned count;
     uint64_t bytes;                  /* counted in the client's allocated and resident bytes */
-    uint64_t next_check;             /* us: when the service thread next checks ages; 0: never */
+    uint64_t next_check;             /* us: next check of the spares' ages; 0: no spare exists */
 } all[CLIENTS_MAX];
 
 static struct spares *spares_of(const struct client *client)
@@ -508,7 +508,7 @@ int64_t spares_expire(struct client *client)
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
-    uint64_t number;                 /* in the sequence of all deferred frees */
+    uint64_t number;                 /* rises with each deferred free */
     struct deferred *next;
 };
 static struct deferred *deferred;    /* memory_lock protects deferred, deferrals, waited_in */

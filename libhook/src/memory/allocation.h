@@ -16,7 +16,7 @@
 struct block;
 
 struct memory_description {
-    CUdeviceptr base;                /* as returned to the program */
+    CUdeviceptr base;                /* the address returned to the program */
     size_t size;                     /* bytes, as the program requested */
     CUdeviceptr range;               /* the program's reservation around it; 0: it has none */
     size_t range_size;
@@ -95,11 +95,11 @@ void allocation_fill(struct block *const *blocks, size_t count);
  * allocation of at most 256 MiB is a single block. */
 CUresult large_create(struct client *client, CUcontext context, size_t bytes,
                       const CUmemAllocationProp *properties, CUdeviceptr *address);
-void large_release(struct page_owner *owner);     /* `owner`: of a struct large */
+void large_release(struct page_owner *owner);     /* `owner` of a struct large */
 /* The size of the slot of a slab for `bytes` bytes, and its class. */
 size_t slab_slot_size(size_t bytes, unsigned *class);
 
-void spares_prepare(const struct client *client);   /* for a new client */
+void spares_prepare(const struct client *client);   /* called for each new client */
 /* A `reclaimer` (gate/client.h): releases the oldest spares first. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Releases spares that are too old. Returns the us until the next call is due, or NEVER. */

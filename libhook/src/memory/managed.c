@@ -87,8 +87,8 @@ struct managed {
     struct range range;              /* `size`: bytes as requested */
     struct client *client;
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
-    struct managed *next;            /* in `freed` */
-    struct ranges prefetches;        /* of struct prefetch */
+    struct managed *next;            /* next in the list `freed` */
+    struct ranges prefetches;        /* elements: struct prefetch */
     size_t beyond;                   /* bytes counted in memory.beyond; 0: `blocks` are used */
     bool plain;                      /* the program got it from cuMemAlloc */
     unsigned long long id;
@@ -96,7 +96,7 @@ struct managed {
     struct block *blocks[];
 };
 
-static struct ranges table;          /* of all managed allocations that are not in `freed` */
+static struct ranges table;          /* all managed allocations that are not in `freed` */
 
 #define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u

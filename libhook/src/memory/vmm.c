@@ -31,7 +31,7 @@ struct vmm_allocation {
     struct large *memory;            /* the evictable memory; NULL: the allocation is pinned */
     CUmemGenericAllocationHandle real; /* the driver's handle, if the allocation is pinned */
     unsigned references;             /* handles returned and not yet released */
-    bool pinning;                    /* a thread is pinning it */
+    bool pinning;                    /* a thread is pinning the allocation */
     bool written;                    /* was mapped at least once, so it may have content */
     struct alias *aliases;
 };
@@ -425,7 +425,7 @@ static CUresult pin_in_place(struct vmm_allocation *vmm)
 
 #define OUR_HANDLES ((CUmemGenericAllocationHandle)0x6e76 << 48)
 
-static struct ranges allocations;    /* by handle; protected by memory_lock */
+static struct ranges allocations;    /* sorted by handle; protected by memory_lock */
 
 /* The allocation of a handle; NULL: it is not a handle of the library. */
 static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)

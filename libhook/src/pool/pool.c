@@ -36,7 +36,7 @@ struct pool {
     CUdevice device;
     size_t most;                     /* maximum bytes; 0: no maximum */
     uint32_t readers;                /* a bit for each other device with access */
-    bool destroyed;                  /* by the program; this struct is freed with its last user */
+    bool destroyed;                  /* destroyed by the program; the last user frees the struct */
     unsigned users;                  /* number of its allocations plus calls in progress */
     uint64_t threshold;              /* bytes up to which it keeps idle memory */
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
@@ -55,10 +55,10 @@ struct async_allocation {
     size_t size;                     /* bytes as requested */
     size_t room;                     /* bytes of card memory that it occupies */
     unsigned class;
-    struct pool *pool;               /* NULL: from cuMemAlloc, freed by cuMemFreeAsync */
+    struct pool *pool;               /* NULL: memory of cuMemAlloc, freed by cuMemFreeAsync */
     uint64_t stream;                 /* stream_name() of the stream of the free; 0: unknown */
-    CUcontext context;               /* in which `stream` is unique */
-    struct marker *marker;           /* behind all work that may use it; NULL: no such work */
+    CUcontext context;               /* the context in which `stream` is unique */
+    struct marker *marker;           /* after all work that may use the memory; NULL: no work */
     struct ring order;               /* in a pending list, or in the pool's idle list */
     struct ring alike;               /* in the list of free allocations of its class */
 };
@@ -68,7 +68,7 @@ struct async_allocation {
 struct marker {
     CUevent event;
     CUcontext context;
-    uint64_t stream;                 /* stream_name() */
+    uint64_t stream;                 /* stream_name() of the stream */
     struct marker *next;             /* in the list of unused markers */
 };
 
@@ -76,7 +76,7 @@ struct marker {
 struct pending_frees {
     CUcontext context;
     uint64_t stream;                 /* stream_name(), unique in the context */
-    struct ring allocations;         /* in the order of their events */
+    struct ring allocations;         /* sorted by event, the oldest first */
     struct pending_frees *next;
 };
 
@@ -85,7 +85,7 @@ static struct pool *pools;
 static struct marker *unused_markers;
 static struct pending_frees *pending_lists;
 
-/* The library's pool with this handle. NULL: the pool is the driver's alone. */
+/* The library's pool with this handle. NULL: only the driver uses the pool. */
 static struct pool *pool_named(CUmemoryPool handle)
 {
     struct pool *pool = pools;

@@ -62,9 +62,9 @@
 
 static struct disk {
     struct client *client;
-    int descriptor;                  /* of the file, in the readers' and writers' table */
+    int descriptor;                  /* number of the file in the readers' and writers' table */
     int handle;                      /* handle of own_file.h while the file is being opened */
-    int opened;                      /* result: 0 or an errno; -1: still being opened */
+    int opened;                      /* result of opening: 0 or an errno; -1: not finished */
     bool quits;
     struct ranges space;             /* unused offsets of the file; the last range has no end */
     uint64_t used;                   /* bytes in use */

@@ -7,17 +7,17 @@
 /* A place in the file, and the transfer of a block to or from it. */
 struct disk_extent {
     struct disk *disk;
-    uint64_t offset;                 /* in the file, bytes */
+    uint64_t offset;                 /* bytes from the file's begin */
     size_t size;                     /* bytes */
     size_t begun, left;              /* bytes with transfer begun; with transfer not completed */
     int error;                       /* errno of the transfer; 0: no error so far */
     struct disk_extent *next;        /* in the queue of writes, or of loads */
-    const char *memory;              /* of a write: its source; valid until `left` is 0 */
+    const char *memory;              /* source of a write; valid until `left` is 0 */
     _Atomic bool cancelled;          /* the write ends with ECANCELED after its current requests */
     bool overwritten;                /* the source has changed: the written bytes are useless */
     struct block *block;             /* NULL: the block was freed or has given up its place */
     struct place place;              /* if `block` is NULL: the source of the write, to be freed */
-    CUdeviceptr address;             /* of a load: the destination on the card */
+    CUdeviceptr address;             /* destination of a load on the card */
     CUstream stream;
     CUresult result;
     uint64_t sums[];                 /* a checksum for each chunk */

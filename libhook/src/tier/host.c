@@ -64,8 +64,8 @@ struct host_slab {
     uint64_t begun, filled;          /* bytes with population begun; bytes populated */
     enum {
         UNREGISTERED,
-        REGISTERING,                 /* a thread is registering it */
-        REGISTERED,                  /* in client->copy_context */
+        REGISTERING,                 /* a thread is registering the slab */
+        REGISTERED,                  /* registered in client->copy_context */
         REFUSED,                     /* the driver refuses to register it: copies are slower */
     } state;
 };
@@ -88,7 +88,7 @@ static void prefer(void *memory, size_t size, int node)
         debug("host memory may come from any node: %s", error_text(errno));
 }
 
-/* Maps addresses for `size` bytes (whole pages) without memory. NULL: the kernel refuses. */
+/* Maps `size` bytes (whole pages); no page is populated yet. NULL: the kernel refuses. */
 static char *map_memory(size_t size, int node)
 {
     char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
@@ -125,7 +125,7 @@ static CUresult register_memory(char *memory, size_t size)
     return result;
 }
 
-/* False: the memory may still be registered. It must then stay mapped: the driver would take memory
+/* False: the memory may still be registered, and must stay mapped: the driver would take memory
  * that is mapped later at the same address for registered. */
 static bool unregister_memory(char *memory)
 {
