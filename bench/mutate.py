@@ -74,7 +74,7 @@ SWAPPED = {
     "true": "false", "false": "true",
 }
 PATIENCE = 120                          # seconds for one test; a test that takes longer fails
-UNUSED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".hypothesis")     # not copied
+UNUSED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".hypothesis")     # these are not copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ CELLS = 3                               # cells of each notebook, in two minutes
 TQ = 2.0                                # seconds
 SEED = 40                               # seed of the random pauses between cells
 SPARE = 0.97                            # part of the memory to fill; the rest is spare
-CALIBRATION = 0.5                       # seconds
+CALIBRATION = 0.5                       # seconds of calibrating work
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Attacked:
 def sockets(pid: int) -> int:
     number = 0
     for one in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):       # closed meanwhile
+        with suppress(FileNotFoundError):       # the descriptor is closed now
             number += str(one.readlink()).startswith("socket:")
     return number
 

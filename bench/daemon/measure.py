@@ -33,7 +33,7 @@ SETTINGS = ("--anti-thrash", "on", "--tq", "3600", "--step", str(CARD))
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    resident: float                     # MB
+    resident: float                     # MB of resident memory
     wakeups: float                      # per minute
 
 

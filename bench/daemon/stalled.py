@@ -10,7 +10,7 @@ import threading
 from nvshared import daemon
 from nvshared.machine.nvml import NVML, Sample
 
-STALL = 2                               # seconds for an answer
+STALL = 2                               # seconds that each call takes
 
 
 class Stalled(NVML):

@@ -34,7 +34,7 @@ class Figure:
 
     way: str
     threads: int
-    pace_us: int                        # 0: a tight loop
+    pace_us: int                        # us from launch to launch; 0: a tight loop
     median: float
     tenth: float                        # ns: 10th percentile of the batches
     ninetieth: float                    # ns: 90th percentile of the batches

@@ -23,7 +23,7 @@ SIMULATED_COPIES = 2 * GIB              # bytes per second in each direction
 @dataclass(frozen=True, slots=True, eq=False)
 class Card:
     name: str
-    total: int                          # bytes
+    total: int                          # bytes of its memory
     simulated: bool
     budget: int                         # bytes of host memory for the daemon
     seconds: float                      # seconds for which programs compute

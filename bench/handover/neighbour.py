@@ -20,7 +20,7 @@ from nvshared.units import GIB
 NEARLY_ALL = 0.85                       # part of the second card in use
 PER_32_GIB = 100                        # ms to return 32 GiB of a loan, at most
 MODES = ("auto", "off")
-LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # percent, at most
+LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # largest loss of speed in percent
 
 
 def neighbour(card: Card) -> Iterator[Result]:

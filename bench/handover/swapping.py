@@ -18,7 +18,7 @@ QUANTUM = 1.0                           # seconds
 
 
 def two_large(card: Card, examined: bool) -> Result:
-    """`examined`: whether the library searches for memory that need not be copied."""
+    """Measures two programs. `examined`: the library searches for blocks that need no copy."""
     programs = tasks(card, 2, LARGE)
     trace, outcomes = run(card, programs, "100%", QUANTUM, examined=examined)
     found = figures(handovers(trace))

@@ -22,8 +22,8 @@ from bench.models.program import Answer, Weights, speed, wrong
 from bench.models.ways import Shared, alone, anew, by_hand, fitting, shared, weights
 from nvshared.units import GIB
 
-LARGE, MIDDLE, SMALL = 0.394, 0.1435, 0.107     # 55 and 20 GiB, 16 GB
-FILLER = 0.6                            # 83 of 139 GiB
+LARGE, MIDDLE, SMALL = 0.394, 0.1435, 0.107     # of the card: 55 and 20 GiB, 16 GB
+FILLER = 0.6                            # of the card: 83 of 139 GiB
 SLOWER = 5                              # factor of the rate of requests on a simulated card
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {

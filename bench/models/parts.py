@@ -30,7 +30,7 @@ class Breakdown(NamedTuple):
     answer: Answer
     missing: int                        # bytes that were not resident
     size: int                           # bytes of the model
-    parts: dict[str, float]             # microseconds
+    parts: dict[str, float]             # microseconds by part
 
     @property
     def took(self) -> int:

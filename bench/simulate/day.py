@@ -48,7 +48,7 @@ class Figures:
     share: float
     entitled: float
     waits: int
-    wait: float                         # median
+    wait: float                         # seconds at a closed gate; median
     wait_99th: float
     late: float                         # request to result, over GPU time; median
     late_99th: float

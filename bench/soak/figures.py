@@ -57,9 +57,9 @@ class Trace:
 
     file: IO[str]
     turns: int = 0
-    saved: int = 0                      # answers to Writeback
+    saved: int = 0                      # number of writebacks
     host: dict[int, int] = field(default_factory=dict)      # bytes of host memory by client
-    disk: dict[int, int] = field(default_factory=dict)      # bytes, by client
+    disk: dict[int, int] = field(default_factory=dict)      # bytes on the disk by client
     most_disk: int = 0                  # bytes on the disk: the largest sum over clients
 
     def read(self) -> None:

@@ -13,8 +13,8 @@ from nvshared.errors import NvshareError
 if TYPE_CHECKING:
     from dbus_next.signature import Variant
 
-LONGEST = 4096                          # bytes of a command line
-ENVIRONMENT = 1 << 17                   # bytes of an environment that are searched
+LONGEST = 4096                          # most bytes read of a command line
+ENVIRONMENT = 1 << 17                   # most bytes read of an environment
 COMM_LONGEST = 15                       # bytes of a process's name that /proc/PID/comm can hold
 KERNEL = b"ipykernel"                   # in the command line of every notebook's process
 NOTEBOOK = b"JPY_SESSION_NAME="         # the notebook, set by Jupyter for its kernels
@@ -40,7 +40,7 @@ class GPUSnapshot(NamedTuple):
     queue_length: int
     capacity: int                       # bytes that clients may have at most
     free: int                           # bytes of the capacity that no client has
-    lent: int                           # bytes that clients of other GPUs have, or may take
+    lent: int                           # bytes that clients of other GPUs borrow, or may borrow
     outside: int                        # bytes used by processes that are no clients
     memory_used: int | None             # bytes of the card used by all processes, by NVML
     utilization: float | None           # 0 to 1
@@ -118,7 +118,7 @@ class Snapshot(NamedTuple):
     disk: str = ""                      # directory for swapped memory; "": none
     disk_size: int = 0
     disk_used: int = 0
-    disk_fault: str = ""                # why the disk is not used; "": it may be
+    disk_fault: str = ""                # why the disk cannot be used; "": no fault
 
     def of(self, gpu: GPUSnapshot) -> tuple[ClientSnapshot, ...]:
         return tuple(client for client in self.clients if client.gpu == gpu.index)

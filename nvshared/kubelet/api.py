@@ -28,7 +28,7 @@ from nvshared.errors import NvshareError
 logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PAGE = 5                                # objects per response: parsing a pod takes 100 KB
+PAGE = 5                                # objects per response: parsing a pod takes 100 KB of memory
 LISTEN = 60                             # seconds that a watch request lasts
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # most seconds until a response; for a watch after LISTEN

@@ -22,7 +22,7 @@ from nvshared.sharing.gpu import GPU
 logger = logging.getLogger(__name__)
 
 PATIENCE = 0.05                         # most seconds that the event loop waits for a written line
-BEHIND_MOST = 100_000                   # most unwritten lines, of about 300 bytes; more are dropped
+BEHIND_MOST = 100_000                   # most unwritten lines (300 bytes each); others are dropped
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 

@@ -37,7 +37,7 @@ FREE_READ_WITHIN = 5 * SECOND           # us to read the limits of cgroups; late
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between failing helpers, see _try()
 HELPERS_AT_ONCE = 4                     # nvshare-checkpoint processes (helpers) of an account
-PARKS_AT_ONCE = 3                       # under deep-idle; leaves one helper to a client that wakes
+PARKS_AT_ONCE = 3                       # under deep-idle; one helper remains for waking clients
 NOT_SENT = "not asked"                  # Answer.state if no helper got the command
 # CUresults that may be temporary: CUDA_ERROR_OUT_OF_MEMORY, NOT_READY (a thread is stopped).
 TEMPORARY_ERRORS = frozenset({2, 600})
