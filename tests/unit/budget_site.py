@@ -6,6 +6,7 @@ budget after each step of a program.
 """
 
 from dataclasses import replace
+from uuid import UUID
 
 from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.machine.nvml import Facts, Sample
@@ -72,7 +73,7 @@ class Site:
         self.defaults = Defaults(settings, lambda _: GPUDefaults(NO_RESERVE, GIB))
         self.manager = Manager(lambda: self.defaults, self.time.clock, self.time.timer)
         for index in range(cards):
-            facts = Facts(index, f"GPU-{index:032x}", "Card", f"0000:{index:02x}:00.0", card)
+            facts = Facts(index, f"GPU-{UUID(int=index)}", "Card", f"0000:{index:02x}:00.0", card)
             self.manager.add(facts, Sample(memory_used=0), gather=gather)
 
     @property
