@@ -60,7 +60,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("libhook/src", (
         "libhook/tests/test_rooms.py", "libhook/tests/[abcdhpst]*/test_*.py",
         "tests/integration/test_own_memory.py",
-        "tests/integration/test_turns.py", "tests/integration/test_random_calls.py",
+        "tests/integration/test_random_calls.py",
         "tests/integration/test_random_handovers.py", "tests/integration/test_pools.py",
         "tests/integration/test_ipc.py", "tests/integration/test_managed.py",
         "tests/integration/test_contexts.py", "tests/integration/test_captures.py",

@@ -14,9 +14,10 @@ from nvshared.names import user
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
-from tests.integration.test_turns import LARGE, SMALL
 
 NEAR = 20                               # us: the history rounds figures
+LARGE = 700 * MIB                       # two such clients do not fit on the card
+SMALL = 300 * MIB
 OPTIONS = ("--tq", "3600", "--trace", "{}/trace", "--state-dir", "{}/state")
 
 

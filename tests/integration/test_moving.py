@@ -22,7 +22,7 @@ from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import BUILD, ROOT, Process, Site, Start, kill, wait_until
 from tests.integration.programs import FUTEX
-from tests.integration.test_turns import NVSHARECTL
+from tests.integration.test_doctor import PROGRAM
 from tests.seeds import seeds
 
 ENTRIES = ROOT / "libhook" / "simulator" / "table" / "entries.def"
@@ -155,8 +155,8 @@ def test_moving_md_commands_park_move_and_drain_a_program(shared: Shared, bus: s
         assert ("docs/moving.md", command) in pages.inline()
         words = command.replace("4711", str(program.popen.pid)).split()[1:]
         done = subprocess.run(
-            [*NVSHARECTL, "--bus", bus, *words], cwd=ROOT, capture_output=True, text=True,
-            check=False)
+            [sys.executable, "-c", PROGRAM, "--bus", bus, *words], cwd=ROOT, check=False,
+            capture_output=True, text=True)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         assert only(control).gpu == card
         if "park" in command:
@@ -683,38 +683,18 @@ def test_move_of_a_suspended_program_loads_no_memory_on_the_new_card(
     assert min(one["at"] for one in loads) >= resumed["at"]
 
 
-def start_losing(site: Site, start: Start) -> tuple[Control, Callable[[int], None]]:
-    """A daemon, and a function after which the driver reports a card as lost."""
+def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start: Start) -> None:
     site.module = "tests.integration.changed"
     lost = site.folder / "lost"
     control = start("--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
-
-    def lose(card: int) -> None:
-        (site.folder / "new").write_text(control.snapshot().gpus[card].uuid)
-        (site.folder / "new").rename(lost)
-        wait_until(lambda: control.snapshot().gpus[card].state == "lost")
-
-    return control, lose
-
-
-def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start: Start) -> None:
-    control, lose = start_losing(site, start)
     program = Program(site)
     park(site, control)
-    lose(0)
+    (site.folder / "new").write_text(control.snapshot().gpus[0].uuid)
+    (site.folder / "new").rename(lost)      # from now on the driver reports this card as lost
+    wait_until(lambda: control.snapshot().gpus[0].state == "lost")
     program.check()
     wait_until(partial(is_on, control, 1))
     assert used(site)[0] == 0
-
-
-def test_program_is_not_moved_to_a_lost_card(site: Site, start: Start) -> None:
-    control, lose = start_losing(site, start)
-    program = Program(site)
-    lose(1)
-    with pytest.raises(NvshareError, match="gpu1 is lost"):
-        control.move(only(control).id, "1")
-    program.check()
-    assert only(control).gpu == 0
 
 
 def test_move_with_a_failing_restore_leaves_the_program_on_its_card(

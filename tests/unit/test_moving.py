@@ -270,12 +270,14 @@ async def test_idle_client_is_parked_while_another_client_is_being_evicted(
     ({"name": "Other card"}, "GPUs of the same kind only"),
     ({"memory_total": 80 * GIB}, "GPUs of the same kind only"),
     ({"mig": True}, "GPUs of the same kind only"),
-    (None, "is on GPU 0 already"),
+    ({}, "is lost"), (None, "is on GPU 0 already"),
 ])
-async def test_move_to_the_same_card_or_to_another_model_is_refused_with_the_reason(
+async def test_move_to_the_same_card_a_lost_card_or_another_model_is_refused_with_the_reason(
         other: dict[str, Any] | None, reason: str) -> None:
     async with parking() as (time, client, one):
         target = client.gpu if other is None else second_card(time, client.gpu, **other)
+        if reason == "is lost":
+            target.lose("it fell off the bus")
         with pytest.raises(NvshareError, match=reason):
             await one.move(client, target)
         assert client.parking == ""
