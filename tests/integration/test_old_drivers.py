@@ -29,40 +29,6 @@ def start(site: Site) -> Start:
     return run
 
 
-DEPENDS = WAITING + '''
-first, second = new_stream(), new_stream()
-address, flag = allocate(64 * MIB), c_uint64(allocate(4))
-going_on = True
-while going_on:
-    call("cuMemsetD32_v2", flag, c_uint(0), 1)
-    call("cuCtxSynchronize")             # non-blocking streams do not wait for the NULL stream
-    wait_in(first)
-    away()
-    call("cuMemsetD32Async", flag, c_uint(1), 1, second)
-    call("cuStreamSynchronize", first)
-    say("done")
-    going_on = sys.stdin.readline() != "end\\n"
-'''
-
-
-def test_drain_times_out_when_its_work_waits_for_a_call_that_waits_at_the_gate(
-    start: Start
-) -> None:
-    daemon, program = start(DEPENDS)
-    while True:
-        daemon.send(OrderRecord(Type.STOP))
-        program.go_on()
-        assert program.hears() == "done"
-        if daemon.until(Type.REOPENED, Type.STOPPED).type is Type.REOPENED:
-            break
-        daemon.send(OrderRecord(Type.RUN))          # the program's call passed the gate before STOP
-        program.go_on()
-        assert program.hears() == "away"
-    program.tell("end")
-    daemon.rest()
-    program.ends_well()
-
-
 # By name of the stream: calls that submit work to the stream and may destroy it.
 STREAMS = {
     "its own order": 'stream = new_stream()\nwork()',

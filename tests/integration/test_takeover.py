@@ -111,28 +111,6 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
     assert "dropped" not in site.log.read_text()
 
 
-def test_descriptors_of_ended_clients_are_removed_from_the_store_of_systemd(
-    site: Site, manager: ServiceManager
-) -> None:
-    daemon = manager.start("--tq", "3600")
-    left, fell, wrong, dies = (site.client(MIB) for _ in range(4))
-    stays = site.wanting(LARGE)
-    for client in (left, fell, wrong, dies):
-        client.wait_for("running")
-    manager.wait(lambda: len(manager.kept) == 5)
-    left.kill()
-    manager.wait(lambda: len(manager.kept) == 4)
-    kill(daemon)
-    dies.kill()                         # while there is no daemon
-    manager.wait(lambda: len(manager.kept) == 3)
-    manager.start()
-    stays.obey_until(Type.LIMITS)
-    stays.say(Type.RUN)                 # a hook must not send RUN: the daemon ends the connection
-    while stays.hear() is not None:
-        continue
-    manager.wait(lambda: len(manager.kept) == 2)
-
-
 def test_forked_child_does_not_keep_the_client_of_a_killed_parent(
     site: Site, manager: ServiceManager
 ) -> None:
