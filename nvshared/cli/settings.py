@@ -434,7 +434,7 @@ def drain(options: Options) -> None:
     wait for programs that do not fit. With --gpu, nvshared goes on: the programs of one GPU move to
     GPUs of the same kind, or are parked.
 
-        nvsharectl drain            # before: systemctl stop nvshared
+        nvsharectl drain            # then: systemctl stop nvshared
         nvsharectl drain --no-wait  # the same; programs that do not fit are named
         nvsharectl drain --check    # which programs would stand still
         nvsharectl drain --gpu 1    # before maintenance of the second GPU

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 ERRORS_MOST = 4095                      # the largest errno
 PARK_PATIENCE = 15.0                    # seconds for the hook to answer PARK
-MOST_BYTES = 1 << 56                    # more bytes moved are an error; a COMMIT is cut to this
+MOST_BYTES = 1 << 56                    # a report of more is an error; a COMMIT is cut to this
 
 
 class Wire(Protocol):

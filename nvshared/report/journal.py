@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL = 2.0                   # seconds between two checks whether the status has changed
 MOST_HOLDERS = 3                        # most processes named in a line about unshared use of a GPU
-MOST_NAMED = 20                         # most waiting clients that the log names
+MOST_NAMED = 20                         # the log names at most so many waiting clients
 
 
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:

@@ -45,7 +45,7 @@ def plan(card: Card) -> int:
     the bytes of host memory that evictions lack."""
     if card.shortfall and card.due(card.shortfall_until):
         card.shortfall = 0
-    while True:                         # an order may leave host memory that allows another order
+    while True:                         # an order may need less host memory than was planned
         before, host_short = len(card.actions), _move(card)
         if len(card.actions) == before:
             return host_short

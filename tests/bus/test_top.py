@@ -72,7 +72,7 @@ async def test_top_says_that_a_silent_daemon_does_not_answer_and_quits_by_key_or
     assert GIVEN_BACK in shown
 
 
-async def test_top_shows_a_change_that_polkit_denies_as_a_sentence(
+async def test_top_shows_polkits_denial_of_a_change_as_a_sentence(
         manager: Manager, private: PrivateBus, other_user: None,
         monkeypatch: pytest.MonkeyPatch) -> None:
     client = a_client(manager, manager.gpus[0])

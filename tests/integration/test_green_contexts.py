@@ -254,7 +254,7 @@ assert status.value == 0
 '''
 
 
-def test_capture_in_a_green_context_whose_thread_ended_delays_no_hand_over(site: Site) -> None:
+def test_capture_begun_by_an_ended_thread_in_a_green_context_delays_no_turn(site: Site) -> None:
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED)
     assert program.hears() == "away"

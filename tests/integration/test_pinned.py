@@ -57,7 +57,7 @@ def managed(size):                       # on devices without concurrent managed
     made = c_uint64()
     call("cuMemAllocManaged", byref(made), size, c_uint(1))
     return made
-def physical(size):                      # for sparse arrays: pinned
+def physical(size):                      # memory for sparse arrays, which cannot be evicted
     made, tiles = c_uint64(), Properties(1, 0, Location(1, 0))
     tiles.flags[2] = 1
     call("cuMemCreate", byref(made), size, byref(tiles), 0)

@@ -99,7 +99,7 @@ def test_disk_budget_is_zero_when_the_directory_check_times_out_or_the_setting_i
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
     made.use((tmp_path, GIB))
-    assert made.shared.size == GIB      # clients' stored bytes count before the check has ended
+    assert made.shared.size == GIB      # reconnecting clients may have bytes on the disk
     if is_changed:
         made.use(None)
     answers.pop()("it is gone" if is_changed else None)

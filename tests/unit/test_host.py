@@ -84,7 +84,7 @@ def test_default_host_budget_includes_claimed_host_memory_only_up_to_the_kernels
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
-def test_default_host_budget_includes_claimed_host_memory_only_up_to_all_used_host_memory(
+def test_default_host_budget_includes_at_most_as_much_claimed_memory_as_the_machine_uses(
         machine: Host) -> None:
     for pid in range(1, 101):           # a process and its children, which share its memory
         machine.process(pid, 400)

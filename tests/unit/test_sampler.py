@@ -141,7 +141,7 @@ def test_sample_taken_during_a_move_does_not_change_the_memory_of_other_processe
 
 
 @pytest.mark.parametrize("trouble", ["no answer", "failure", "order"])
-def test_context_reserve_ends_after_a_time_without_usable_samples(
+def test_reserve_for_new_contexts_ends_after_a_time_without_usable_nvml_samples(
         bench: Bench, trouble: str) -> None:
     bench.gpu.capacity.allowances = Allowances(reserve=0, context_reserve=GIB)
     joined(bench.gpu, 1, Noted())

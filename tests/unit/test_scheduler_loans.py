@@ -67,7 +67,7 @@ def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
     return Evicted(client, talk.memory[client], order.number, max(0, figures.resident - order.room))
 
 
-def test_evict_borrows_only_memory_that_clients_of_the_lending_card_do_not_need() -> None:
+def test_eviction_borrows_only_memory_that_clients_of_the_lending_card_do_not_need() -> None:
     near, far = pair()
     lend(near)
     assert far.scheduler.snapshot().free == 50 * GIB
@@ -96,7 +96,7 @@ def lends_less(far: Talk, why: str) -> None:
 @pytest.mark.parametrize(("why", "lent"), [
     ("promised", 5),                    # 80 GiB less an eighth, and less the 65 promised
     ("lost", 0), ("exclusive", 30), ("other processes", 0), ("unknown processes", 0)])
-def test_evict_borrows_only_memory_that_the_other_card_may_lend(why: str, lent: int) -> None:
+def test_eviction_borrows_only_memory_that_the_other_card_may_lend(why: str, lent: int) -> None:
     near, far = pair()
     lends_less(far, why)
     near.join(1, 60, 60)

@@ -96,7 +96,7 @@ def test_memory_of_an_idle_client_is_stored_on_disk_early_while_host_memory_is_s
     assert not stores(store(talk, 1))
 
 
-def test_eviction_without_host_memory_stores_idle_clients_on_disk_first() -> None:
+def test_eviction_that_lacks_host_memory_waits_until_idle_clients_memory_is_on_disk() -> None:
     talk = with_disk(200)
     idle(talk, 1, 60)
     talk.join(2, 70, 70)

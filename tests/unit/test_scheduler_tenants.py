@@ -476,7 +476,7 @@ def test_compute_limited_client_without_time_left_waits_for_the_next_accounting_
     (100, 0, 0.5, 1),                   # the overused time is not taken off
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
-def test_share_of_a_compute_limited_client_with_long_kernels_follows_carryover_and_tail(
+def test_compute_limited_client_with_long_kernels_gets_more_if_overuse_is_billed_in_part(
         tail: int, carryover: int, least: float, most: float) -> None:
     accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
     world, one = limited(10, replace(LIMITS, accounting=accounting))

@@ -233,7 +233,7 @@ def test_top_shows_an_ended_program_and_refuses_commands() -> None:
     assert (state.message, requests) == ("python3[4711] has ended.", [])
 
 
-def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
+def test_action_confirmed_after_a_daemon_restart_reaches_the_same_program() -> None:
     asked, _ = strike(seen(), "s")
     others = (WAITS._replace(id=1), HOLDER._replace(id=2))
     _, (request,) = strike(with_snapshot(asked, SCENE._replace(clients=others), 1001.0), "y")

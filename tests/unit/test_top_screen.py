@@ -77,7 +77,7 @@ def test_top_shows_gpu_holder_and_waiting_programs(width: int) -> None:
         assert words in outsider
 
 
-def test_top_of_a_card_with_unknown_figures_omits_the_figures() -> None:
+def test_dashboard_replaces_or_omits_figures_of_a_card_that_are_unknown() -> None:
     unknown = CARD._replace(memory_used=None, utilization=None, temperature=None, power=None)
     waits = WAITER._replace(waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
     shown = text(seen(SHARED._replace(gpus=(unknown,), clients=(HOLDER, waits))))

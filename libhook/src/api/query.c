@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers queries about the library's memory, resident or not, as the driver does for memory of
- * cuMemAlloc (an H200 with driver 580). Functions that export memory pin it. */
+ * cuMemAlloc (seen on an H200, driver 580). Functions that export memory pin it. */
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
@@ -140,7 +140,7 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
 }
 
 /* Functions for host memory. The driver refuses memory of cuMemAlloc here, but answers as for
- * portable host memory where the program has mapped memory itself (an H200 with driver 580). */
+ * portable host memory where the program has mapped memory itself (seen on an H200, driver 580). */
 
 static bool is_mapped_by_program(const void *memory)
 {

@@ -417,7 +417,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     return CUDA_SUCCESS;
 }
 
-/* `name`: stream_name() of `stream`. May release memory_lock meanwhile. */
+/* `name`: stream_name() of `stream`. May release memory_lock and take it again. */
 static CUresult async_take(struct pool *pool, struct client *client, size_t bytes,
                            CUcontext context, CUstream stream, uint64_t name, CUdeviceptr *address)
 {

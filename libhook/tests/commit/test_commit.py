@@ -106,7 +106,7 @@ def test_pin_bytes_count_as_being_pinned_from_a_grant_until_the_memory_is_pinned
     assert process.to_pin() == 0
 
 
-def test_pin_request_refused_before_the_daemon_knew_of_a_free_is_sent_again(
+def test_pin_request_is_sent_again_if_its_refusal_did_not_count_a_free(
     process: Process,
 ) -> None:
     first = process.request(5)
