@@ -155,7 +155,7 @@ class DemoGPU(NamedTuple):
     total: int                          # bytes
     capacity: int                       # bytes of `total` that the programs share
     simulated: bool
-    why: str                            # why the GPU is simulated, or how much of it is used
+    why: str                            # why the GPU is simulated; else how much of it is used
     ballast: int                        # free bytes to occupy so that `capacity` bytes stay free
     environment: dict[str, str]         # variables of a program that uses the GPU without nvshared
 

@@ -146,7 +146,7 @@ class BusConnection:
                 await self._pass_over(header_size - dbus.START + body_size)
                 continue
             header = start + await self._reader.readexactly(header_size - dbus.START)
-            body = None                 # a body longer than LONGEST, not kept
+            body = None                 # None: longer than LONGEST, so the body is not kept
             if body_size <= LONGEST:
                 body = await self._reader.readexactly(body_size)
             else:

@@ -41,7 +41,7 @@ class HistoryFile:
     def __init__(self, folder: Path, size: int) -> None:
         self._store = Store(folder / store.FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
-        self._pending: Counter[int | None] = Counter()      # pending by uid; None: of all users
+        self._pending: Counter[int | None] = Counter()      # pending queries by Query.uid
         self._last: Future[None] | None = None          # the last write that was submitted
         # Only the thread of self._thread uses the fields below.
         self._unwritten: list[tuple[int, Batch]] = []       # start of a minute, its usage

@@ -49,7 +49,7 @@ class Requested(NamedTuple):
 
     key: str                            # name of the annotation, or of several, joined by " + "
     text: str
-    parse: Callable[[str], int | None]  # None: it needs the GPUs' sizes; raises ValueError
+    parse: Callable[[str], int | None]  # None: the GPUs' sizes are still unknown; raises ValueError
 
 
 def _whole(text: str) -> int:

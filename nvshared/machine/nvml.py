@@ -42,7 +42,7 @@ def uuid_bytes(uuid: str) -> bytes:
 
 @dataclass(frozen=True)
 class Facts:
-    index: int                          # NVML's, in the order of PCI addresses
+    index: int                          # NVML's index, which follows the order of PCI addresses
     uuid: str                           # "GPU-" and 36 characters
     name: str                           # "NVIDIA H200"
     pci_bus_id: str                     # "00000000:17:00.0"

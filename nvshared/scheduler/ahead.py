@@ -32,7 +32,7 @@ def interrupt(card: Card) -> None:
             match move.goal, move.order:
                 case Goal.HEAD, _:
                     continues = not card.patience[move.direction].waits
-                case Goal.WRITEBACK, Writeback(size=0):     # a copy of borrowed memory
+                case Goal.WRITEBACK, Writeback(size=0):     # copies borrowed memory to the host
                     continues = _quiet(card) and not client.holds and not copies_out
                 case Goal.WRITEBACK, _:
                     continues = rests and not copies_out

@@ -94,7 +94,7 @@ class Figures(NamedTuple):
     out_of_reach: int = 0
     disk: int = 0
     swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
-    unpinned_commit: int = 0            # read for each client; the sum over clients is not used
+    unpinned_commit: int = 0            # used for single clients only, never as a sum over clients
 
 
 class Counted(NamedTuple):

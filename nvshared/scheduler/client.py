@@ -116,7 +116,7 @@ class Turn:
     preempted: bool = False             # may end before its quantum is over
     stop_after: int = 0                 # earliest next STOP, after a drain that did not end
     reported: bool = False              # the client was reported as stuck in this drain
-    parked: events.Stopped | None = None    # STOPPED, if its gang has not drained yet; see gang.py
+    parked: events.Stopped | None = None    # STOPPED, kept until the gang has drained; see gang.py
     resumed: bool = False               # the turn continued after it was parked
 
     @property

@@ -147,7 +147,7 @@ class Memory:
     resident: int = 0                   # swappable and on the card
     pinned: int = 0                     # on the card and not swappable
     pending: int = 0                    # pinned memory that a waiting thread will take
-    room: int = 0                       # bytes of the card, by the last order carried out
+    room: int = 0                       # bytes of the card it may fill, by the last executed order
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # host memory of allocations too large for the card
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply

@@ -21,7 +21,7 @@ class Member(NamedTuple):
     phase: Phase
     since: int                          # when the phase began
     wants: bool                         # its program wants the card, or has a turn on it
-    needs_no_room: bool                 # it fills no evictable memory: any client runs beside it
+    needs_no_room: bool                 # it has no evictable memory, and clients may run together
     unpinned_need: int                  # bytes of the card that all its evictable memory fills
     room_if_alone: int                  # bytes that a client alone on the card could fill
     crowded: bool                       # it does not fit even alone

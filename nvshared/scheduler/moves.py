@@ -398,7 +398,7 @@ def return_loans(card: Card) -> None:
         if (home >= card.settings.block and not client.moves and not client.terms.suspended
                 and not card.groups["lacking"] and card.due(client.failures.load.until)):
             card.load(client, client.ordered + home, client.host_charged)
-        # Return `step` bytes more: a slowly growing client of the lender must not wait each time.
+        # Return `step` bytes more, so that slow growth on the lending card does not always wait.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
         host = min(max(0, card.host_free_for(client)), RETURN_BLOCKS * card.settings.block)
         card.evict(client, client.ordered, client.host_charged + host, loan=loan)

@@ -56,7 +56,7 @@ class Scheduler:
         else:
             queue.bill_holders(card)
             _plan(card)
-        moves.settle_loans(card)        # other cards' schedulers read loans, domains and budgets
+        moves.settle_loans(card)        # for other cards' schedulers, which read loans and budgets
         card.groups.settle()
         promises.settle(card)
         return card.actions

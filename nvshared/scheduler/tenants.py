@@ -302,12 +302,12 @@ class Counters:
     turns: int = 0
     bytes_in: int = 0                   # bytes loaded
     bytes_out: int = 0                  # bytes evicted
-    reopened: int = 0                   # drains that did not end
+    reopened: int = 0                   # drains that did not end, so that the turn continued
     failures: int = 0                   # orders that failed for want of memory or a driver error
     stuck: int = 0                      # orders that were reported as unanswered
     gave_way: int = 0                   # times sent back to the queue, for want of room
     handovers: int = 0
-    handover: int = 0                   # us from the choice of clients to RUN, for `handovers`
+    handover: int = 0                   # us: sum over `handovers` of the time from choice to RUN
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,7 +30,7 @@ TENANTS_FILE = "tenants.json"
 VERSION = 1
 AUTO = "auto"                           # in the file: an automatic quantum, in Settings tq = None
 Read = TypeVar("Read")
-# By UUID of the GPU ("": of all GPUs): changed `tq` and `anti_thrash` of the scheduler's Settings.
+# Changed `tq` and `anti_thrash` of the scheduler's Settings, by the GPU's UUID ("": all GPUs).
 Overrides = dict[str, dict[str, Any]]
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
 KeptTerms = dict[str, dict[str, tuple[int, str]]]

@@ -34,7 +34,7 @@ from nvshared.signal import Signal
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 LATE = 60 * SECOND                      # us after the start: later clients cause no recount
-APART = SECOND                          # between recounts; each takes 0.1 s with 1,000 processes
+APART = SECOND                          # us between SafeBudget recounts; 1,000 processes take 0.1 s
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ class Manager:
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
         self.domains = Domains()
-        # Reads a process's memory limits, for a client with these host bytes (0: it has joined),
-        # then calls the function. False: the last read is recent. Set by ControlGroups.
+        # Reads a process's memory limits, then calls the function; int: host bytes of a client that
+        # has not joined yet, else 0. False: a recent read suffices, no call. Set by ControlGroups.
         self.read_limits: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()

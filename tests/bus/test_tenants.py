@@ -59,7 +59,7 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
         "user:nobody", 0, 0, 0, 0, 0, [], rules, {}]
 
 
-async def test_gettenant_replies_after_the_groups_of_the_user_were_read_for_group_rules(
+async def test_gettenant_replies_only_after_reading_the_groups_of_the_user_if_rules_name_groups(
         manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Rule("group:staff", "weight", 50, "/etc/a.conf:2")
     manager.tenancy.use((rule,))

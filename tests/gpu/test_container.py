@@ -80,7 +80,7 @@ def test_programs_in_separate_root_file_systems_share_the_card(
 ) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("this machine allows no mount namespaces")
-    # The budget covers the commit of the programs' user, and the card's 2 GiB for other users.
+    # 16 GiB suffice for the programs' commits and for 2 GiB, the card's size, kept for other users.
     with sharing("--tq", "200ms", "--capacity", "2GiB", "--swap-budget", "16GiB") as daemon:
         daemon.socket.parent.chmod(0o755)
         daemon.socket.chmod(0o666)

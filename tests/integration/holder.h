@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For test programs that hold memory on the card. While the program pauses, the test may have its
- * memory evicted; a line on stdin makes the program continue. */
+/* For test programs that hold memory on the card. While a program pauses, the test may have the
+ * program's memory evicted; a line on stdin makes the program continue. */
 #pragma once
 
 #include <stddef.h>

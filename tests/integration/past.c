@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plugin linked against the driver. It works on memory that the program passes to it, or that it
- * allocates itself. */
+/* A plugin linked against the driver. It works on memory that the program passes to the plugin, or
+ * that the plugin allocates. */
 #include <stddef.h>
 
 int cuInit(unsigned);

@@ -51,13 +51,13 @@ put(address + 64 * MIB, bytes([1]))
 put(address + 32 * MIB, bytes([1]))
 away()                                   # evicts the two blocks that are no longer zero
 assert get(address, size) == data
-away()                                   # the first is zero; another block must be copied
+away()                                   # evicts the first block, still zero, and copies another
 assert get(address, size) == data
-away()                                   # that block has not changed since
+away()                                   # the copied block has not changed since: no new copy
 assert get(address, size) == data
 data[size - 40] ^= 1
 put(address + size - 40, bytes(data[size - 40:size - 39]))
-away()                                   # it has changed, in the part that is read last
+away()                                   # that block has changed, in the part that is read last
 assert get(address, size) == data
 '''
 

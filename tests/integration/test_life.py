@@ -282,7 +282,7 @@ def test_program_under_a_profiler_runs_unshared(
     assert "came" not in site.log.read_text()
 
 
-def test_program_under_a_profiler_is_shared_with_nvshare_profiled(
+def test_program_under_a_profiler_shares_the_card_if_nvshare_profiled_is_set(
     site: Site, life: Path, tmp_path: Path
 ) -> None:
     library = tool(tmp_path, "libsanitizer-collection.so")

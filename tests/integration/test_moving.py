@@ -41,7 +41,7 @@ for _ in sys.stdin:
 
 
 class Program(Process):
-    right = "{7}"                       # the bytes that its memory must have
+    right = "{7}"                       # the right answer to read(): the byte values in memory
 
     def __init__(
         self, site: Site, *command: object, environment: dict[str, str] | None = None,

@@ -46,7 +46,7 @@ assert not refused, (len(refused), set(refused))
     program.ends_well()
 
 
-# Pinned memory of each kind: it belongs to the current context, except `physical`.
+# Each function allocates pinned memory, which ends with its context, except physical()'s.
 CONTEXTS = '''
 def mipmap(size):
     made = c_void_p()
@@ -95,7 +95,7 @@ assert used() == before + 128 * MIB
 call("cuMemRelease", handle)
 call("cuArrayDestroy", kept)
 assert used() == before - 64 * MIB
-# In the primary context, which is released and then reset.
+# The end of the primary context, by a release or a reset, frees pinned memory of that context.
 for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
     new_array(256 * MIB)
     handle = physical(128 * MIB)

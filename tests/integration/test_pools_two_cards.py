@@ -85,7 +85,7 @@ assert (used_on(context), used_on(other)) == before
     program.ends_well()
 
 
-# the pool's memory counts from its first allocation after the program used the card
+# Memory of card 1's pool counts from the first allocation after card 1 has a context.
 NOT_USED_YET = PINNED + '''
 here, pool, before = stream(), pool_of_card(1), used_on(context)
 kept = take(32 * MIB, here, pool)

@@ -193,7 +193,7 @@ def test_program_that_reuses_freed_memory_keeps_every_byte_while_other_programs_
     cards = Path(site.environment["NVSHARE_SIM_DIR"])
 
     def begin(seed: int, seconds: int) -> subprocess.Popen[str]:
-        # freed memory stays mapped for so short that it is also unmapped before its reuse
+        # Freed memory stays mapped so briefly that some is unmapped before the program reuses it.
         return start(build, site.socket, cards, seed, seconds=seconds, megabytes=64,
                      keep_freed_ms="20")
 

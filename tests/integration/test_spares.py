@@ -113,7 +113,7 @@ def test_allocation_of_all_free_memory_succeeds_while_freed_memory_is_kept_mappe
 ) -> None:
     site = small_site
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
-    # NVML may count mapped memory before it is reported: no samples while the card is filled.
+    # NVML may show mapped memory before the library reports the memory, so NVML is not sampled.
     site.start("--swap-budget", "0", "--sample-interval", "3600")
     one = program(site, '''
 for size in (8, 16, 24):

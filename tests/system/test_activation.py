@@ -105,7 +105,7 @@ def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
     machine.until(
         lambda: any("this program waits for it" in program.said for program in programs),
         "who waits is told")
-    # Removing the wrong file is enough: no command has to start the daemon.
+    # Without the wrong file, a waiting program starts the daemon: no further command is needed.
     machine.run("rm", BROKEN)
     machine.until(lambda: state(machine, "nvshared") == "active", "a program has started it")
     card.finish(programs)

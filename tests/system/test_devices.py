@@ -36,7 +36,7 @@ with open({FOUND!r}, "w") as found:
             print(name, errno.errorcode[error.errno], file=found)
 """
 
-# Replaces nvidia-modprobe, the driver's tool: makes the nodes of the minor numbers after -c.
+# Replaces nvidia-modprobe, the driver's tool: makes device nodes of the minor numbers after -c.
 TOOL = """\
 #!/bin/sh
 while getopts c: option; do

@@ -21,7 +21,7 @@ from tests.system.tree import NoTree, prepared
 
 FILES = ROOT / "packaging/slurm"
 SHARDS = 8                              # shards of a card, as in packaging/slurm/gres.conf
-MOST_OF_IT = card.MEMORY * 6 // 10      # MiB; two of these do not fit together
+MOST_OF_IT = card.MEMORY * 6 // 10      # MiB; two programs of this size exceed the card
 NODE = "192.0.2.1"  # SLURM looks up host names only on a machine with an IP address
 
 # SLURM refuses to start if control groups v1 are mounted besides v2, possibly by the machine
@@ -234,7 +234,7 @@ def test_job_that_requests_a_shard_without_a_number_has_the_memory_limit_of_one_
     job.finish()
 
 
-def test_slurm_page_commands_submit_and_show_jobs(cluster: Container) -> None:
+def test_commands_of_the_slurm_page_submit_and_show_jobs(cluster: Container) -> None:
     for line in (*pages.block("docs/slurm.md", "Name=gpu").splitlines(),
                  *pages.block("docs/slurm.md", "GresTypes").splitlines()):
         assert line in (FILES / "gres.conf").read_text() + (FILES / "slurm.conf").read_text()

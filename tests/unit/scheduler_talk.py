@@ -62,7 +62,7 @@ class Talk:
         self.scheduler = Scheduler(self.settings, 0, domains)
         self.memory: dict[int, Memory] = {}
         self.granted: set[int] = set()
-        self.swapped: dict[int, int] = {}  # bytes in host memory
+        self.swapped: dict[int, int] = {}  # bytes in host memory, by client id
         self.stop_sent: dict[int, int] = {}
         self.said: list[Action] = []    # all actions of the scheduler, oldest first
 

@@ -67,7 +67,7 @@ def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_nam
         assert f"the program cannot be called {wrong!r}; give letters, digits" in said
 
 
-def test_run_command_adds_the_trim_modules_and_keeps_variables_of_the_environment() -> None:
+def test_run_command_adds_the_cache_trim_folder_to_pythonpath_and_keeps_given_variables() -> None:
     def variables(*options: str, **given: str) -> str:
         script = 'echo "$PYTHONPATH $NVSHARE_REQUIRED $NVSHARE_VERBOSE $NVSHARE_SOCKET"'
         return run(*options, "sh", "-c", script, **given).stdout.rstrip("\n")

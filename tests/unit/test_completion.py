@@ -20,8 +20,8 @@ NAMES = {verb.name for verb in VERBS}
 COMMON = {"-h", "--help", "--bus", "--json"}
 OWN = COMMON | {"--version", "-T", "--set-tq", "-S", "--anti-thrash"}
 
-# By shell: a program that reads the completion script and then a line from its standard input. bash
-# gets the variables that it sets itself when a user presses Tab.
+# By shell: code that reads the completion script from stdin and prints completions of the line in
+# its argument. The code for bash sets the variables that bash sets when a user presses Tab.
 SHELL = {
     "bash": """. /dev/stdin; COMP_TYPE=9 COMP_WORDBREAKS=$' \\t\\n"><=;|&(:'"'"
         COMP_LINE="nvsharectl $1" COMP_POINT=$((11 + ${#1}))

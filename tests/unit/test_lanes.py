@@ -38,7 +38,7 @@ def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
     return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
 
 
-def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call_and_log_failures(
+def test_blocked_call_delays_only_calls_with_the_same_key_and_worker_threads_log_failed_calls(
         loop: Loop, time: Time, caplog: pytest.LogCaptureFixture) -> None:
     made, gate = lanes(loop, time), threading.Event()
     try:
@@ -86,7 +86,7 @@ def test_worker_threads_are_bounded_in_number(loop: Loop, time: Time) -> None:
     assert loop.until(20) == [True] * 20
 
 
-def test_worker_threads_make_a_pending_call_once_a_thread_can_be_started(
+def test_pending_call_is_made_once_a_worker_thread_can_be_started(
         loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

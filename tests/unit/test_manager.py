@@ -183,7 +183,7 @@ def test_client_is_removed_after_all_orders_when_the_connection_breaks_during_an
     assert list(gpu.clients) == [2]
 
 
-def test_gpu_sends_the_orders_of_an_event_before_the_signals(
+def test_gpu_sends_the_orders_of_an_event_before_emitting_signals(
         gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
     link = Noted()
     joined(gpu, 1, link)

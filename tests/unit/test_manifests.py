@@ -175,7 +175,7 @@ with_kustomize = pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize
     ("overlays/nvshared-daemonset", {"nvshare-kubelet"}),
     ("claims", {"nvshare-kubelet", "nvshare-kubelet-claims"}),
 ])
-def test_daemon_set_uses_the_account_of_the_roles_and_the_images_of_the_component(
+def test_daemon_set_uses_the_service_account_with_the_roles_and_images_of_the_kustomize_component(
         folder: str, roles: set[str]) -> None:
     """The roles have no other rules; tests/integration/apiserver.py checks their use."""
     objects = built(MANIFESTS / folder)

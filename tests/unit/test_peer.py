@@ -246,7 +246,7 @@ def test_owner_of_a_subuid_follows_the_subuid_file_and_is_the_subuid_if_the_file
     assert subordinate.owner(100001) == 100001
 
 
-def test_peer_with_a_subuid_belongs_to_the_owner(lent: Path) -> None:
+def test_peer_with_a_subuid_belongs_to_the_owner_of_the_subuid(lent: Path) -> None:
     lent.write_text(f"{ALICE}:{os.getuid()}:1\n")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

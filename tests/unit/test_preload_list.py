@@ -45,7 +45,7 @@ def test_preload_list_has_no_entry_of_the_library_after_a_removal(
 
 
 @given(lines=LINES, ends=st.booleans())
-def test_preload_list_keeps_other_entries_for_any_content(lines: list[str], ends: bool) -> None:
+def test_preload_list_of_any_content_keeps_other_entries(lines: list[str], ends: bool) -> None:
     data = ("\n".join(lines) + ("\n" if ends else "")).encode()
     others = [entry for entry in entries(data) if not switch.ours(entry)]
     assert entries(without_library(data)) == others

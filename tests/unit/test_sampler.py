@@ -277,7 +277,7 @@ def test_lending_card_without_clients_is_sampled_for_memory_of_other_processes(
 CONTEXT = 600 * MIB
 
 
-def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() -> None:
+def test_capacity_never_exceeds_the_configured_size_that_clients_are_offered() -> None:
     card = Capacity(64 * GIB, Allowances(configured=16 * GIB))
     assert card.bytes == card.offered == 16 * GIB
     card.sampled(60 * GIB, 0)

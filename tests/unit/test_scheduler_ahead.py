@@ -511,7 +511,7 @@ def test_evict_that_a_client_interrupts_without_a_yield_order_counts_as_failed(
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     if copies:
-        talk.copying(1, outward=True)   # orders the YIELD
+        talk.copying(1, outward=True)   # makes the scheduler send YIELD
     for order in evictions:
         assert 3 not in dict(evicts(talk.evicted(order, yielded=True)))
     if copies:

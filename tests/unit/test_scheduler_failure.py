@@ -212,7 +212,7 @@ def test_unresponsive_client_gets_no_turn_before_the_reply() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_unexpected_reply_or_message_of_a_disconnected_client_causes_no_order() -> None:
+def test_unexpected_reply_and_messages_of_a_disconnected_client_cause_no_order() -> None:
     talk = Talk()
     talk.run(1, 50)
     room = talk.view(1).room

@@ -67,7 +67,7 @@ def handing_over(tenants: int, terms: list[TenantTerms]) -> int:
         talk.memory[client] = Memory(80 * GIB, host=80 * GIB)
         talk.tell(Joined(
             client, talk.memory[client], commit=80 * GIB, account=name, tenants=(name,)))
-    talk.wait(tenants / 100)            # all have received LIMITS
+    talk.wait(tenants / 100)            # by then all clients have received LIMITS
     for client in range(1, tenants + 1):
         talk.obey(talk.want(client))
     holder, = talk.granted

@@ -171,7 +171,7 @@ def test_commit_is_not_granted_on_disk_space_beyond_any_of_nested_disk_limits(
     assert (limits(talk.ask(3, 1, wanted), 3)[-1].commit >= wanted * GIB) is granted
 
 
-def test_commit_counts_disk_space_that_a_running_client_of_the_same_limit_leaves() -> None:
+def test_commit_counts_disk_space_that_a_tenants_running_client_leaves_to_other_clients() -> None:
     talk = with_disk(100)
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=40 * GIB)))
     for client, size in enumerate((72, 76)):    # 140 GiB of card and host, 40 of the disk
@@ -190,7 +190,7 @@ def test_commit_ignores_a_tenants_disk_limit_that_another_cards_scheduler_has_re
     assert limits(talk.ask(1, 1, 150), 1)[-1].commit < 150 * GIB
 
 
-def test_commit_without_a_disk_limit_leaves_host_memory_that_limited_clients_need() -> None:
+def test_commit_of_a_client_without_disk_limit_leaves_host_memory_to_disk_limited_clients() -> None:
     talk = with_disk(100)
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=1)))
     for client in range(5):             # 100 GiB never go to the disk, of 144 on card and host

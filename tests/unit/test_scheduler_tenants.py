@@ -933,7 +933,7 @@ def test_tenant_host_memory_limit_below_swapped_memory_allows_evictions() -> Non
     assert 2 in talk.granted
 
 
-def test_queue_counts_a_chosen_turn_once_for_later_clients_of_the_tenant() -> None:
+def test_queue_order_counts_a_chosen_clients_turn_once_for_other_clients_of_the_tenant() -> None:
     talk = Talk(mode=AntiThrash.OFF)
     for client in (1, 2, 3):
         talk.join(client, 30, tenants=("user:alice",))

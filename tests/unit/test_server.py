@@ -373,7 +373,7 @@ def test_connection_close_returns_before_descriptors_sent_by_the_client_are_rele
     assert pair.ours.fileno() == -1
 
 
-def test_close_of_a_duplicate_socket_keeps_the_original_with_unread_descriptors_open(
+def test_close_copy_leaves_a_socket_with_queued_descriptors_open(
         pair: Pair) -> None:
     number = pair.ours.fileno()
     pair.send_lingering(b"packet")

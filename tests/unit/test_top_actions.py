@@ -278,7 +278,7 @@ def test_top_decodes_a_single_escape_byte_as_the_escape_key_after_a_pause() -> N
 
 
 @given(st.binary(max_size=40))
-def test_top_decodes_keys_again_after_any_bytes(data: bytes) -> None:
+def test_top_decodes_keys_again_after_arbitrary_bytes(data: bytes) -> None:
     keys = Keys()
     keys.feed(data)
     keys.time_out()

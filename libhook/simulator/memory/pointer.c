@@ -124,7 +124,7 @@ static size_t width_of(CUpointer_attribute attribute)
     }
 }
 
-/* Address ranges that the program has reserved, mapped or not. */
+/* True: `address` is in a range that the program has reserved, mapped or not, now in *known. */
 static bool from_reservation(CUdeviceptr address, struct known *known)
 {
     SPACE_LOCKED(read);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* EVICT and LOAD. Service thread, with service_lock but without memory_lock unless stated
- * otherwise. */
+/* Carries out EVICT and LOAD. For the service thread, with service_lock but without memory_lock
+ * unless stated otherwise. */
 #pragma once
 
 #include "driver/driver.h"

@@ -11,12 +11,12 @@
 #include "gate/inflight.h"
 
 /*
- * Finds gaps, in which no work is in flight: from gaps the daemon decides whether programs
- * that fit the card together take turns (scheduler/turns.py). A sample that finds the previous
- * marker done records a new marker. If the new marker is done within SOON_US, nothing was in
- * flight, and the time since the last sample counts as a gap, at most GAPS_SAMPLED_MOST_US as this
- * thread may have been late. A program is busy if gaps are at most 1/GAPS_PART of WINDOW_US; a
- * larger part is reported at once, then no sample is taken for REST_US.
+ * Finds gaps, in which no work is in flight: from gaps the daemon decides whether programs that fit
+ * the card together take turns (scheduler/turns.py). A marker: events after all submitted work. A
+ * sample that finds the previous marker done records a new marker. If the new marker is done within
+ * SOON_US, nothing was in flight, and the time since the last sample counts as a gap, at most
+ * GAPS_SAMPLED_MOST_US as this thread may be late. A program is busy if gaps are at most
+ * 1/GAPS_PART of WINDOW_US; a larger part is reported at once, then no sample is taken for REST_US.
  */
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000

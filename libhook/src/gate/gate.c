@@ -40,7 +40,7 @@ static struct {
     _Atomic uint32_t opened;         /* futex word (bell.h) on which waiting threads sleep */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* all entries; none is ever removed */
-    /* The key's destructor frees the entry of an ended thread; without a key no entry is reused. */
+    /* The key's destructor makes an ended thread's entry reusable; without a key no entry is. */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;

@@ -42,7 +42,7 @@ def run(program: Path, library: Path, driver: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
+def test_dlsym_with_rtld_next_on_aarch64_finds_the_object_after_the_caller(
     arm_library: Path, arm_driver: Path, tmp_path: Path
 ) -> None:
     program = compile_c("""

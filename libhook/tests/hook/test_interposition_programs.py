@@ -115,7 +115,7 @@ def test_dlsym_returns_null_and_sets_dlerror_only_on_failure(
     assert run(program, library, tmp_path) == ["nobody 1 1"] * 3
 
 
-def test_program_without_cuda_gets_no_thread_descriptor_or_driver_from_the_library(
+def test_library_starts_no_thread_opens_no_file_and_loads_no_driver_in_a_program_without_cuda(
     library: Path, tmp_path: Path
 ) -> None:
     program = compile_c("""

@@ -83,7 +83,7 @@ def test_inflight_page_of_a_client_is_busy_until_its_work_is_done(
         program: Program, page: Callable[[], Page]) -> None:
     urgent = page()
     program.publishes(urgent)
-    assert urgent.busy()                    # it may have had work before
+    assert urgent.busy()                    # busy at first: earlier work may still be in flight
     program.settles()
     assert not urgent.busy()
     assert program.must_count()

@@ -99,7 +99,7 @@ def test_pace_lets_launches_through_when_work_in_flight_waits_for_later_launches
 def test_pace_of_a_client_ordered_to_launch_slowly_keeps_a_single_kernel_in_flight(
         paced: Card, pause: int) -> None:
     paced.learns(1 * MS)
-    paced.look(False)                    # its turn has ended
+    paced.look(False)                    # the client's turn has ended
     paced.step(True, pause)
     paced.run([1 * MS], 3_000 * MS)        # work submitted before ends
     paced.figure("submissions")

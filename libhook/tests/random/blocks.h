@@ -57,7 +57,7 @@ void blocks_begin(void);
 struct block *block_any(void);
 struct block *block_of_device(void); /* as block_any(), but no host memory */
 struct block *block_of_kind(enum kind kind); /* NULL: BLOCKS random tries found no such block */
-/* Names the new block in the line of the call that allocated it. */
+/* Adds the new block's name to the printed line of the call that allocated the block. */
 struct block *block_new(enum kind kind, size_t size, CUdeviceptr address);
 void block_gone(struct block *block);
 size_t blocks_held(void);

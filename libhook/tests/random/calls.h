@@ -26,7 +26,7 @@ extern struct driver cu;
 
 /* Loads the functions of libcuda.so.1 by dlopen() and dlsym(); exits if there is no driver. */
 void calls_load(void);
-/* Prints the line of the last call, which no later call would print. */
+/* Prints the last call's line. The line of any other call is printed when the next call begins. */
 void calls_end(void);
 /* Writes the names of the called functions to the file `path`, one a line. */
 void calls_list(const char *path);
