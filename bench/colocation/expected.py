@@ -108,7 +108,7 @@ def expected(times: Times, cell: float, way_in: float, places: float) -> list[li
     """Returns for each notebook the seconds from submit to result of its cells.
 
     `cell`: seconds of a cell on a free card. `way_in`: seconds to load a notebook's memory over a
-    free bus. `places`: number of notebooks whose memory fits the card, 1 or more. Before the start
+    free bus. `places`: number of notebooks that fit the card, 1 or more. Before the start
     each has filled its memory, in order, so notebooks with the lowest numbers are evicted.
     """
     notebooks = [_Notebook(sorted(cells, reverse=True)) for cells in times]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared with an NVML whose calls take STALL seconds, as with a faulty card:
+"""nvshared with NVML calls that take STALL seconds, as with a faulty card:
 python -m bench.daemon.stalled OPTIONS. A waiting call does not hold the interpreter's lock.
 """
 

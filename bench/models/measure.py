@@ -37,7 +37,7 @@ class Case:
     sizes: tuple[float, ...]            # parts of the card, one for each model
     demand: Demand
     tight: bool = False                 # the capacity is the size of the first model,
-    counted: frozenset[int] | None = None   # models whose requests count; None: all models
+    counted: frozenset[int] | None = None   # models with counted requests; None: all models
     median: float | None = None         # ms: limit of the median,
     slowest: float | None = None        # and the 99th percentile
     of_alone: float | None = None       # limit of the median, over the time of a request alone

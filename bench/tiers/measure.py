@@ -72,7 +72,7 @@ def share_out(size: int, carry: Callable[[int, memoryview], int],
 
 
 def plain(folder: Path, size: int, memory: memoryview | None = None) -> dict[str, float]:
-    """Measures the disk without this project, with a file whose blocks are allocated first."""
+    """Measures the disk without this project, with a file of blocks allocated before."""
     file = open_file(folder)
 
     def write(offset: int, buffer: memoryview) -> int:

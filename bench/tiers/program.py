@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose blocks of memory all differ: python bench/tiers/program.py MIB.
+"""A program with a different content in each block of memory: python bench/tiers/program.py MIB.
 
 It prints "ready" before it allocates, and when it has filled its memory. For each line of its input
 it compares every byte, fills the memory anew and prints the number of wrong pieces. It imports only

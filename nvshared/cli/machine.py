@@ -89,7 +89,7 @@ RESCUE
   1. In a shell that is still open, as root. This starts no program:
        : > /etc/ld.so.preload
      It empties the whole list; put back what others had in it later.
-  2. With no such shell, boot into the initramfs, whose programs have a list of
+  2. With no such shell, boot into the initramfs: its programs have a list of
      their own: add rd.break (Fedora, RHEL, SUSE) or break=bottom (Debian,
      Ubuntu) to the kernel's command line in the boot menu. Then:
        mount -o remount,rw /sysroot && : > /sysroot/etc/ld.so.preload

@@ -393,7 +393,7 @@ def act_predecessors(options: Options) -> bool:
 def preempt(options: Options) -> None:
     """End the present turns on a GPU at once, if a program waits.
 
-    The program that has waited longest gets its turn now; those that must make room queue again.
+    The program that has waited longest gets its turn now; holders that must make room queue again.
 
         nvsharectl preempt 0  # on the first GPU
     """
@@ -428,7 +428,7 @@ def drain(options: Options) -> None:
     """Admit waiting programs, so that nvshared can be stopped.
 
     Without nvshared, a program that holds a GPU keeps it; any other one stands still at its next
-    use of the GPU, until nvshared is started again. This command lists those others, one line each,
+    use of the GPU, until nvshared is started again. This command lists such programs, a line each,
     admits all that fit beside the holders, the smallest first, and waits until none is left. No
     program's turn ends meanwhile. apt and dnf do the same before they remove nvshared, but do not
     wait for programs that do not fit. With --gpu, nvshared goes on: the programs of one GPU move to

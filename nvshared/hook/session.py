@@ -141,7 +141,7 @@ class StoringHook:
 
 
 class ParkedHook:
-    """Stands in for the hook of a parked client, whose memory, pinned or not, is off the card.
+    """Stands in for the hook of a parked client: all its memory, also if pinned, is off the card.
 
     Orders are held back, or answered in the hook's place: see docs/connections.md."""
 

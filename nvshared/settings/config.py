@@ -39,7 +39,7 @@ class Option(NamedTuple):
     metavar: str = ""                   # "" for a switch
     variable: str = ""                  # environment variable that sets the option; "": none
     variable_parse: Callable[[str], Any] | None = None
-    variable_words: str = ""            # help on the variable's values, if not those of files
+    variable_words: str = ""            # help on the variable's values, if not as in files
 
 def _setting(
     section: str, metavar: str, parse: Callable[[str], Any], default: str, help: str, **more: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose context has failed permanently, with the real driver.
+"""Programs with a permanently failed context, with the real driver.
 
 The programs are those of tests/integration/test_broken.py.
 """

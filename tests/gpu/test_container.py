@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs share the card in root file systems like those of restricted pods.
+"""Programs share the card in root file systems like a restricted pod's.
 
 Such a root has the library's folder, the socket's folder and a line in /etc/ld.so.preload, the
 card's devices and NVIDIA's driver, and no other file of the machine. The program has no user of

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose contexts end while other contexts have work get the driver's results.
+"""Programs that end contexts while other contexts have work get the driver's results.
 
-The programs are those of tests/integration; here the driver is the real one. A program fails by
+The programs come from tests/integration; here the driver is the real one. A program fails by
 itself if a call has a wrong result.
 """
 

@@ -2,7 +2,7 @@
 """Calls of a thread for which work in flight waits have the results of the real driver: alone,
 beside a rival that wants the card, and while the thread captures.
 
-The calls and the work are those of tests/integration/test_dependent_work.py. The duration of each
+The calls and the work are defined in tests/integration/test_dependent_work.py. The duration of each
 call is recorded.
 """
 

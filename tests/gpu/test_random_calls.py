@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random sequences of driver calls return the same with the library as without.
 
-The program, the allowed differences and the daemon's random orders are those of
+The program, the allowed differences and the daemon's random orders come from
 tests/integration/test_random_calls.py; here the driver is the real one.
 """
 

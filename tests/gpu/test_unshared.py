@@ -20,7 +20,7 @@ RIVAL = 14                              # GiB: with the training's 8 GiB they ex
 
 @pytest.fixture(autouse=True)
 def cgroup_file_system(tmp_path: Path) -> Iterator[None]:
-    """Mounts cgroup2, whose freezer stops the threads of a program."""
+    """Mounts cgroup2, which can freeze the threads of a program."""
     if os.geteuid():
         pytest.skip("only root may checkpoint programs of other users")
     if " - cgroup2 " in Path("/proc/self/mountinfo").read_text():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of a program on several simulated cards, whose kernels wait for each other.
+"""A rank of a program on several simulated cards with kernels that wait for each other.
 
     python -m tests.integration.gangs FILE CARDS RANKS STEPS SIZE [AHEAD]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who creates control groups below a delegated group, as a program:
+"""Creates control groups below a delegated group, as a hostile user would:
 
     python -m tests.integration.pretender SOCKET UUID UID GROUP
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose context fails while its memory is swapped gets the error at its next call."""
+"""A program gets the error of a context that fails while swapped at the next call."""
 
 import pytest
 

@@ -81,7 +81,7 @@ torch_cuda = types.SimpleNamespace(
     memory_stats=lambda device: caching.figures(device))
 module("torch", cuda=torch_cuda)
 def report():
-    "Prints the counts 20 ms after they are those that the test sends, or after a timeout."
+    "Prints the counts 20 ms after they equal the counts that the test sends, or after a timeout."
     expected = json.loads(sys.stdin.readline())
     until = time.monotonic() + PATIENCE
     while caching.counts() != expected and time.monotonic() < until:

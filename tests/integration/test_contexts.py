@@ -145,7 +145,7 @@ print(json.dumps([first == second, get(second, 4)[0]]))
 def test_pool_memory_freed_in_a_default_stream_is_not_reused_in_another_contexts_default_stream(
     site: Site
 ) -> None:
-    """With a driver like those before CUDA 12, which have no cuStreamGetId."""
+    """With a driver older than CUDA 12, which has no cuStreamGetId."""
     old = site.folder / "old"
     shutil.copytree(ROOT / "libhook" / "build" / "simulator", old, symlinks=True)
     for file in old.iterdir():

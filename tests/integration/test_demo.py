@@ -98,7 +98,7 @@ def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo: Demo, moment: str, number: signal.Signals
 ) -> None:
     demo.until(moment)
-    for _ in range(2):                  # as by a user who presses Ctrl-C again during the clean-up
+    for _ in range(2):                  # a second Ctrl-C during the clean-up
         demo.process.send_signal(number)
     _, errors = demo.process.communicate()
     assert demo.process.returncode == 128 + number

@@ -225,7 +225,7 @@ def test_read_of_bytes_lost_by_the_disk_returns_an_error_and_no_wrong_data(site:
 
 
 def faulty_disk(site: Site) -> Sequence[str]:
-    """A command that runs a program with disk.c, whose faults are files in the site's folder."""
+    """A command that runs a program with disk.c; files in the site's folder set its faults."""
     preloaded = f"LD_PRELOAD={compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}"
     return "env", preloaded, f"NVSHARE_TEST_DISK={site.folder}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs on two cards, whose kernels wait for each other, take turns and all finish."""
+"""Gangs on two cards with kernels that wait for each other take turns and all finish."""
 
 import subprocess
 import sys

@@ -77,7 +77,7 @@ say("closed")
 hear()
 take(handles[0], result=INVALID)                         # the owner has freed the memory
 take("00" * 64, result=INVALID)
-take(handles[1][:16] + "11" * 56, result=INVALID)        # a handle whose socket no process has
+take(handles[1][:16] + "11" * 56, result=INVALID)        # no process has the socket of this handle
 '''
 
 

@@ -37,7 +37,7 @@ def begin(site: Site, *options: str) -> Program:
 
 
 def other(site: Site) -> Hook:
-    """A client whose memory does not fit beside the program and that does not want a turn yet."""
+    """A client that does not fit beside the program and does not want a turn yet."""
     hook = site.allocating(THEIRS * MIB)
     hook.say(Type.MEMORY)
     return hook

@@ -138,7 +138,7 @@ def fill(write_end: int) -> None:
 
 @pytest.mark.parametrize(("kind", "has_reader"), [
     ("pipe", True), ("terminal", True), ("pipe", False), ("socket", False)])
-def test_stderr_that_is_full_or_has_no_reader_neither_blocks_nor_ends_the_program(
+def test_program_with_a_full_or_unread_stderr_runs_to_its_end(
     site: Site, resources: Path, kind: str, has_reader: bool
 ) -> None:
     read_end, write_end = ends(kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose work never ends is pinned. Captures of ended threads delay no hand-over."""
+"""A program with work that never ends is pinned. Captures of ended threads delay no hand-over."""
 
 import pytest
 
@@ -138,7 +138,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 @pytest.mark.parametrize("body", [ABANDONED.replace("MODE", "1"), MAIN_ABANDONED],
                          ids=["thread", "main thread"])
-def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, body: str) -> None:
+def test_capture_begun_by_an_ended_thread_delays_no_hand_over(site: Site, body: str) -> None:
     site.start("--tq", "100ms")
     program = Program(site, body)
     assert program.hears() == "away"

@@ -49,7 +49,7 @@ def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
 
 
 def asked(cluster: Cluster, resource: str, labels: Mapping[str, str] | None = None) -> object:
-    """Returns the admitted limits of a pod whose second container alone requests `resource`."""
+    """Returns the admitted limits of a pod if its second container alone requests `resource`."""
     one = pod("it")
     one["metadata"]["labels"] = labels or {}
     one["spec"]["containers"].insert(0, {"name": "beside", "image": "it"})

@@ -113,7 +113,7 @@ def node(container: Container) -> str:
 
 
 class Job:
-    """A batch job whose program computes on the GPU and checks its results."""
+    """A batch job with a program that computes on the GPU and checks its results."""
 
     def __init__(
         self, container: Container, user: str, *options: str, memory: int, shards: int = 2,

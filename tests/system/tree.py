@@ -64,7 +64,7 @@ def _make(tree: Path, besides: Sequence[str]) -> None:
     _run(
         "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
         SUITE, str(tree), MIRROR)
-    # Give the tree its own host name and machine id, not those of the machine that built it.
+    # Give the tree its own host name and machine id, not the build machine's.
     (tree / "etc" / "hostname").write_text("gpuhost\n")
     (tree / "etc" / "hosts").write_text("127.0.0.1 localhost gpuhost\n")
     (tree / "etc" / "machine-id").write_text("")

@@ -168,7 +168,7 @@ def test_writeback_begins_with_the_longest_idle_client() -> None:
     talk.run(C, 60)                     # the LOAD of C evicts 40 GiB of A
     for client in (A, B):
         talk.go_idle(client)
-    # A lacks 40 GiB; idle B has 30 GiB on the card, whose writeback begins while C runs.
+    # A lacks 40 GiB; the writeback of the 30 GiB of idle B begins while C runs.
     assert C in talk.granted
     (order,) = writebacks(talk.wait(1))
     assert sizes([order]) == [(B, 30)]

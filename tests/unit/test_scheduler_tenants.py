@@ -527,7 +527,7 @@ def test_compute_limited_client_is_charged_at_least_half_of_the_time_until_the_r
     assert talk.now == after * MILLISECOND
 
 
-def test_compute_limit_after_long_idleness_grants_at_most_the_share_of_one_window() -> None:
+def test_compute_limited_client_idle_for_years_gets_at_most_the_share_of_one_window() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)

@@ -644,7 +644,7 @@ GATHERING = replace(DEFAULTS,
 
 
 class Survivor(Hook):
-    """A client of an earlier daemon, whose connection the restarted daemon has taken over."""
+    """A client of an earlier daemon; the restarted daemon has taken over its connection."""
 
     def __init__(self, manager: Manager) -> None:
         super().__init__(manager)

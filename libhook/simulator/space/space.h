@@ -112,7 +112,7 @@ size_t whole_pages(size_t size);     /* `size` rounded up to whole pages, in byt
 /* Frees an allocation of any kind, but the memory of a pool is not returned to the pool. */
 void allocation_free(struct allocation *allocation);
 
-/* Devices in the mask `opened` may access the pool's memory from now on, and those in `closed` no
+/* Devices in the mask `opened` may access the pool's memory from now on, and devices in `closed` no
  * longer. */
 void allocations_open(const struct pool *pool, uint32_t opened, uint32_t closed);
 

@@ -20,33 +20,33 @@ static struct {
     bool knows;                      /* the client has sent the right secret */
 } visitors[VISITORS];
 
-static void leave(unsigned who)
+static void leave(unsigned visitor)
 {
-    if (visitors[who].socket != 0)
-        close(visitors[who].socket);
-    visitors[who].socket = 0;
+    if (visitors[visitor].socket != 0)
+        close(visitors[visitor].socket);
+    visitors[visitor].socket = 0;
 }
 
-static void come(const struct ipc_ticket *ticket, unsigned who)
+static void come(const struct ipc_ticket *ticket, unsigned visitor)
 {
     struct sockaddr_un address;
     unsigned length = ipc_socket(IPC_ABSTRACT, ticket->name, &address);
-    leave(who);
-    visitors[who].socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    visitors[who].knows = false;
-    MUST(connect(visitors[who].socket, (struct sockaddr *)&address, length) == 0,
+    leave(visitor);
+    visitors[visitor].socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    visitors[visitor].knows = false;
+    MUST(connect(visitors[visitor].socket, (struct sockaddr *)&address, length) == 0,
          "nobody gives out memory any more: %s", strerror(errno));
 }
 
 /* Sends a packet with `files` descriptors; the exporter may have disconnected. */
-static void say(unsigned who, void *packet, size_t size, unsigned files)
+static void say(unsigned visitor, void *packet, size_t size, unsigned files)
 {
     const int same[FILES] = { STDERR_FILENO, STDERR_FILENO, STDERR_FILENO };
-    if (visitors[who].socket != 0)
-        peer_send_files(visitors[who].socket, packet, size, same, files);
+    if (visitors[visitor].socket != 0)
+        peer_send_files(visitors[visitor].socket, packet, size, same, files);
 }
 
-static void ask(const struct ipc_ticket *ticket, unsigned who, struct input *input)
+static void ask(const struct ipc_ticket *ticket, unsigned visitor, struct input *input)
 {
     struct ipc_request request = ticket->request;
     uint8_t change = (uint8_t)take(input, 1);
@@ -56,21 +56,21 @@ static void ask(const struct ipc_ticket *ticket, unsigned who, struct input *inp
         request.address += take(input, 8);
     if (change % 4 == 3)
         request.id += take(input, 1);
-    visitors[who].knows = visitors[who].knows || change % 4 != 1;
-    say(who, &request, sizeof request, change / 64);
+    visitors[visitor].knows = visitors[visitor].knows || change % 4 != 1;
+    say(visitor, &request, sizeof request, change / 64);
 }
 
-static void garbage(unsigned who, struct input *input)
+static void garbage(unsigned visitor, struct input *input)
 {
     uint8_t packet[2 * sizeof(struct ipc_request)];
     size_t size = take(input, 1) % (sizeof packet + 1);
     for (size_t i = 0; i < size; i++)
         packet[i] = (uint8_t)take(input, 1);
-    say(who, packet, size, size % (FILES + 1));
+    say(visitor, packet, size, size % (FILES + 1));
 }
 
 /* Reads an answer; a descriptor may come only after the right secret. */
-static void hear(unsigned who)
+static void hear(unsigned visitor)
 {
     union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
     struct ipc_part piece;
@@ -79,8 +79,8 @@ static void hear(unsigned who)
         .msg_iov = &part, .msg_iovlen = 1,
         .msg_control = &control, .msg_controllen = sizeof control.space,
     };
-    if (visitors[who].socket == 0
-        || recvmsg(visitors[who].socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+    if (visitors[visitor].socket == 0
+        || recvmsg(visitors[visitor].socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
         return;
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header == NULL)
@@ -88,7 +88,7 @@ static void hear(unsigned who)
     int file;
     memcpy(&file, CMSG_DATA(header), sizeof file);
     close(file);
-    MUST(visitors[who].knows, "memory was given to one who did not show the secret");
+    MUST(visitors[visitor].knows, "memory was given to one visitor did not show the secret");
 }
 
 void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes)
@@ -116,30 +116,30 @@ void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes)
 void visitors_step(const struct ipc_ticket *ticket, struct input *input)
 {
     uint8_t what = (uint8_t)take(input, 1);
-    unsigned who = (unsigned)take(input, 1) % VISITORS;
+    unsigned visitor = (unsigned)take(input, 1) % VISITORS;
     switch (what % 8) {
     case 0: case 1:
-        come(ticket, who);
+        come(ticket, visitor);
         break;
     case 2:
-        come(ticket, who);
-        ask(ticket, who, input);
+        come(ticket, visitor);
+        ask(ticket, visitor, input);
         break;
     case 3:
-        ask(ticket, who, input);
+        ask(ticket, visitor, input);
         break;
     case 4:
-        garbage(who, input);
+        garbage(visitor, input);
         break;
     case 5:
-        hear(who);
+        hear(visitor);
         break;
     case 6:
         for (unsigned i = 0; i < VISITORS; i++)
             come(ticket, i);
         break;
     case 7:
-        leave(who);
+        leave(visitor);
     }
 }
 

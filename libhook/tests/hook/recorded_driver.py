@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates a libcuda.so.1 whose entry points only note calls and arguments.
+"""Generates a libcuda.so.1 with entry points that only note calls and arguments.
 
 It exports all entry points of `entry_points.txt`, which was recorded on a card, and of later
 versions of CUDA (`entry_points_newer.txt`). Each entry point returns a different number as its

@@ -16,7 +16,7 @@ def test_plugin_opened_with_rtld_deepbind_calls_the_driver_without_wrappers(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """With this flag the plugin finds dlsym() of the C library and functions of the driver before
-    those of the library."""
+    the library's."""
     compile_c("""
         void plugin(void)
         {

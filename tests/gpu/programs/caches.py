@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose framework caches far more memory than the program uses; a digest of its results.
+"""A program with a framework that caches far more memory than needed; a digest of the results.
 
     caches.py {torch,cupy} --steps N
 
