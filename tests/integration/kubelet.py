@@ -53,7 +53,7 @@ class Plugin:
         self._stream = self._channel.unary_stream(
             f"/{method}", request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString)(request)
-        self._thread = threading.Thread(target=self._listen)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
     def call(self, method: str, request: Any, answer: str) -> Any:
@@ -68,8 +68,8 @@ class Plugin:
 
     def close(self) -> None:
         self._stream.cancel()
-        self._thread.join()
         self._channel.close()
+        self._thread.join(10)           # seconds: gRPC has once lost the end of a cancelled stream
 
     def _call(self, method: str, request: Any, answer: Any) -> Any:
         return self._channel.unary_unary(
