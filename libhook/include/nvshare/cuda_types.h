@@ -331,6 +331,7 @@ typedef enum CUgraphChildGraphNodeOwnership_enum {
 } CUgraphChildGraphNodeOwnership;
 
 typedef enum CUgraphInstantiate_flags_enum {
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1,
     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4
 } CUgraphInstantiate_flags;
 

@@ -10,6 +10,7 @@
 #include "driver/entry.h"
 #include "driver/object.h"
 #include "engine/queue.h"
+#include "space/graph_memory.h"
 
 static void copy_steps(struct graph_exec *exec, const struct graph *graph)
 {
@@ -38,6 +39,7 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     FAIL_IF(handle == NULL || graph == NULL || flags > 15, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0, CUDA_ERROR_NOT_SUPPORTED);
     struct graph_exec *exec = checked(calloc(1, sizeof *exec));
+    exec->frees_on_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
     pthread_mutex_lock(&engine_lock);
     copy_steps(exec, graph);
     pthread_mutex_unlock(&engine_lock);
@@ -92,8 +94,25 @@ API(cuGraphExecDestroy, CUgraphExec handle)
     return CUDA_SUCCESS;
 }
 
-void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
+/* Allocates and frees the memory of a launch's nodes. */
+static CUresult launch_memory(const struct graph_exec *exec)
 {
+    for (size_t i = 0; i < exec->count && !exec->frees_on_launch; i++)
+        FAIL_IF(exec->steps[i].work.kind == WORK_GRAPH_MEMORY
+                && graph_memory_is_launched(exec->steps[i].work.memory), CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < exec->count; i++) {
+        const struct work *work = &exec->steps[i].work;
+        if (work->kind == WORK_GRAPH_MEMORY)
+            graph_memory_launch(work->memory, true);
+        else if (work->kind == WORK_FREE)
+            graph_memory_launch(work->freed, false);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_exec_queue(struct graph_exec *exec, struct stream *stream)
+{
+    TRY(launch_memory(exec));
     struct work *works = checked(calloc(exec->count + 1, sizeof *works));
     struct position *after = checked(calloc(exec->count + 1, sizeof *after));
     size_t count = 0, after_count = 0;
@@ -116,6 +135,7 @@ void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
     exec->last = (struct position){stream, number};
     free(works);
     free(after);
+    return CUDA_SUCCESS;
 }
 
 /* Replaces the parameters. The new graph must have nodes of the same kinds in the same order. */

@@ -40,10 +40,12 @@ struct step {
 struct graph_exec {
     struct step *steps;
     size_t count;
+    bool frees_on_launch;            /* CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH */
     struct position last;            /* position of the last launch */
 };
 
 OBJECT_FROM(graph_exec_from, struct graph_exec, CUgraphExec, OBJECT_GRAPH_EXEC)
 
-/* Queues one launch. engine_lock is held. */
-void graph_exec_queue(struct graph_exec *exec, struct stream *stream);
+/* Queues one launch. INVALID_VALUE: memory that the last launch allocated was not freed.
+ * engine_lock is held. */
+CUresult graph_exec_queue(struct graph_exec *exec, struct stream *stream);

@@ -40,7 +40,8 @@ API(cuMemFree_v2, CUdeviceptr address)
     struct allocation *allocation = allocation_at(address);
     bool ours = allocation != NULL && !allocation->hidden
         && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
-            || allocation->kind == ALLOCATED_MANAGED);
+            || allocation->kind == ALLOCATED_MANAGED)
+        && (!allocation->graphs || allocation->launched);
     struct context *context = ours ? allocation->context : NULL;
     bool pooled = ours && allocation->kind == ALLOCATED_POOL;
     ours = ours && !allocation->freeing;
@@ -61,7 +62,10 @@ API(cuMemFree_v2, CUdeviceptr address)
     SPACE_LOCKED(write);
     allocation = allocation_at(address);
     FAIL_IF(allocation == NULL, CUDA_ERROR_INVALID_VALUE);   /* another thread has freed it */
-    allocation_free(allocation);
+    if (allocation->graphs)
+        allocation->launched = false;        /* the graph's next launch uses the memory again */
+    else
+        allocation_free(allocation);
     return CUDA_SUCCESS;
 }
 

@@ -22,13 +22,33 @@ void graph_memory_count(CUdeviceptr address, int change)
         allocation->references += (unsigned)change;
 }
 
+bool graph_memory_is_launched(CUdeviceptr address)
+{
+    SPACE_LOCKED(read);
+    const struct allocation *allocation = allocation_at(address);
+    return allocation != NULL && allocation->graphs && allocation->launched;
+}
+
+void graph_memory_launch(CUdeviceptr address, bool allocated)
+{
+    SPACE_LOCKED(write);
+    struct allocation *allocation = allocation_at(address);
+    if (allocation != NULL && allocation->graphs)
+        allocation->launched = allocated;
+}
+
+static bool is_used(const struct allocation *allocation)
+{
+    return allocation->references > 0 || allocation->launched;
+}
+
 void graph_memory_trim(const struct device *device)
 {
     SPACE_LOCKED(write);
     for (struct allocation *allocation = allocation_after(0), *next; allocation != NULL;
          allocation = next) {
         next = allocation_after(allocation->base);
-        if (allocation->graphs && allocation->references == 0 && allocation->device == device)
+        if (allocation->graphs && !is_used(allocation) && allocation->device == device)
             allocation_free(allocation);
     }
 }
@@ -40,7 +60,7 @@ uint64_t graph_memory_bytes(const struct device *device, bool kept)
     for (const struct allocation *allocation = allocation_after(0); allocation != NULL;
          allocation = allocation_after(allocation->base))
         if (allocation->graphs && allocation->device == device
-            && (kept || allocation->references > 0))
+            && (kept || is_used(allocation)))
             bytes += allocation->size;
     return bytes;
 }

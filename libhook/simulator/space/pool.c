@@ -79,7 +79,7 @@ void pool_give_back(CUdeviceptr address)
     struct allocation *allocation = allocation_at(address);
     if (allocation != NULL && allocation->pool != NULL)
         free_now(allocation);
-    else if (allocation != NULL)
+    else if (allocation != NULL && !allocation->graphs)
         allocation_free(allocation);     /* memory of cuMemAlloc may be freed in a stream, too */
 }
 

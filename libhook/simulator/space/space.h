@@ -40,6 +40,7 @@ struct allocation {
     bool freeing;                    /* the stream has not reached its cuMemFreeAsync yet */
     bool lost;                       /* memory of a pool that was freed by cuMemFree */
     bool graphs;                     /* of a graph's node, see graph_memory.h */
+    bool launched;                   /* memory of a graph: a launch allocated it, and no free yet */
     unsigned references;             /* of graphs, executable graphs and launches */
 };
 

@@ -66,8 +66,7 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
     FIND(struct graph_exec, exec, graph_exec_from(handle), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     TRY(capture_forbids_stream(stream));
-    graph_exec_queue(exec, stream);
-    return CUDA_SUCCESS;
+    return graph_exec_queue(exec, stream);
 }
 
 API_PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream stream), return launch_graph(exec, on);)

@@ -70,8 +70,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     bool capturing = stream->capture != NULL;
     /* The node ends the graph's use of the memory; the next launch uses the memory again. */
     if (capturing)
-        result = graphs ? capture_add(stream, &(struct work){.kind = WORK_FREE})
-                        : CUDA_ERROR_INVALID_VALUE;
+        result = graphs ? capture_add(stream, &work) : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&engine_lock);
     if (capturing)
         return result;
@@ -79,8 +78,11 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     space_lock_to_write();
     allocation = allocation_at(address);
     bool pooled = allocation != NULL && !allocation->hidden && !allocation->freeing
-        && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);
-    if (pooled)
+        && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED)
+        && (!graphs || allocation->launched);
+    if (pooled && graphs)
+        allocation->launched = false;
+    else if (pooled)
         allocation->freeing = true;
     space_unlock();
     FAIL_IF(!pooled, CUDA_ERROR_INVALID_VALUE);
