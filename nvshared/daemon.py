@@ -36,7 +36,6 @@ from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.sampler import Sampler
 from nvshared.sharing.tenancy import Tenancy
-from nvshared.sharing.unshared import Unshared
 from nvshared.units import SECOND
 
 logger = logging.getLogger("nvshared")
@@ -63,6 +62,8 @@ def _run(argv: Sequence[str] | None) -> None:
     if only_check:
         derive(config, (), 0)
         check_disk(config)
+        for sentence in config.removed:
+            log.write_line(sentence)
         return
     log.start(os.environ, debug=config.debug)
     sys.setswitchinterval(GIVE_WAY)
@@ -181,9 +182,6 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
-        unshared = Unshared(manager, lanes.run)
-        unshared.start()
-        stack.callback(unshared.close)
         for endless in (manager.moving.watch(), manager.balancing.watch(),
                         watch.run(partial(_reload, manager))):
             stack.callback(loop.create_task(endless).cancel)
@@ -225,8 +223,10 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
     safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
     logged: list[str] = []              # changed settings that were logged as needing a restart
+    removed: tuple[str, ...] = ()       # as last logged
 
     def derived() -> Defaults:
+        nonlocal removed
         latest = first.pop() if first else read()
         log.set_debug(latest.debug)
         defaults = derive(latest, cards, safe.bytes)
@@ -236,6 +236,10 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
             logger.warning("%s: changed, but from the next start on: systemctl restart nvshared",
                            ", ".join(later))
         logged[:] = later
+        if latest.removed != removed:
+            for sentence in latest.removed:
+                logger.warning("%s", sentence)
+        removed = latest.removed
         return defaults
 
     store = None if config.state_dir is None else StateFile(config.state_dir)

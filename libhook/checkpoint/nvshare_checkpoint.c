@@ -7,22 +7,15 @@
  *     wake PID [OLD=NEW ...]       restores and unlocks it. NEW replaces the GPU with the UUID OLD;
  *                                  other GPUs stay. Each named GPU must be once OLD, once NEW
  *
- * For a process without libnvshare.so, which may enter the driver at any time:
- *
- *     hold PID TAG                 locks it and stops its threads; then `park` checkpoints it
- *     restore PID                  restores it; it stays locked and stopped until `wake`
- *     held                         lists the processes that `hold` has stopped
- *
  * A thread that queries a stream or an event takes no lock of the driver, and crashes in a process
- * that is checkpointed (driver 580). Therefore all threads but the thread with which the driver
- * restores are stopped from before the checkpoint until after the unlock.
+ * that is checkpointed (driver 580). So the process must have libnvshare.so, which keeps its threads
+ * out of the driver.
  *
  * A command is given as arguments, or several as lines of the standard input. Each command does the
  * steps that are missing in the current state of the process, so it can be repeated after its
  * caller or this program was killed. The answer consists of lines:
  *
  *     step NAME CODE MICROSECONDS WORDS      a call of the driver: its result as number and text
- *     held PID TAG                           a process that `hold` has stopped
  *     state STATE                            the last line: running, locked, checkpointed, failed,
  *                                            or none: no such process, or no usable driver
  *
@@ -37,8 +30,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "freezer.h"
 
 #define LOCK_TIMEOUT_MS 5000
 #define GPUS_MOST 64
@@ -74,7 +65,6 @@ static struct {
     int (*count)(int *);
     int (*uuid)(unsigned char *, int);
     int (*state)(int, int *);
-    int (*restorer)(int, int *);
     int (*lock)(int, void *);
     int (*checkpoint)(int, void *);
     int (*restore)(int, void *);
@@ -115,7 +105,6 @@ static bool open_driver(void)
     driver.count = (int (*)(int *))dlsym(library, "cuDeviceGetCount");
     driver.uuid = (int (*)(unsigned char *, int))dlsym(library, "cuDeviceGetUuid");
     driver.state = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetState");
-    driver.restorer = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetRestoreThreadId");
     driver.lock = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessLock");
     driver.checkpoint = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessCheckpoint");
     driver.restore = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessRestore");
@@ -140,71 +129,20 @@ static bool step(const char *name, int (*call)(int, void *), int pid, void *argu
     return report(name, call(pid, arguments), began, NULL);
 }
 
-static bool reported(const char *name, uint64_t began, const char *why)
-{
-    return why == NULL || report(name, -1, began, why);
-}
-
-/* Stops all threads of a held process but the thread with which the driver restores it. */
-static bool freeze(int pid)
-{
-    uint64_t began = now();
-    int spared, code;
-    if (driver.restorer == NULL)
-        return reported("freeze", began, "this driver does not name the thread that restores");
-    if ((code = driver.restorer(pid, &spared)) != 0)
-        return report("restorer", code, began, NULL);
-    return reported("freeze", began, freezer_stop(pid, spared));
-}
-
-/* Unlocks a process, and lets its threads run again unless the driver still blocks them. */
 static void unlock(int pid)
 {
     uint64_t none[8] = { 0 };
     if (state_of(pid) == LOCKED)
         step("unlock", driver.unlock, pid, none);
-    if (state_of(pid) != LOCKED && state_of(pid) != CHECKPOINTED)
-        reported("release", now(), freezer_release(pid));
-}
-
-static bool lock(int pid)
-{
-    struct lock_arguments arguments = { .timeout_ms = LOCK_TIMEOUT_MS };
-    return state_of(pid) != RUNNING || step("lock", driver.lock, pid, &arguments);
 }
 
 static void park(int pid)
 {
+    struct lock_arguments arguments = { .timeout_ms = LOCK_TIMEOUT_MS };
     uint64_t none[8] = { 0 };
-    bool held = freezer_contains(pid);
-    lock(pid);
-    if (state_of(pid) == LOCKED && !(
-            (!held || freeze(pid)) && step("checkpoint", driver.checkpoint, pid, none)))
-        unlock(pid);
-}
-
-/* Whether the process has libnvshare.so, which keeps its threads out of the driver by itself. */
-static bool has_library(int pid)
-{
-    char name[32], line[4096];
-    bool found = false;
-    snprintf(name, sizeof name, "/proc/%d/maps", pid);
-    FILE *maps = fopen(name, "re");
-    while (maps != NULL && !found && fgets(line, sizeof line, maps) != NULL)
-        found = strstr(line, "libnvshare.so") != NULL;
-    if (maps != NULL)
-        fclose(maps);
-    return found;
-}
-
-static void hold(int pid, const char *tag)
-{
-    if (state_of(pid) >= FAILED)
-        return;
-    const char *why = has_library(pid) ? "it has libnvshare.so" : freezer_enter(pid, tag);
-    if (!reported("hold", now(), why))
-        return;
-    if (!lock(pid) || state_of(pid) >= FAILED || !freeze(pid))
+    if (state_of(pid) == RUNNING)
+        step("lock", driver.lock, pid, &arguments);
+    if (state_of(pid) == LOCKED && !step("checkpoint", driver.checkpoint, pid, none))
         unlock(pid);
 }
 
@@ -241,11 +179,6 @@ static void restore(int pid, struct pair pairs[GPUS_MOST], unsigned count)
         step("restore", driver.restore, pid, &arguments);
 }
 
-static void print_held(int pid, const char *tag)
-{
-    printf("held %d %s\n", pid, tag);
-}
-
 /* Reads 32 hexadecimal digits, with or without "GPU-" and hyphens. Returns the end of the UUID, or
  * NULL if the text begins with none. */
 static const char *read_uuid(const char *text, unsigned char uuid[16])
@@ -273,32 +206,16 @@ static bool read_pair(const char *text, struct pair *pair)
     return rest != NULL && *rest == '\0';
 }
 
-static bool is_tag(const char *text)
-{
-    const char *allowed = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-";
-    size_t length = strlen(text);
-    return length > 0 && length < 128 && strspn(text, allowed) == length;
-}
-
 /* Carries out a command and prints the answer. Returns false if the command is malformed. */
 static bool run(char *const *words, int count)
 {
     struct pair pairs[GPUS_MOST];
     char *end;
-    if (count == 1 && strcmp(words[0], "held") == 0) {
-        const char *why = freezer_list(print_held);
-        if (why != NULL)
-            report("held", -1, now(), why);
-        puts("state none");
-        return fflush(stdout) == 0;
-    }
     long pid = count < 2 ? 0 : strtol(words[1], &end, 10);
     bool wakes = count >= 2 && strcmp(words[0], "wake") == 0;
     bool parks = count == 2 && strcmp(words[0], "park") == 0;
     bool queries = count == 2 && strcmp(words[0], "state") == 0;
-    bool restores = count == 2 && strcmp(words[0], "restore") == 0;
-    bool holds = count == 3 && strcmp(words[0], "hold") == 0 && is_tag(words[2]);
-    if (!(wakes || parks || queries || restores || holds) || *end != '\0' || pid <= 0
+    if (!(wakes || parks || queries) || *end != '\0' || pid <= 0
         || pid > INT32_MAX || count - 2 > GPUS_MOST)
         return false;
     unsigned number = wakes ? (unsigned)(count - 2) : 0;
@@ -308,12 +225,10 @@ static bool run(char *const *words, int count)
     bool ready = open_driver();
     if (ready && parks)
         park((int)pid);
-    else if (ready && holds)
-        hold((int)pid, words[2]);
-    else if (ready && !queries)
+    if (ready && wakes) {
         restore((int)pid, pairs, number);
-    if (ready && wakes)
         unlock((int)pid);
+    }
     printf("state %s\n", STATES[ready ? state_of((int)pid) : NONE]);
     return fflush(stdout) == 0;
 }
@@ -338,7 +253,6 @@ int main(int count, char **words)
         return run_lines();
     if (run(words + 1, count - 1))
         return 0;
-    fputs("usage: nvshare-checkpoint state|park|restore|wake PID [OLD=NEW ...], hold PID TAG, "
-          "or held\n", stderr);
+    fputs("usage: nvshare-checkpoint state|park|wake PID [OLD=NEW ...]\n", stderr);
     return 2;
 }

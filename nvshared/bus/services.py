@@ -162,8 +162,8 @@ class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
     Turns = unannounced("t", "_scheduler.counters.turns")
     BytesIn = unannounced("t", "_scheduler.counters.bytes_in")
     BytesOut = unannounced("t", "_scheduler.counters.bytes_out")
-    Unshared = unannounced("a(uusts)", lambda self: [
-        [pid, peer.owner(pid), peer.name(pid), size, self.gpu.unsuspendable.get(pid, "")]
+    Unshared = unannounced("a(uust)", lambda self: [
+        [pid, peer.owner(pid), peer.name(pid), size]
         for pid, size in sorted(self.gpu.strangers.items(), key=lambda one: -one[1])])
 
 

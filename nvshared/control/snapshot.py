@@ -57,7 +57,6 @@ class Unshared(NamedTuple):
     uid: int
     name: str
     memory: int                         # bytes of the card
-    unsuspendable: str = ""             # why `unshared = checkpoint` fails for it; "": no failure
 
 
 class ClientSnapshot(NamedTuple):

@@ -72,12 +72,6 @@ class Capacity:
     def forget(self, client: int) -> None:
         self._young.pop(client, None)
 
-    def take_in(self, size: int) -> None:
-        """Counts `size` bytes of outside memory as held by clients; if negative, the reverse."""
-        self.outside = max(0, self.outside - size)
-        if self._last is not None:
-            self._last = self._last[0], self._last[1] + size
-
     def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
         """Applies a sample in bytes: NVML's `used`, and `held`, what clients report in all.
 

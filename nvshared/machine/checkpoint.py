@@ -16,7 +16,7 @@ from nvshared.errors import NvshareError
 SOCKET = Path("/run/nvshare/checkpoint.sock")
 READY_WITHIN = 30.0                     # most seconds until a helper answers; cuInit() takes 10
 PATIENCE = 120.0                        # most seconds of a command; a 100 GiB checkpoint takes 40
-LONGEST = 1 << 20                       # most bytes of an answer; each process in `held` takes 100
+LONGEST = 1 << 16                       # most bytes of an answer
 
 
 class NotSent(NvshareError):
@@ -33,7 +33,6 @@ class Step(NamedTuple):
 class Answer(NamedTuple):
     state: str                          # running, locked, checkpointed, failed, none
     steps: tuple[Step, ...] = ()
-    held: tuple[tuple[int, str], ...] = ()      # pids and tags, in reply to "held" alone
 
     @property
     def trouble(self) -> str:
@@ -51,27 +50,23 @@ def parse(output: str) -> Answer:
     """Parses the lines of nvshare-checkpoint. Without the last line the state is "none".
 
     Raises ValueError if a number is malformed."""
-    steps, held, state = [], [], "none"
+    steps, state = [], "none"
     for line in output.splitlines():
         match line.split(" ", 4):
             case ["step", name, code, took, words]:
                 steps.append(Step(name, int(code), int(took), words))
-            case ["held", pid, tag]:
-                held.append((int(pid), tag))
             case ["state", word]:
                 state = word
-    return Answer(state, tuple(steps), tuple(held))
+    return Answer(state, tuple(steps))
 
 
-async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
-              tag: str = "") -> Answer:
-    """Sends a command of libhook/checkpoint/nvshare_checkpoint.c. `pid` 0: no process is concerned.
+async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> Answer:
+    """Sends a command of libhook/checkpoint/nvshare_checkpoint.c for a process.
 
     `pairs`: UUIDs of the old and the new card. Raises NotSent if the command was not sent,
     NvshareError if the answer is late or malformed."""
-    words = [command, *([str(pid)] if pid else []), *([tag] if tag else []),
-             *(f"{old}={new}" for old, new in pairs)]
-    first = f"state {pid}" if pid else " ".join(words)
+    line = " ".join([command, str(pid), *(f"{old}={new}" for old, new in pairs)])
+    first = f"state {pid}"
     helper: _Helper | None = None
     asked, patience = False, READY_WITHIN
     try:
@@ -86,12 +81,12 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
                 _end(helper)
                 helper = await _start()
                 said = await helper.ask(first)
-        if first != " ".join(words):
+        if first != line:
             if not said:
                 raise NotSent("nvshare-checkpoint has ended without an answer")
             asked, patience = True, PATIENCE
             async with asyncio.timeout(patience):
-                said = await helper.ask(" ".join(words))
+                said = await helper.ask(line)
         if "state " not in said:
             raise NvshareError("nvshare-checkpoint has ended without an answer")
         answer = parse(said)

@@ -73,7 +73,6 @@ class TenantTerms:
     neighbour_limit: int = 0            # bytes that its clients on a card may borrow; 0: no limit
     suspended: bool = False             # True: its clients are evicted, and get no turn
     disk_limit: int = 0                 # bytes of the disk for blocks of all cards; 0: no limit
-    unshared: int = 0                   # 1: programs without the library take turns, too
     shown: str = ""                     # the tenant's name for people; "": its internal name
 
 

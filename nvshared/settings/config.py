@@ -211,6 +211,7 @@ class Config:
     # By setting: the FILE:LINE or the variable that set it, for error messages.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     rules: tuple[Rule, ...] = ()        # for tenants, in the order of the files
+    removed: tuple[str, ...] = ()       # a sentence for each setting that nvshared has no longer
 
 
 def options() -> Iterator[Option]:
@@ -250,7 +251,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs)
     named = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**named, places=places, rules=tuple(files.rules))
+    return Config(**named, places=places, rules=tuple(files.rules), removed=tuple(files.removed))
 
 
 def drop_ins(path: Path) -> list[Path]:
@@ -269,6 +270,7 @@ class _Files:
         self.values: dict[str, Any] = {}
         self.places: dict[str, str] = {}
         self.rules: list[Rule] = []
+        self.removed: list[str] = []
         self.wrong: list[ConfigError] = []
         self._known = {(option.section, option.name): option for option in options()}
 
@@ -316,6 +318,10 @@ class _Files:
         option: Option | Term | None = self._known.get((section, name))
         if pattern:
             option = TERMS.get(name)
+            if name in rules.REMOVED:
+                self.removed.append(f"{place}: the setting {name} was removed and does nothing: "
+                                    f"{rules.REMOVED[name]}; delete the line")
+                return
         if option is None:
             names = [name for where, name in self._known if where == section] or list(TERMS)
             raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _hint(name, names))

@@ -46,12 +46,6 @@ def _host_memory(text: str) -> int:
     raise ValueError("give more than 0%")
 
 
-def _checkpoint(text: str) -> int:
-    if text == "checkpoint":
-        return 1
-    raise ValueError("give checkpoint")
-
-
 _no_limit = partial(or_word, "none", 0, hint=", or none")
 _percent = f"1 to {UNLIMITED} percent"
 TERMS: Mapping[str, Term] = {
@@ -66,8 +60,13 @@ TERMS: Mapping[str, Term] = {
         ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), quantity.priority),
     "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", quantity.weight),
     "suspended": Term(1, "1", lambda text: int(quantity.switch(text))),
-    "unshared": Term(1, "1 (checkpoint)", _no_limit(_checkpoint)),
     "disk-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
+}
+
+
+# Terms of earlier versions, and why a file that still has one says nothing to nvshared.
+REMOVED: Mapping[str, str] = {
+    "unshared": "programs without libnvshare.so are never suspended",
 }
 
 

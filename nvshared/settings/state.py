@@ -20,7 +20,7 @@ from nvshared.errors import NotKept
 from nvshared.names import TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import AntiThrash
-from nvshared.settings.rules import TERMS, tenant
+from nvshared.settings.rules import REMOVED, TERMS, tenant
 from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
@@ -130,6 +130,10 @@ def _kept(plain: dict[str, Any]) -> KeptTerms:
         if tenant(name) != name or not terms:
             raise ValueError(f"{name!r} is no tenant")
         for term, given in terms.items():
+            if term in REMOVED:
+                logger.warning("the term %s of %s was removed and is forgotten: %s", term, name,
+                               REMOVED[term])
+                continue
             value, source = given if isinstance(given, list) else (given, "")
             if type(value) is not int or not 1 <= value <= TERMS[term].most or (
                     source not in ("", *TERM_SOURCES)):

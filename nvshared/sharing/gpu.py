@@ -202,7 +202,6 @@ class Client:
         self.park_after = 0             # us: earliest time to park it under the setting deep-idle
         # Errors of nvshare-checkpoint that were logged since its last success for this client.
         self.checkpoint_errors: set[str] = set()
-        self.has_library = True         # False: the daemon answers for it (unshared.py)
         self.moved = ""                 # why balancing.py moved it to this card; "": it did not
         self.tries = 0                  # number of attempts of balancing.py to move it
 
@@ -213,11 +212,6 @@ class Client:
     def name(self) -> str:
         """The title that the process gave itself, else the name of its pod, else of the process."""
         return self.peer.title or (self.peer.name if self.pod is None else str(self.pod))
-
-    @property
-    def account(self) -> str:
-        """The account charged with its claims; "": no library, so its figures are NVML's."""
-        return self.peer.account if self.has_library else ""
 
     @property
     def tenant(self) -> str:
@@ -331,8 +325,6 @@ class GPU:
         self.clients: dict[int, Client] = {}
         self.processes: Counter[int] = Counter()    # number of clients by pid
         self.lost = ""                  # why the card is lost; "": it is not
-        # By pid: why a process cannot be a client in spite of `unshared = checkpoint`.
-        self.unsuspendable: dict[int, str] = {}
         # Usage of ended clients by tenant; the tenant of the client that ended last is last.
         self._gone: dict[str, Usage] = {}
         self._faults: dict[str, str] = {}       # faults of the card, by source
@@ -424,9 +416,7 @@ class GPU:
         if sample.processes is None:
             return                      # the last known list stays in force
         before_alone = self.neighbour.alone
-        unhooked = {one.peer.pid for one in self.clients.values() if not one.has_library}
-        foreign = frozenset({*self.strangers, *unhooked.intersection(
-            one.pid for one in sample.processes)})
+        foreign = frozenset(self.strangers)
         # A new pid may be a client before its HELLO: only the next sample shows that it is none.
         alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
         self._foreign, self.neighbour.alone = foreign, alone
@@ -435,7 +425,7 @@ class GPU:
         self._processes = {process.pid: process for process in sample.processes}
         self._lists_clients = self._lists_clients or any(
             client.peer.pid in self._processes for client in self.clients.values())
-        if evidence := self._evidence([one for one in self.clients.values() if one.account]):
+        if evidence := self._evidence([one for one in self.clients.values() if one.peer.account]):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
         self.sampled.emit(sample)
@@ -495,11 +485,8 @@ class GPU:
     ) -> None:
         """Adds a client after HELLO. `before`: the same client on its last card. Raises GPULost."""
         self._require_card()
-        account = client.account
-        if client.has_library:
-            self.capacity.joined(client.id, account)
-        else:
-            self.capacity.take_in(memory.filled)
+        account = client.peer.account
+        self.capacity.joined(client.id, account)
         self.apply_capacity()
         self.clients[client.id] = client
         self.processes[client.peer.pid] += 1
@@ -539,8 +526,6 @@ class GPU:
         if self.clients.get(client.id) is not client:
             return
         self._keep_usage(client)
-        if not client.has_library:
-            self.capacity.take_in(-client.memory.filled)
         self.tell(events.Left(client.id))
         client.inflight_page.close()
         del self.clients[client.id]

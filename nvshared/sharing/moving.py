@@ -59,28 +59,25 @@ def start_task(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]) ->
 
 
 async def ask_driver(
-    ask: Ask, name: object, pid: int, command: str, pairs: Iterable[tuple[str, str]] = (),
-    tag: str = "",
+    ask: Ask, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
 ) -> Answer:
     """Returns and logs nvshare-checkpoint's answer; state NOT_SENT or "none": no answer came."""
     try:
-        answer = await ask(command, pid, pairs, tag)
+        answer = await ask(command, client.peer.pid, pairs)
     except NvshareError as error:
         state = NOT_SENT if isinstance(error, NotSent) else "none"
         answer = Answer(state, (Step(command, -1, 0, error.message),))
     for step in answer.steps:
-        logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
+        logger.debug("%s: %s: %s (%d) after %.3f s", client, step.name, step.words, step.code,
                      step.took / SECOND)
-    # With pid 0 the command lists suspended processes; without nvshare-checkpoint none exist.
     if not (why := answer.trouble):
-        if isinstance(name, Client) and command != "state":
-            name.checkpoint_errors.clear()
-    elif pid and not (isinstance(name, Client) and why in name.checkpoint_errors):
+        if command != "state":
+            client.checkpoint_errors.clear()
+    elif why not in client.checkpoint_errors:
         # A program that the driver refuses to checkpoint runs on, so a warning suffices.
         level = logging.WARNING if answer.state == "running" else logging.ERROR
-        logger.log(level, "%s: nvshare-checkpoint %s failed: %s", name, command, why)
-        if isinstance(name, Client):
-            name.checkpoint_errors.add(why)
+        logger.log(level, "%s: nvshare-checkpoint %s failed: %s", client, command, why)
+        client.checkpoint_errors.add(why)
     return answer
 
 
@@ -324,7 +321,7 @@ class Moving:
         async with self._slots[account]:
             if (failures := self._failures[account]) > 1:
                 await asyncio.sleep(min(RETRY_AFTER * 2 ** min(failures - 2, 10), RETRY_AFTER_MOST))
-            answer = await ask_driver(self._ask, client, client.peer.pid, command, pairs)
+            answer = await ask_driver(self._ask, client, command, pairs)
             self._failures[account] += 1
             if answer.state not in ("none", NOT_SENT):
                 del self._failures[account]

@@ -74,11 +74,6 @@ class Tenancy:
         """Whether any rule is for a group, so that terms depend on the groups of a user."""
         return any(one.pattern.startswith(f"{GROUP}:") for one in self._rules)
 
-    def is_set(self, term: str) -> bool:
-        """Whether this term is set for any tenant, by rule or by hand."""
-        return any(one.term == term for one in self._rules) or any(
-            term in terms for terms in self._by_hand.values())
-
     def read_groups(self, name: str, then: Callable[[], None]) -> None:
         """Reads the groups of a user if the rules need them and they are unknown; calls `then`."""
         kind, _, user = name.partition(":")

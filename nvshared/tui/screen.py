@@ -359,8 +359,6 @@ def _about(snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant]
     found += _field("User", f"{tables.user(client.uid)}, uid {client.uid}", width)
     if client.state == UNSHARED:
         words = f"It uses {size(client.pinned)} of GPU memory without sharing the GPU."
-        if client.unparkable:
-            words += f" It cannot be suspended: {client.unparkable}."
         return found + _field("Sharing", words, width)
     within = tenants[0].within if tenants else ()
     words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant

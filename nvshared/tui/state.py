@@ -246,7 +246,7 @@ def _unshared_row(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
         tenant="", gang="", state=UNSHARED, pin_reason="", memory_limit=0, compute_limit=100,
         weight=100, suspended=False, allocated=0, resident=0, swapped=0, borrowed=0,
         pinned=one.memory, held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
-        position=0, turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable)
+        position=0, turns=0, bytes_in=0, bytes_out=0)
 
 
 class CommandKind(NamedTuple):

@@ -143,9 +143,6 @@ TERM_FORMATS: dict[str, TermFormat] = {
     "suspended": TermFormat(int, lambda on: "yes" if on else "no", lambda _on: "suspended",
                             lambda on: "suspended" if on else "no longer suspended",
                             "The programs of {name} are {value}", "{name} is {value}{on}"),
-    "unshared": TermFormat(int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
-                           lambda on: "take turns by checkpoints" if on else "are left alone",
-                           "Programs of {name} without libnvshare.so {value}"),
 }
 
 

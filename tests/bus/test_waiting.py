@@ -69,11 +69,10 @@ async def test_gpu_property_unshared_lists_processes_without_the_library(
     processes = (
         Process(client.peer.pid, 20 * GIB), Process(UNUSED_PID, None), Process(os.getpid(), GIB))
     gpu.sample = replace(gpu.sample, processes=processes)
-    gpu.unsuspendable[UNUSED_PID] = "it uses several GPUs"
     shown = await other.properties(gpu_path(0), STATISTICS_INTERFACE)
     (own, gone) = shown["Unshared"]
     assert own[0] == os.getpid()
     assert own[1] == os.getuid()
     assert own[2] not in ("", "?")
-    assert own[3:] == [GIB, ""]
-    assert gone == [UNUSED_PID, (1 << 32) - 1, "?", 0, "it uses several GPUs"]
+    assert own[3:] == [GIB]
+    assert gone == [UNUSED_PID, (1 << 32) - 1, "?", 0]

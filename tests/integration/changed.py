@@ -52,10 +52,10 @@ def cut(fault: str) -> None:
     left = [first]
 
     async def ask(
-        command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = ""
+        command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()
     ) -> checkpoint.Answer:
         if command not in left:
-            return await whole(command, pid, pairs, tag)
+            return await whole(command, pid, pairs)
         left.remove(command)
         driver = await asyncio.create_subprocess_exec(
             sys.executable, "-c", DRIVER, str(pid), *CALLS[command][:int(calls)])

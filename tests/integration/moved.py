@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program on a GPU: moved.py [MIB BYTE [poll]]. It fills MIB of memory with BYTE, evaluates each
-line of its input, and prints the value or the error. With "poll" a thread calls cuStreamQuery and
-cuEventQuery in short intervals; neither takes the driver's lock.
-"""
+"""A program on a GPU: moved.py [MIB BYTE]. It fills MIB of memory with BYTE, evaluates each line of
+its input, and prints the value or the error."""
 
 import ctypes
 import os
@@ -151,32 +149,14 @@ def join() -> int:
     return len(returned)
 
 
-asked = 0
-over = threading.Event()
-
-
-def poll() -> None:
-    global asked
-    call("cuCtxSetCurrent", context)
-    while not over.is_set():
-        assert cuda.cuStreamQuery(None) in (0, 600)
-        assert cuda.cuEventQuery(event) in (0, 600)
-        asked += 1
-        time.sleep(0.0005)              # leaves the processor to other tests
-
-
 call("cuInit", 0)
-context, memory, event = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
 call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
-call("cuEventCreate", ctypes.byref(event), 0)
 call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(MEMORY))
 fill(BYTE)
-if sys.argv[3:] == ["poll"]:
-    threading.Thread(target=poll).start()
 print("ready", flush=True)
 for line in sys.stdin:
     try:
         print(eval(line), flush=True)
     except AssertionError as failed:
         print(failed, flush=True)
-over.set()

@@ -318,20 +318,6 @@ def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_the
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
 
 
-def test_capacity_grows_by_the_memory_of_a_process_that_becomes_a_client() -> None:
-    card = Capacity(64 * GIB, Allowances(reserve=0))
-    card.sampled(20 * GIB, 0)
-    before = card.bytes
-    card.take_in(15 * GIB)
-    assert card.bytes == before + 15 * GIB
-    card.sampled(20 * GIB, 15 * GIB)    # used bytes are unchanged; 15 GiB now belong to a client
-    assert card.bytes == before + 15 * GIB
-    card.take_in(-15 * GIB)
-    assert card.bytes == before
-    card.sampled(20 * GIB, 0)
-    assert card.bytes == before
-
-
 def test_context_reserve_grows_with_the_connections_of_a_user_up_to_a_bound() -> None:
     capacity = Capacity(16 * GIB, Allowances(reserve=0, context_reserve=GIB))
     for client in range(100):

@@ -155,6 +155,15 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_p
     assert sources(Daemon(tmp_path)) == {"memory-limit": "set by hand"}
 
 
+def test_removed_term_of_the_tenants_file_is_dropped_alone_and_logged(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / TENANTS_FILE).write_text(
+        '{"version": 1, "tenants": {"user:a": {"unshared": 1, "weight": 3}, '
+        '"user:b": {"unshared": 1}}}')
+    assert TenantsFile(tmp_path).load() == {"user:a": {"weight": (3, "")}}
+    assert "the term unshared of user:b was removed" in caplog.text
+
+
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "{}", '{"version": 2, "tenants": {}}', '{"version": 1, "tenants": 3}',
     '{"version": 1, "tenants": {"alice": {"weight": 3}}}',

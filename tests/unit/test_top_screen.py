@@ -157,10 +157,8 @@ def test_top_details_show_tenants_terms_and_turns() -> None:
 
 
 def test_top_details_describe_waiting_idle_unshared_and_new_programs() -> None:
-    outsider = top_scene.OUTSIDER._replace(unsuspendable="it uses several GPUs")
-    refused = CARD._replace(unshared=(outsider,))
     clients = (HOLDER, top_scene.WAITS, IDLE._replace(idle_usec=3 * SECOND))
-    scene = seen(SCENE._replace(gpus=(refused,), clients=clients))
+    scene = seen(SCENE._replace(clients=clients))
 
     def details(state: State, *keys: str) -> str:
         return prose(strike(state, *keys, "enter")[0])
@@ -168,8 +166,6 @@ def test_top_details_describe_waiting_idle_unshared_and_new_programs() -> None:
     assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in details(
         scene, "down")
     assert "It uses 3.0G of GPU memory without sharing the GPU." in details(seen(), "end")
-    assert "suspended" not in details(seen(), "end")
-    assert "It cannot be suspended: it uses several GPUs." in details(scene, "end")
     assert "State idle, for 3.0s" in details(scene, "down", "down")
     assert "State running, for" not in details(scene)
     for turns, words in ((0, "The program has had no turn."),

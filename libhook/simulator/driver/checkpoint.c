@@ -25,22 +25,8 @@ GETTER(cuCheckpointProcessGetState, (int pid, CUprocessState *state), ENTRY_INIT
 API(cuCheckpointProcessGetRestoreThreadId, int pid, int *tid)
 {
     ENTER(ENTRY_INIT);
-    char path[64], name[32];
-    snprintf(path, sizeof path, "/proc/%d/task", pid);
-    DIR *threads = shared_life_of(pid) < 0 ? NULL : opendir(path);
-    FAIL_IF(threads == NULL || tid == NULL, CUDA_ERROR_NOT_INITIALIZED);
-    *tid = 0;
-    for (struct dirent *one; *tid == 0 && (one = readdir(threads)) != NULL;) {
-        snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", pid, one->d_name);
-        FILE *file = fopen(path, "re");
-        bool read = file != NULL && fgets(name, sizeof name, file) != NULL;
-        if (read && strcmp(name, ENTRY_RESTORER "\n") == 0)
-            *tid = atoi(one->d_name);
-        if (file != NULL)
-            fclose(file);
-    }
-    closedir(threads);
-    return *tid != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    FAIL_IF(shared_life_of(pid) < 0 || tid == NULL, CUDA_ERROR_NOT_INITIALIZED);
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 API(cuCheckpointProcessLock, int pid, CUcheckpointLockArgs *args)

@@ -57,21 +57,6 @@ pthread_t driver_thread(void *(*run)(void *), void *argument)
     return thread;
 }
 
-/* The thread through which another process restores this process; see driver/checkpoint.c. */
-static void *restorer(void *nothing)
-{
-    while (true)
-        pause();
-    return nothing;
-}
-
-static void start_restorer(void)
-{
-    const char *wanted = getenv("NVSHARE_SIM_RESTORER");
-    if (wanted != NULL && *wanted == '1')
-        pthread_setname_np(driver_thread(restorer, NULL), ENTRY_RESTORER);
-}
-
 static CUresult start(void)
 {
     CUresult result = CUDA_SUCCESS;
@@ -80,7 +65,6 @@ static CUresult start(void)
         result = devices_start();
         if (result == CUDA_SUCCESS) {
             pthread_atfork(NULL, NULL, forked);
-            start_restorer();
             atexit(ended);
             atomic_store(&life, RUNNING);
         }

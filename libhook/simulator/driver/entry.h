@@ -69,9 +69,6 @@ void entry_left(const CUresult *entered);
  * unless that thread is inside the subscriber. NULL: none. */
 __attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));
 
-/* Name of the thread that simulates the driver's restore thread. */
-#define ENTRY_RESTORER "cuda-restorer"
-
 /* Starts a thread of the driver. */
 pthread_t driver_thread(void *(*run)(void *), void *argument);
 
