@@ -10,7 +10,9 @@ import gzip
 import io
 import logging
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from email.message import Message
 from http import HTTPStatus
 from http.client import HTTPException, parse_headers
 
@@ -32,6 +34,8 @@ FRESH = 1.0                             # seconds for which all responses use th
 LONGEST = 10.0                          # most seconds per connection; Prometheus' default timeout
 SCRAPES_AT_MOST = 16                    # most connections at a time
 OPENMETRICS = "application/openmetrics-text"
+QVALUE = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+ANY = ("0.0.0.0", "::")
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 
 Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whether gzip compresses it
@@ -102,8 +106,11 @@ class Scrapes(Collector):
             return _response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if method != "GET":
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET")
-        form = (OPENMETRICS if OPENMETRICS in headers.get("Accept", "") else "",
-                "gzip" in headers.get("Accept-Encoding", ""))
+        kinds, encodings = weights(headers, "Accept"), weights(headers, "Accept-Encoding")
+        text = kinds.get("text/plain", kinds.get("text/*", kinds.get("*/*", 0.0)))
+        packed = encodings.get("gzip", encodings.get("*", 0.0))
+        form = (OPENMETRICS if 0 < kinds.get(OPENMETRICS, 0.0) >= text else "",
+                0 < packed >= encodings.get("identity", 0.0))
         try:
             response = self._responses.get(form)
             if response is None or (response.done() and not self.fresh):
@@ -130,6 +137,18 @@ class Scrapes(Collector):
         return _response(HTTPStatus.OK, *head, body=body)
 
 
+def weights(headers: Message, name: str) -> dict[str, float]:
+    """The weights of the values of a header such as Accept, 0 (refused) to 1: RFC 9110, 12.4.2."""
+    found: dict[str, float] = {}
+    for one in ",".join(headers.get_all(name, [])).lower().split(","):
+        value, *parameters = (part.strip() for part in one.split(";"))
+        given = (part[2:].strip() for part in parameters if part.startswith("q="))
+        text = next(given, "1")
+        weight = float(text) if QVALUE.fullmatch(text) else 0.0
+        found[value] = max(weight, found.get(value, 0.0))
+    return found
+
+
 def _response(status: HTTPStatus, *head: str, body: bytes = b"") -> bytes:
     lines = [f"HTTP/1.0 {status.value} {status.phrase}", *head, f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -139,9 +158,12 @@ async def listen(
     endpoint: Endpoint,
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> asyncio.Server:
-    """Listens at the endpoint's address; if it has none, at all addresses. Raises OSError."""
+    """Listens at the endpoint's address; if it has none, at all addresses. Raises OSError.
+
+    All are given as numbers: for any other text asyncio would ask getaddrinfo(3), which may hang.
+    """
     try:
-        return await asyncio.start_server(serve, endpoint.address or None, endpoint.port)
+        return await asyncio.start_server(serve, endpoint.address or ANY, endpoint.port)
     except OSError as error:
         if endpoint.address or error.errno != errno.EADDRNOTAVAIL:
             raise

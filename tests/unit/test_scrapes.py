@@ -4,10 +4,12 @@
 import asyncio
 import contextlib
 import errno
+import io
 import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from http.client import parse_headers
 from typing import Any
 
 import pytest
@@ -238,6 +240,32 @@ async def test_unusual_http_requests_are_answered_and_the_metrics_formatted_at_m
         b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n")
 
 
+@pytest.mark.parametrize(("headers", "encoding", "kind"), [
+    ("Accept-Encoding: identity;q=1, gzip;q=0", None, "text/plain"),
+    ("Accept-Encoding: gzip ; Q=0.000\r\nAccept: application/openmetrics-text;q=0,*/*",
+     None, "text/plain"),
+    ("Accept-Encoding: gzip;q=0.1, *;q=0\r\nAccept: text/plain;q=0.3,"
+     "application/openmetrics-text;version=1.0.0;q=0.5", "gzip", "application/openmetrics-text"),
+    ("Accept-Encoding: br\r\nAccept-Encoding: *\r\nAccept: text/plain, "
+     "application/openmetrics-text;q=0.9", "gzip", "text/plain"),
+    ("Accept-Encoding: gzip;q=0.5, identity\r\nAccept: application/openmetrics-text-2",
+     None, "text/plain"),
+    ("Accept-Encoding: *;q=0, gzip\r\nAccept: application/openmetrics-text;q=0.2;version=1.0.0,"
+     "application/openmetrics-text;q=0", "gzip", "application/openmetrics-text"),
+    ("Accept-Encoding: gzip;q=x", None, "text/plain"),
+])
+async def test_metrics_have_the_encoding_and_type_that_the_request_gives_the_highest_weight(
+        site: Site, headers: str, encoding: str | None, kind: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"GET /metrics HTTP/1.0\r\n{headers}\r\n\r\n".encode())
+    await reader.readline()
+    found = parse_headers(io.BytesIO(await reader.readuntil(b"\r\n\r\n")))
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert (found["Content-Encoding"], found.get_content_type()) == (encoding, kind)
+
+
 @pytest.mark.parametrize("sends", [
     b"\xff\xfe\x00\r\n\r\n", b"GET\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n",
     b"GET /" + b"x" * 70_000, b"GET /metrics HTTP/1.0\r\n" + b"A: b\r\n" * 200 + b"\r\n",
@@ -256,8 +284,8 @@ async def test_metrics_server_on_a_port_without_an_address_serves_ipv4_and_ipv6(
     port = a_port()
     start_server = asyncio.start_server
 
-    async def start(serve: Any, host: str | None, at: int) -> asyncio.Server:
-        if host is None and not has_ipv6:
+    async def start(serve: Any, host: Any, at: int) -> asyncio.Server:
+        if host is metrics.ANY and not has_ipv6:
             raise OSError(errno.EADDRNOTAVAIL, "no such address")
         return await start_server(serve, host, at)
 
