@@ -314,7 +314,7 @@ def _put(file: sqlite3.Connection, step: int, card: int, used: Used) -> None:
 NAMES = {"user": "user", "tenant": "tenant", "gpu": "uuid"}
 MOST_NAMES = 1000
 MOST_ROWS = 20_000                      # most rows of a result
-LATEST = 1 << 40                        # largest end of a query, in seconds since 1970
+LATEST = 1 << 40                        # largest end of a query in seconds since 1970, and step
 
 # total() adds as floating point, so it cannot overflow.
 _SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
@@ -341,7 +341,11 @@ def validate(query: Query) -> None:
     if query.by not in NAMES:
         raise InvalidArgs(f"the history cannot be shown by {query.by!r}",
                           f"give {', '.join(NAMES)}")
-    if not 0 <= query.since < query.until <= LATEST:
+    if query.until > LATEST or query.step > LATEST:
+        raise InvalidArgs(
+            f"the history knows no time of {max(query.until, query.step)} seconds",
+            f"give an end and a step of at most {LATEST} seconds")
+    if not 0 <= query.since < query.until:
         raise InvalidArgs("the time that is asked for ends before it begins", "give a later end")
 
 

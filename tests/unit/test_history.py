@@ -250,7 +250,8 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
 @pytest.mark.parametrize(("query", "sentence"), [
     (Query(5, 5, 0, "user"), "ends before it begins"),
     (Query(-1, 5, 0, "user"), "ends before it begins"),
-    (Query(0, 1 << 62, 0, "user"), "ends before it begins"),
+    (Query(0, 1 << 62, 0, "user"), "knows no time of 4611686018427387904 seconds"),
+    (Query(0, 9, (1 << 40) + 1, "user"), "knows no time of 1099511627777 seconds"),
     (Query(0, 9, 0, "colour"), "cannot be shown by 'colour'; give user, tenant, gpu"),
 ])
 def test_history_query_with_invalid_values_is_refused(query: Query, sentence: str) -> None:
