@@ -70,9 +70,12 @@ CONTAINER = re.compile(
 # Parent directories in which each directory is a container, called by the container's name.
 BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")
 UNIT = re.compile(r".+\.(?:service|scope)")
-# Groups that the login manager and desktops make for a user's programs: the tenant is the user.
+# Groups that the login manager and desktops make for a user's programs: the tenant is the user. A
+# slice app-APPLICATION.slice and session.slice have services of the desktop, by XDG's convention;
+# a service dbus-:1.2-NAME@0.service is a program that a message bus started.
 SESSION = re.compile(
-    r"(?:session-.+|init|snap\..+)\.scope|(?:app|[a-z]+-spawn)-.+\.(?:service|scope)")
+    r"(?:session-.+|init|snap\..+)\.scope|(?:app|[a-z]+-spawn)-.+\.(?:service|scope|slice)"
+    r"|session\.slice|dbus-:.+@.*\.service")
 # System services that start programs of users. The tenant of such a program is its user.
 LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
 MANAGER = re.compile(r"user@([0-9]{1,10})\.service")

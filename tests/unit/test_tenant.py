@@ -135,6 +135,17 @@ PLACES = {
     "WSL": ("0::/init.scope", ""),
     "GNOME's terminal": (
         f"0::{SESSIONS}/app.slice/app-org.gnome.Terminal.slice/vte-spawn-322c4bd2.scope", ""),
+    "GNOME's terminal, its server": (
+        f"0::{SESSIONS}/app.slice/app-org.gnome.Terminal.slice/gnome-terminal-server.service", ""),
+    "started by a message bus": (
+        f"0::{SESSIONS}/app.slice/dbus-:1.15-org.gnome.Console@0.service", ""),
+    "GNOME's shell": (f"0::{SESSIONS}/session.slice/org.gnome.Shell@wayland.service", ""),
+    "a service among applications": (
+        f"0::{SESSIONS}/app.slice/train.service", "unit:root/train.service"),
+    "a service in a slice of its own": (
+        f"0::{SESSIONS}/lab.slice/lab-app.slice/train.service", "unit:root/train.service"),
+    "a system's slice for applications": (
+        "0::/app-lab.slice/train.service", "unit:train.service"),
     "an autostart": (f"0::{SESSIONS}/app.slice/app-org.wezfurlong.wezterm@autostart.service", ""),
     "snap": (f"0::{SESSIONS}/app.slice/snap.code.code-9f8a1c2e-3b4d-4e5f.scope", ""),
 }
