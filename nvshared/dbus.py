@@ -91,11 +91,14 @@ def connect(address: str) -> socket.socket:
         if transport != "unix" or not options.keys() & {"path", "abstract"}:
             reasons.append("only unix:path= and unix:abstract= can be connected to")
             continue
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            connection.connect(options.get("path") or f"\0{options['abstract']}")
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            try:
+                connection.connect(options.get("path") or f"\0{options['abstract']}")
+            except BaseException:
+                connection.close()
+                raise
         except OSError as error:
-            connection.close()
             reasons.append(os.strerror(error.errno) if error.errno else str(error))
         else:
             return connection

@@ -12,12 +12,22 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from functools import partial
-from typing import Any
+from typing import Any, TextIO, cast
 
 from nvshared import __version__, parser
 from nvshared.cli import history, machine, run, settings, status
-from nvshared.cli.verb import Options, Verb, argument, discard, print_error, verb
+from nvshared.cli.verb import (
+    Options,
+    Output,
+    Unwritable,
+    Verb,
+    argument,
+    discard,
+    print_error,
+    verb,
+)
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
 from nvshared.parser import PATHS
@@ -27,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
+    # Output has the attributes of its stream, which the type of redirect_stdout() does not know.
+    with redirect_stdout(cast(TextIO, Output(sys.stdout))):
+        return _carry_out(given)
+
+
+def _carry_out(given: Sequence[str]) -> int:
     # Whether the parser's errors are printed as JSON. Arguments after "--" belong to run's program.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
@@ -36,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
             options = parser.parse_args(given)
         except SystemExit:              # after --help and --version
-            sys.stdout.flush()          # raises OSError if stdout cannot be written
+            sys.stdout.flush()          # raises Unwritable
             raise
         as_json = options.json
         chosen: Verb = options.verb or status.status
@@ -47,19 +63,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error = known
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        discard(sys.stdout)                # the reader has closed the pipe
-        return 128 + signal.SIGPIPE
-    except OSError as failed:
+    except Unwritable as failed:
         discard(sys.stdout)
-        error = NvshareError(f"the output cannot be written: {failed.strerror}")
+        if isinstance(failed.__cause__, BrokenPipeError):   # the reader has closed the pipe
+            return 128 + signal.SIGPIPE
+        error = NvshareError(f"the output cannot be written: {_reason(failed.__cause__)}")
     except Exception as bug:
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
-        again = f"report it with what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}"
-        error = NvshareError(f"a fault in nvsharectl itself, {type(bug).__name__}: {bug}", again)
+        words = f"a fault in nvsharectl itself, {type(bug).__name__}: {bug}"
+        again = "report it with"
+        if isinstance(bug, OSError):    # as of a full /tmp, or a filter of system calls
+            words, again = f"the system refuses what nvsharectl needs: {_reason(bug)}", "see with"
+        error = NvshareError(
+            words, f"{again} what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}")
     print_error(error, as_json=as_json)
     return error.exit_code
+
+
+def _reason(error: BaseException | None) -> str:
+    """An OSError's message, with the file that it names."""
+    words = getattr(error, "strerror", None) or str(error)
+    file = getattr(error, "filename", None)
+    return words if file is None else f"{words}: {file}"
 
 
 def _prepare_output() -> None:

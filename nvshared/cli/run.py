@@ -87,12 +87,16 @@ def run(options: Options) -> NoReturn:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
     fault = unit.unreachable(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
-    # The library in the program reports other reasons why nvshared cannot be reached.
-    if shutil.which(command[0]) and isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
+    if fault is not None and shutil.which(command[0]):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"
-        print_error(NotRunning(f"nvshared is not running, the program {does}",
-                               f"start it with: {unit.START}"), as_json=options.json)
+        error = NvshareError(f"nvshared cannot be reached, the program {does}: "
+                             f"{fault.strerror or fault}",
+                             "see what is wrong: nvsharectl doctor")
+        if isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
+            error = NotRunning(f"nvshared is not running, the program {does}",
+                               f"start it with: {unit.START}")
+        print_error(error, as_json=options.json)
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:

@@ -145,6 +145,32 @@ def draw(picture: "RenderableType") -> None:
     Console(highlight=False).print(picture)
 
 
+class Unwritable(Exception):
+    """Standard output cannot be written; the cause is the OSError."""
+
+
+class Output:
+    """Standard output, whose errors are Unwritable: other OSErrors have nothing to do with it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return int(self._tried(self._stream.write, text))
+
+    def flush(self) -> None:
+        self._tried(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _tried(self, act: Callable[..., Any], *values: str) -> Any:
+        try:
+            return act(*values)
+        except OSError as error:
+            raise Unwritable from error
+
+
 def print_error(error: NvshareError, *, as_json: bool) -> None:
     """Prints the error on stderr. If stderr cannot be written, only the exit status reports it."""
     if sys.stderr is None:              # the parent closed stderr; print() would use stdout

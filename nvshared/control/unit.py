@@ -56,9 +56,9 @@ def unreachable(path: str) -> OSError | None:
     """Why programs cannot use the daemon's socket, or None. The probe starts no daemon."""
     import socket
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             probe.connect(path)
-        except OSError as error:
-            return None if error.errno == errno.EPROTOTYPE else error
+    except OSError as error:
+        return None if error.errno == errno.EPROTOTYPE else error
     return None

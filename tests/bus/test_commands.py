@@ -350,6 +350,19 @@ async def test_internal_error_of_nvsharectl_is_reported_with_the_command_that_pr
         await ctl("status")
 
 
+async def test_command_that_the_system_refuses_a_file_names_the_file_and_not_the_output(
+        ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/tmp/x")
+
+    monkeypatch.setenv("NVSHARE_DEBUG", "0")
+    monkeypatch.setattr("nvshared.cli.status.Daemon", refuse)
+    ended = await ctl("status")
+    assert sentence(ended).startswith(
+        "the system refuses what nvsharectl needs: No space left on device: /tmp/x")
+    assert ended.code == ExitCode.FAILURE
+
+
 async def test_suspend_command_reports_a_step_as_perhaps_done_when_the_bus_ends_before_the_reply(
         manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)

@@ -106,6 +106,28 @@ def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
     assert said() == absent             # a killed daemon leaves the socket file behind
 
 
+# What a filter of system calls, such as RestrictAddressFamilies=AF_INET, answers to socket(2).
+FILTERED = "import socket, os\ndef refuse(*_):\n    raise OSError(97, os.strerror(97))\n" \
+    "socket.socket = refuse\n"
+REFUSED = "Address family not supported by protocol"
+
+
+@pytest.mark.parametrize(("arguments", "out", "words"), [
+    (["run", "--", "echo", "on"], "on\n",
+     f"nvshared cannot be reached, the program waits for it when it uses a GPU: {REFUSED}; see"),
+    (["status"], "", f"cannot connect to the message bus at 'unix:path=/run/b': {REFUSED}; is"),
+    (["limit", "1", "--memory", "1GiB", "--bus", "unix:path=/run/c"], "",
+     f"cannot connect to the message bus at 'unix:path=/run/c': {REFUSED}; is"),
+])
+def test_command_without_sockets_says_that_nvshared_cannot_be_reached_and_why(
+        arguments: list[str], out: str, words: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FILTERED + START, *arguments], cwd=ROOT, text=True, check=False,
+        env={**os.environ, "NVSHARE_BUS": "unix:path=/run/b"}, capture_output=True)
+    assert ended.stdout == out
+    assert [line for line in ended.stderr.splitlines() if words in line]
+
+
 @pytest.mark.parametrize(("mode", "words"), [
     (0o755, "its interpreter or its loader is not on this machine"), (0o644, "Permission denied"),
 ])
