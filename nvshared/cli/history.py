@@ -9,12 +9,14 @@ import re
 import shutil
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from nvshared import quantity
+from nvshared.cli.days import DAY, by_days, edges
 from nvshared.cli.verb import GPU, Options, argument, show_table, verb, whole
 from nvshared.control import Daemon
 from nvshared.control.snapshot import History, Used
@@ -24,8 +26,8 @@ from nvshared.tui.tables import NARROWEST, Column, duration, figure, shortened, 
 from nvshared.units import SECOND
 
 RIGHT = "give how long ago, as in 7d or 90min, or a date, as in 2026-11-01 or 2026-11-01T08:30"
-STEPS = {"minute": 60 * SECOND, "hour": 3600 * SECOND, "day": 86400 * SECOND}
-LONGEST_STEP = 366 * STEPS["day"]
+STEPS = {"minute": 60 * SECOND, "hour": 3600 * SECOND, "day": DAY}
+LONGEST_STEP = 366 * DAY
 
 
 def moment(text: str) -> int:
@@ -57,6 +59,8 @@ def step(text: str) -> int:
 
 def aligned(usec: int, step: int) -> int:
     """Rounds `usec` down to the beginning of a step in the local time zone."""
+    if step % DAY == 0:
+        return edges(usec, usec, step)[0]
     offset = datetime.fromtimestamp(usec / SECOND).astimezone().utcoffset() or timedelta()
     return max(0, usec - (usec + int(offset.total_seconds()) * SECOND) % step)
 
@@ -102,8 +106,9 @@ def history(options: Options) -> None:
     memory on the GPU in GiB times hours, HOST-GIBH, BORROWED-GIBH and DISK-GIBH swapped memory in
     host memory, on other GPUs and on the disk. nvshared keeps minutes for two days, hours for two
     months and days (of UTC) for five years; where the minutes are deleted, --since and --until mean
-    the hour or day around them. The last minute is lost if the machine goes down; use while
-    nvshared does not run is not counted.
+    the hour or day around them. With --step day, a line is a day of the local time zone, also where
+    clocks are changed, and a day of UTC for periods that begin before the hours that are kept. The
+    last minute is lost if the machine goes down; use while nvshared does not run is not counted.
 
         nvsharectl history                                              # the last seven days
         nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv  # a month's bill
@@ -131,10 +136,17 @@ def history(options: Options) -> None:
             points = _plot_width() if options.plot == TERMINAL else POINTS
             every = every or max(STEPS["minute"], (options.until - since) // points)
             names = names or NAMES
-        if options.step is not None:
-            since = aligned(since, every)
-        found = daemon.history(
-            since, options.until, every, by, options.gpu or "", names, everyone=everyone)
+
+        def ask(since: int, until: int, step: int, names: int) -> History:
+            return daemon.history(
+                since, until, step, by, options.gpu or "", names, everyone=everyone)
+
+        if options.step is None:
+            found = ask(since, options.until, every, names)
+        elif every % DAY:
+            found = ask(aligned(since, every), options.until, every, names)
+        else:
+            found = by_days(ask, since, options.until, every, names)
     cards = 1 if options.gpu else max(1, len(gpus))
     labels = {row.name: str(gpus.get(row.name, row.name or OTHERS)) for row in found.rows}
     if options.json:
@@ -169,12 +181,13 @@ def _print(found: History, by: str, labels: dict[str, str], cards: int) -> None:
 
 def _columns(found: History, by: str, labels: dict[str, str], cards: int) -> list[Column]:
     labels = {**labels, TOTAL: "total"}
-    length = found.step_usec or found.until_usec - found.since_usec
-
     def share(row: Used) -> float:
-        return row.gpu_usec / length / (1 if by == "gpu" and row.name != TOTAL else cards)
+        return row.gpu_usec / found.length(row) / (
+            1 if by == "gpu" and row.name != TOTAL else cards)
 
-    whole_days = found.step_usec % (86400 * SECOND) == 0
+    # Days of UTC, where hours are not kept any more, begin at another hour.
+    whole_days = found.step_usec % DAY == 0 and all(
+        row.start_usec == aligned(row.start_usec, DAY) for row in found.rows)
     beginning = Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days))
     return [
         *([beginning] if found.step_usec else []),
@@ -214,13 +227,12 @@ def _csv(found: History, by: str) -> None:
     import csv
 
     out = csv.writer(sys.stdout, lineterminator="\n")
-    length = found.step_usec or found.until_usec - found.since_usec
     user = ["user"] * (by == "tenant")
     out.writerow(["start", "seconds", by, *user, *CSV])
     for row in found.rows:
         begins = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.start_usec // SECOND))
         out.writerow([
-            begins, length // SECOND, row.name or OTHERS, *([row.user] if user else []),
+            begins, found.length(row) // SECOND, row.name or OTHERS, *([row.user] if user else []),
             *(value if unit is None else f"{value / unit:.3f}"
               for value, unit in zip(row[3:], CSV.values(), strict=True))])
 
@@ -331,25 +343,26 @@ def draw_plot(where: str, found: History, labels: dict[str, str], cards: int) ->
 
 def _shares(found: History, labels: dict[str, str], cards: int) -> dict[str, list[float]]:
     """By label, its shares of the GPUs' time in each step; the largest first, OTHERS last."""
-    number = -(-(found.until_usec - found.since_usec) // found.step_usec)
+    steps = found.edges_usec[:-1] or range(found.since_usec, found.until_usec, found.step_usec)
     sums: dict[str, int] = {}
     for row in found.rows:
         sums[row.name] = sums.get(row.name, 0) + row.gpu_usec
     order = sorted(sums, key=lambda name: (name == "", -sums[name]))
-    shares = {name: [0.0] * number for name in order}
+    shares = {name: [0.0] * len(steps) for name in order}
     for row in found.rows:
-        at = (row.start_usec - found.since_usec) // found.step_usec
-        shares[row.name][at] += row.gpu_usec / (found.step_usec * cards)
+        at = bisect_right(steps, row.start_usec) - 1
+        shares[row.name][at] += row.gpu_usec / (found.length(row) * cards)
     return {labels[name]: values for name, values in shares.items()}
 
 
 def _marks(found: History) -> list[tuple[float, str]]:
     since, span = found.since_usec, found.until_usec - found.since_usec
     apart = next((one for one in APART if span < LABELS * one), APART[-1])
+    if apart >= DAY:
+        return [((at - since) / span, shown(at, day_only=True))
+                for at in edges(since, since + span, apart)[:-1] if at >= since]
     first = aligned(since, apart) + (apart if aligned(since, apart) < since else 0)
-    return [
-        ((at - since) / span, shown(at, day_only=True) if apart >= STEPS["day"] else shown(at)[5:])
-        for at in range(first, since + span, apart)]
+    return [((at - since) / span, shown(at)[5:]) for at in range(first, since + span, apart)]
 
 
 def _png(picture: bytes) -> bytes:

@@ -4,6 +4,7 @@
 import math
 import os
 import re
+from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,6 +197,14 @@ class History(NamedTuple):
     step_usec: int                      # length of a row; 0: one row for the whole time
     rows: tuple[Used, ...]
     missing: str                        # why the latest usage is missing; "": it is not
+    edges_usec: tuple[int, ...] = ()    # of unequal steps: where each begins, and the last ends
+
+    def length(self, row: Used) -> int:
+        """Microseconds of the row's step."""
+        if self.edges_usec:
+            at = bisect_right(self.edges_usec, row.start_usec)
+            return self.edges_usec[at] - self.edges_usec[at - 1]
+        return self.step_usec or self.until_usec - self.since_usec
 
     def as_dict(self) -> dict[str, Any]:
         return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Usage by days of the local time zone, which have 23 or 25 hours where clocks are changed.
+
+nvshared knows steps of equal length only. So a period with a change of clocks is asked for in
+pieces between such days, and these days by themselves. Times are microseconds since 1970."""
+
+import time as clock
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time
+from itertools import pairwise
+
+from nvshared.control.snapshot import History, Used
+from nvshared.units import SECOND
+
+DAY = 86400 * SECOND
+FIRST = date(1970, 1, 1).toordinal()
+PIECE = 19                              # most days of a question: 1,001 names each, 20,000 rows
+
+Ask = Callable[[int, int, int, int], History]   # since, until, step, names: see Daemon.history()
+
+
+def midnight(day: int) -> int:
+    """When a day begins; the day is counted from 1970-01-01. A missing midnight: at the change."""
+    return max(0, int(datetime.combine(
+        date.fromordinal(FIRST + day), time.min).timestamp() * SECOND))
+
+
+def edges(since: int, until: int, step: int) -> list[int]:
+    """Where steps of whole days begin, the last one's end included, that hold since to until.
+
+    Steps of several days are counted from 1970-01-01."""
+    days = step // DAY
+    day = datetime.fromtimestamp(since / SECOND).toordinal() - FIRST
+    day -= day % days
+    found = [midnight(day)]
+    while found[-1] < until:
+        day += days
+        found.append(midnight(day))
+    return found
+
+
+def by_days(ask: Ask, since: int, until: int, step: int, names: int) -> History:
+    """The usage in steps of local days. `names`: most names, the others are summed up; 0: all.
+
+    The days are those of UTC where nvshared keeps no hours any more."""
+    starts = edges(since, max(since + 1, min(until, int(clock.time() * SECOND))), step)
+    plain = ask(starts[0], until, step, names)
+    is_even = all(end - first == step for first, end in pairwise(starts))
+    if is_even or (plain.since_usec, plain.step_usec) != (starts[0], step):
+        return plain
+    found = []
+    for first, end in _pieces(starts, step):
+        # One row for the whole piece (0) if it is a single day of another length.
+        length = step if not _is_odd((first, end), step) else 0
+        one = ask(first, min(end, until), length, 0)
+        if (one.since_usec, one.step_usec) != (first, length) or one.until_usec > end:
+            return plain                # rounded to the hours or days that are kept
+        found.append(one)
+    rows = [row for one in found for row in one.rows]
+    return plain._replace(rows=tuple(_joined(rows, names)), edges_usec=tuple(starts))
+
+
+def _is_odd(piece: tuple[int, int], step: int) -> bool:
+    return (piece[1] - piece[0]) % step != 0
+
+
+def _pieces(starts: Sequence[int], step: int) -> list[tuple[int, int]]:
+    """Joins steps of the usual length, up to PIECE of them; each other step is a piece."""
+    found: list[tuple[int, int]] = []
+    for first, end in pairwise(starts):
+        joins = end - first == step and found and not _is_odd(found[-1], step) and (
+            end - found[-1][0] <= PIECE * DAY)
+        if joins:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((first, end))
+    return found
+
+
+def _joined(rows: Sequence[Used], most: int) -> list[Used]:
+    """Sums up the rows of the names beyond the `most` (0: all) with the most GPU time."""
+    whole: Counter[str] = Counter()
+    for row in rows:
+        whole[row.name] += row.gpu_usec
+    del whole[""]
+    names = {name for name, _ in whole.most_common(most or None)}
+    found: dict[tuple[int, str], Used] = {}
+    for row in rows:
+        name = row.name if row.name in names else ""
+        key = row.start_usec, name
+        before = found.get(key)
+        user = row.user if before is None or before.user == row.user else ""
+        sums = row[3:] if before is None else map(sum, zip(before[3:], row[3:], strict=True))
+        found[key] = Used(row.start_usec, name, user, *sums)
+    return sorted(found.values(), key=lambda one: (one.start_usec, not one.name, -one.gpu_usec))
