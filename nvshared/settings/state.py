@@ -5,13 +5,14 @@
     {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
                                "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
 
-Each file has a thread that replaces it by rename. An unreadable file counts as empty.
+Each file has a thread that replaces it by rename. A file is read entry by entry. If it has anything
+that this version does not understand, it is put aside under another name first.
 """
 
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +30,10 @@ FILE_NAME = "settings.json"
 TENANTS_FILE = "tenants.json"
 VERSION = 1
 AUTO = "auto"                           # in the file: an automatic quantum, in Settings tq = None
+ASIDES = 9                              # most files that are put aside
+SAID = 5                                # most entries that one message names
 Read = TypeVar("Read")
+Complain = Callable[[str], None]
 # Changed `tq` and `anti_thrash` of the scheduler's Settings, by the GPU's UUID ("": all GPUs).
 Overrides = dict[str, dict[str, Any]]
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
@@ -38,66 +42,139 @@ KeptTerms = dict[str, dict[str, tuple[int, str]]]
 NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
+class KeptFile:
+    """A file of JSON. Nothing in it is overwritten that was neither understood nor put aside."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Content and errors of a file that must not be overwritten, as it could not be put aside.
+        self._guarded: tuple[str, list[str]] | None = None
+
+    def load(self, read: Callable[[dict[str, Any], Complain], Read]) -> tuple[Read | None, bool]:
+        """Returns what `read` makes of the file, None if the whole file is of no use, and whether
+        what is of use must be written without the rest, which has been put aside.
+
+        `read` calls its second argument for each entry that it does not understand."""
+        wrong: list[str] = []
+        found: Read | None = None
+        text = ""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+            plain = json.loads(text)
+            if plain["version"] != VERSION:
+                raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
+            found = read(plain, wrong.append)
+        except FileNotFoundError:
+            return None, False
+        except NOISE as error:
+            wrong, found = [f"it cannot be read: {error!r}"], None
+        if wrong:
+            self._put_aside(text if found is not None else "", wrong)
+        return found, bool(wrong and self._guarded is None and found is not None)
+
+    def keep(self, plain: dict[str, Any]) -> None:
+        """Replaces the file with `plain`. Raises NotKept on failure, and logs it."""
+        if self._guarded is not None:
+            self._put_aside(*self._guarded)
+        reason = "it has what is not understood, and cannot be put aside"
+        if self._guarded is None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                _replace(self.path, json.dumps(plain, indent=1) + "\n")
+                return
+            except OSError as error:
+                reason = error.strerror or str(error)
+        failure = NotKept("what was changed holds, but will be forgotten at the next start: "
+                          f"{self.path} cannot be written: {reason}",
+                          "put that right and change it again")
+        logger.warning("%s", failure)
+        raise failure
+
+    def _put_aside(self, text: str, wrong: list[str]) -> None:
+        """Keeps the file under another name. `text`: its content; "": rename the file itself."""
+        numbers = range(1, ASIDES + 1)
+        names = (self.path.with_name(f"{self.path.name}.aside-{number}") for number in numbers)
+        aside = next((name for name in names if not os.path.lexists(name)), None)
+        words = "; ".join(wrong[:SAID]) + ("; …" if len(wrong) > SAID else "")
+        try:
+            if aside is None:
+                raise OSError(f"{ASIDES} have been put aside already, take some away")
+            if text:
+                _replace(aside, text)
+            else:
+                self.path.rename(aside)
+        except OSError as error:
+            self._guarded = text, wrong
+            logger.warning("%s is left as it is until it can be put aside: %s. Not used: %s",
+                           self.path, error.strerror or error, words)
+        else:
+            self._guarded = None
+            logger.warning("%s is put aside as %s, and goes on with what is understood. Not used: "
+                           "%s", self.path, aside.name, words)
+
+
 class StateFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
+        self._file = KeptFile(self.path)
         self._writer = ThreadPoolExecutor(1, FILE_NAME)
 
     def load(self) -> Overrides:
-        return load(self.path, _overrides, "the configuration alone holds") or {}
+        found, again = self._file.load(_overrides)
+        if again:
+            self.save(found or {})      # KeptFile logs a failure
+        return found or {}
 
     def save(self, overrides: Overrides) -> Future[None]:
         """Writes the overrides in the file's thread. The future raises NotKept if that fails."""
         plain = {uuid: _plain_one(**changed) for uuid, changed in overrides.items()}
-        return self._writer.submit(keep, self.path, {
+        return self._writer.submit(self._file.keep, {
             "version": VERSION, "everywhere": plain.pop("", {}), "gpus": plain})
 
 
 class TenantsFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
+        self._file = KeptFile(self.path)
         self._writer = ThreadPoolExecutor(1, TENANTS_FILE)
 
     def load(self) -> KeptTerms:
-        return load(self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
+        found, again = self._file.load(_kept)
+        if again:
+            self.save(found or {})      # KeptFile logs a failure
+        return found or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
-        return self._writer.submit(keep, self.path, {"version": VERSION, "tenants": {
+        """Like StateFile.save()."""
+        return self._writer.submit(self._file.keep, {"version": VERSION, "tenants": {
             name: {term: given if given[1] else given[0] for term, given in terms.items()}
             for name, terms in kept.items()}})
 
 
-def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
-    """Parses a file; None if it is missing, or unusable: logged with `instead`, what then holds."""
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if plain["version"] != VERSION:
-            raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
-        return read(plain)
-    except FileNotFoundError:
-        return None
-    except NOISE as error:
-        logger.warning("%s is not used, %s: %s", path, instead, error)
-        return None
+def each(given: object, what: str, read: Callable[[Any, Any], Read], wrong: Complain,
+         ) -> dict[str, Read]:
+    """Reads the entries of an object. What `read` raises for one entry costs no other."""
+    found: dict[str, Read] = {}
+    if not isinstance(given, Mapping):
+        wrong(f"{what} cannot be {given!r:.99}")
+        return found
+    for name, value in given.items():
+        try:
+            found[name] = read(name, value)
+        except NOISE as error:
+            wrong(f"{what} {name!r}: {error}")
+    return found
+
+
+def known(plain: Mapping[str, Any], names: Collection[str], wrong: Complain) -> None:
+    for name in plain.keys() - {"version", *names}:
+        wrong(f"{name!r} is unknown")
 
 
 def saved() -> Future[None]:
     done: Future[None] = Future()
     done.set_result(None)
     return done
-
-
-def keep(path: Path, plain: dict[str, Any]) -> None:
-    """Replaces a file with `plain` as JSON. Raises NotKept on failure, and logs it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, json.dumps(plain, indent=1) + "\n")
-    except OSError as error:
-        failure = NotKept("what was changed holds, but will be forgotten at the next start: "
-                          f"{path} cannot be written: {error.strerror}",
-                          "put that right and change it again")
-        logger.warning("%s", failure)
-        raise failure from error
 
 
 def _replace(path: Path, text: str) -> None:
@@ -124,38 +201,49 @@ def _plain_one(*, tq: int | None = 0, anti_thrash: AntiThrash | None = None) -> 
     return plain | {name: tq // unit} if tq else plain
 
 
-def _kept(plain: dict[str, Any]) -> KeptTerms:
-    found: KeptTerms = {}
-    for name, terms in plain["tenants"].items():
-        if tenant(name) != name or not terms:
-            raise ValueError(f"{name!r} is no tenant")
-        for term, given in terms.items():
-            if term in REMOVED:
-                logger.warning("the term %s of %s was removed and is forgotten: %s", term, name,
-                               REMOVED[term])
-                continue
-            value, source = given if isinstance(given, list) else (given, "")
-            if type(value) is not int or not 1 <= value <= TERMS[term].most or (
-                    source not in ("", *TERM_SOURCES)):
-                raise ValueError(f"the {term} of {name} cannot be {given!r}")
-            found.setdefault(name, {})[term] = value, source
-    return found
+def _kept(plain: dict[str, Any], wrong: Complain) -> KeptTerms:
+    known(plain, ("tenants",), wrong)
+
+    def read(name: str, terms: object) -> dict[str, tuple[int, str]]:
+        if tenant(name) != name:
+            raise ValueError(f"it is {tenant(name)}")
+        return each(terms, f"of {name}, the term", _term, wrong)
+
+    found = each(plain["tenants"], "the tenant", read, wrong)
+    return {name: terms for name, terms in found.items() if terms}
 
 
-def _overrides(plain: dict[str, Any]) -> Overrides:
-    by_gpu = {"": plain["everywhere"], **plain["gpus"]}
-    return {uuid: _override(changed) for uuid, changed in by_gpu.items()}
+def _term(term: str, given: object) -> tuple[int, str]:
+    value, source = given if isinstance(given, list) else (given, "")
+    if term not in TERMS:
+        raise ValueError(f"was removed: {REMOVED[term]}" if term in REMOVED else "it is unknown")
+    if type(value) is not int or not 1 <= value <= TERMS[term].most or (
+            source not in ("", *TERM_SOURCES)):
+        raise ValueError(f"it cannot be {given!r:.99}")
+    return value, source
 
 
-def _override(plain: dict[str, Any]) -> dict[str, Any]:
-    changed: dict[str, Any] = {}
-    name, unit = ("tq-usec", 1) if "tq-usec" in plain else ("tq", SECOND)
-    if (tq := plain.get(name)) == AUTO:
-        changed["tq"] = None
-    elif tq is not None:
-        if type(tq) is not int or not MILLISECOND <= tq * unit <= LONGEST_TQ * SECOND:
-            raise ValueError(f"{name} cannot be {tq!r}")
-        changed["tq"] = tq * unit
-    if (mode := plain.get("anti-thrash")) is not None:
-        changed["anti_thrash"] = AntiThrash(mode)
-    return changed
+def _overrides(plain: dict[str, Any], wrong: Complain) -> Overrides:
+    known(plain, ("everywhere", "gpus"), wrong)
+    of_gpus = each(plain["gpus"], "the GPU", lambda uuid, changed: _override(
+        changed, f"of {uuid}", wrong), wrong)
+    found = {"": _override(plain["everywhere"], "of all GPUs", wrong), **of_gpus}
+    return {uuid: changed for uuid, changed in found.items() if changed}
+
+
+def _override(plain: object, of_what: str, wrong: Complain) -> dict[str, Any]:
+    return dict(each(plain, f"{of_what}, the setting", _setting, wrong).values())
+
+
+def _setting(name: str, value: Any) -> tuple[str, Any]:
+    """The name and value of a setting in the scheduler's Settings."""
+    if name == "anti-thrash":
+        return "anti_thrash", AntiThrash(value)
+    unit = {"tq": SECOND, "tq-usec": 1}.get(name)
+    if unit is None:
+        raise ValueError("it is unknown")
+    if value == AUTO and name == "tq":
+        return "tq", None
+    if type(value) is not int or not MILLISECOND <= value * unit <= LONGEST_TQ * SECOND:
+        raise ValueError(f"it cannot be {value!r:.99}")
+    return "tq", value * unit

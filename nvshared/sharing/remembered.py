@@ -4,12 +4,12 @@
 The file is written once per WRITTEN_WITHIN, as users may change terms any number of times, and not
 forced to disk, as programs do not survive a crash of the machine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import NotKept
@@ -17,7 +17,7 @@ from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import UNLIMITED, Memory, Terms
-from nvshared.settings.state import VERSION, keep, load
+from nvshared.settings.state import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.units import MILLISECOND
 
@@ -25,18 +25,20 @@ FILE_NAME = "programs.json"
 WRITTEN_WITHIN = 100 * MILLISECOND
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
+Read = TypeVar("Read")
 Key = tuple[int, int, str]              # pid, start time in ticks since boot, UUID of the card
 
 
 class RememberedTerms:
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
-        self.path = folder / FILE_NAME
+        self._file = KeptFile(folder / FILE_NAME)
         self._clock, self._timer, self._run = clock, timer, run
         self._due = False
         self._gpus: list[GPU] = []
         self._times: dict[Key, tuple[int, int]] = {}    # us held and waited under earlier daemons
         # Terms from the file, if it was written since this boot. _read() also sets `_times`.
-        self._kept = load(self.path, self._read, "no program has limits of its own") or {}
+        found, self._due = self._file.load(self._read)
+        self._kept = found or {}
 
     def follow(self, gpu: GPU) -> None:
         self._gpus.append(gpu)
@@ -89,7 +91,7 @@ class RememberedTerms:
                     for key, value in values.items() if key not in dead]
 
         with suppress(NotKept):         # keep() has logged the failure
-            keep(self.path, {
+            self._file.keep({
                 "version": VERSION, "boot": _boot(),
                 "programs": living({
                     key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),
@@ -98,13 +100,27 @@ class RememberedTerms:
                     for key, (held, waited) in times.items()})})
         return dead
 
-    def _read(self, plain: dict[str, Any]) -> dict[Key, ClientTerms]:
+    def _read(self, plain: dict[str, Any], wrong: Complain) -> dict[Key, ClientTerms]:
+        known(plain, ("boot", "programs", "times"), wrong)
         if plain["boot"] != _boot():
             return {}
-        self._times = {_read_key(one): (_number(one, "held"), _number(one, "waited"))
-                       for one in plain.get("times", ())}
-        return {_read_key(one): ClientTerms(_terms(one["administrator"]), _terms(one["owner"]))
-                for one in plain["programs"]}
+        self._times = _each(plain.get("times", []), lambda one: (
+            _number(one, "held"), _number(one, "waited")), wrong)
+        return _each(plain["programs"], lambda one: ClientTerms(
+            _terms(one["administrator"]), _terms(one["owner"])), wrong)
+
+
+def _each(
+    given: Any, read: Callable[[dict[str, Any]], Read], wrong: Complain
+) -> dict[Key, Read]:
+    """Reads the entries of a list. What one entry has wrong costs no other."""
+    found: dict[Key, Read] = {}
+    for one in given:
+        try:
+            found[_read_key(one)] = read(one)
+        except NOISE as error:
+            wrong(f"{one!r:.99}: {error!r}")
+    return found
 
 
 def _key(client: Client) -> Key | None:

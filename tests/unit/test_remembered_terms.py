@@ -119,7 +119,7 @@ def test_remembered_terms_in_a_damaged_file_are_logged_and_ignored(
     (tmp_path / "programs.json").write_text(damage.replace("3", json.dumps(boot), 1))
     assert Daemon(tmp_path, time).joins().terms == ClientTerms()
     (line,) = caplog.messages
-    assert "programs.json is not used" in line
+    assert "programs.json is put aside as programs.json.aside-1" in line
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -127,18 +127,22 @@ def test_remembered_terms_in_a_damaged_file_are_logged_and_ignored(
     ("memory_limit", -1), ("memory_limit", 1 << 64), ("suspended", 3), ("nonsense", 1),
     ("weight", 1.5), ("compute_limit", 50.0), ("memory_limit", 0.5), ("weight", True),
 ])
-def test_remembered_terms_with_invalid_values_are_ignored(
+def test_remembered_terms_with_an_invalid_value_are_put_aside_and_cost_no_other_program(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: float
 ) -> None:
     first = Daemon(tmp_path, time)
     first.manager.set_terms(first.joins().id, "weight", 7)
+    first.manager.set_terms(first.joins(gpu=1).id, "weight", 8)
     time.pass_by(SECOND)
     path = tmp_path / "programs.json"
     plain = json.loads(path.read_text())
     plain["programs"][0]["owner"][name] = value
-    path.write_text(json.dumps(plain))
-    assert Daemon(tmp_path, time).joins().terms == ClientTerms()
-    assert "programs.json is not used" in caplog.text
+    path.write_text(text := json.dumps(plain))
+    second = Daemon(tmp_path, time)
+    assert second.joins().terms == ClientTerms()
+    assert second.joins(gpu=1).terms.in_force.weight == 8
+    assert "programs.json is put aside as programs.json.aside-1" in caplog.text
+    assert (tmp_path / "programs.json.aside-1").read_text() == text
 
 
 def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwritable(

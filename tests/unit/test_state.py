@@ -10,7 +10,7 @@ import pytest
 
 from nvshared.errors import NotKept
 from nvshared.scheduler.events import AntiThrash
-from nvshared.settings.state import FILE_NAME, Overrides, StateFile
+from nvshared.settings.state import ASIDES, FILE_NAME, Overrides, StateFile
 
 CHANGED: Overrides = {
     "": {"tq": 5_000_000}, "GPU-1": {"anti_thrash": AntiThrash.OFF}, "GPU-2": {"tq": 7_000_000},
@@ -30,21 +30,66 @@ def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
                  "GPU-4": {"tq-usec": 1_500_000}}}
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", "7", "{}", '{"version": 2, "everywhere": {}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq": -1}, "gpus": {}}',
-    '{"version": 1, "everywhere": {}, "gpus": {"GPU-1": {"tq": 100000000000000}}}',
-    '{"version": 1, "everywhere": {"anti-thrash": "x"}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq": true}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq-usec": 999}, "gpus": {}}',
-    '{"version": 1, "everywhere": {"tq": 2.0}, "gpus": {}}', "[" * 200_000,
-    '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
+@pytest.mark.parametrize(("wrong", "words"), [
+    ('"everywhere": {"tq": 7, "anti-thrash": "x"}', "of all GPUs, the setting 'anti-thrash': "),
+    *((f'"everywhere": {{"tq": 7}}, "gpus": {{"GPU-2": {{"{name}": {value}}}, '
+       '"GPU-1": {"tq": 8}}', f"of GPU-2, the setting '{name}': it ") for name, value in (
+        ("tq", "-1"), ("tq", "100000000000000"), ("tq", "true"), ("tq", "2.0"), ("tq-usec", "999"),
+        ("tq-usec", '"auto"'), ("quantum", "3"))),
+    ('"everywhere": {"tq": 7}, "gpus": {"GPU-1": {"tq": 8}, "GPU-2": 3}', "of GPU-2, the setting"),
+    ('"everywhere": {"tq": 7}, "gpus": {"GPU-1": {"tq": 8}}, "cards": {}', "'cards' is unknown"),
+    ('"everywhere": 3, "gpus": {"GPU-1": {"tq": 8}}', "of all GPUs, the setting cannot be 3"),
+    ('"everywhere": {"tq": 7}, "gpus": 3', "the GPU cannot be 3"),
 ])
-def test_broken_state_file_counts_as_empty_and_is_logged(
+def test_state_file_with_a_wrong_entry_keeps_the_others_and_is_put_aside(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str, words: str) -> None:
+    if '"gpus"' not in wrong:
+        wrong += ', "gpus": {"GPU-1": {"tq": 8}}'
+    path = tmp_path / FILE_NAME
+    path.write_text(text := f'{{"version": 1, {wrong}}}')
+    right = {"": {"tq": 7_000_000}, "GPU-1": {"tq": 8_000_000}}
+    expected: Overrides = {
+        key: value for key, value in right.items() if f'"tq": {value["tq"] // 10**6}' in text}
+    file = StateFile(tmp_path)
+    assert file.load() == expected
+    assert len(expected) >= 1
+    assert words in caplog.text
+    file.save(expected).result()
+    assert (tmp_path / f"{FILE_NAME}.aside-1").read_text() == text
+    caplog.clear()
+    assert StateFile(tmp_path).load() == expected
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "7", "{}", '{"version": 2, "everywhere": {}, "gpus": {}}', "[" * 200_000,
+    "\udcff",
+])
+def test_state_file_that_cannot_be_read_is_put_aside_and_counts_as_empty(
         tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    (tmp_path / FILE_NAME).write_text(text)
+    data = text.encode(errors="surrogateescape")
+    (tmp_path / FILE_NAME).write_bytes(data)
     assert StateFile(tmp_path).load() == {}
-    assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
+    assert f"{tmp_path / FILE_NAME} is put aside as {FILE_NAME}.aside-1" in caplog.text
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [data]
+
+
+def test_state_file_is_not_overwritten_while_it_cannot_be_put_aside(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_text(text := '{"version": 1, "everywhere": {"tq": 7, "x": 1}, "gpus": {}}')
+    for number in range(1, ASIDES + 1):
+        (tmp_path / f"{FILE_NAME}.aside-{number}").write_text("older")
+    file = StateFile(tmp_path)
+    assert file.load() == {"": {"tq": 7_000_000}}
+    with pytest.raises(NotKept, match="it has what is not understood, and cannot be put aside"):
+        file.save({}).result()
+    assert "9 have been put aside already, take some away" in caplog.text
+    assert path.read_text() == text
+    (tmp_path / f"{FILE_NAME}.aside-3").unlink()
+    file.save(CHANGED).result()
+    assert (tmp_path / f"{FILE_NAME}.aside-3").read_text() == text
+    assert StateFile(tmp_path).load() == CHANGED
 
 
 def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(

@@ -155,30 +155,44 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_p
     assert sources(Daemon(tmp_path)) == {"memory-limit": "set by hand"}
 
 
-def test_removed_term_of_the_tenants_file_is_dropped_alone_and_logged(
-        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / TENANTS_FILE).write_text(
-        '{"version": 1, "tenants": {"user:a": {"unshared": 1, "weight": 3}, '
-        '"user:b": {"unshared": 1}}}')
-    assert TenantsFile(tmp_path).load() == {"user:a": {"weight": (3, "")}}
-    assert "the term unshared of user:b was removed" in caplog.text
+@pytest.mark.parametrize(("wrong", "words"), [
+    ('"alice": {"weight": 3}', "the tenant 'alice': give user:NAME"),
+    ('"user:*": {"weight": 3}', "the tenant 'user:*': a pattern is for rules"),
+    ('"user:b": 3', "of user:b, the term cannot be 3"),
+    ('"user:b": {"unshared": 1}', "of user:b, the term 'unshared': was removed: "),
+    *((f'"user:b": {{"{term}": {value}}}', f"of user:b, the term '{term}': it ")
+      for term, value in (
+        ("weight", "0"), ("weight", "1001"), ("weight", "true"), ("weight", '[3, "whim"]'),
+        ("memory-limit", "18446744073709551616"), ("colour", "3"))),
+    ('"user:b": {"weight": [1, 2, 3]}', "of user:b, the term 'weight': too many values"),
+])
+def test_tenants_file_with_a_wrong_entry_keeps_the_others_and_is_put_aside(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str, words: str) -> None:
+    path = tmp_path / TENANTS_FILE
+    path.write_text(text := '{"version": 1, "tenants": {"user:a": {"weight": 3}, '
+                    f'{wrong}, "job:7": {{"weight": [4, "job"]}}}}}}')
+    right = {"user:a": {"weight": (3, "")}, "job:7": {"weight": (4, "job")}}
+    file = TenantsFile(tmp_path)
+    assert file.load() == right
+    assert words in caplog.text
+    assert f"{path} is put aside as {path.name}.aside-1" in caplog.text
+    file.save(right | {"user:c": {"weight": (5, "")}}).result()
+    assert (tmp_path / f"{path.name}.aside-1").read_text() == text
+    caplog.clear()
+    assert TenantsFile(tmp_path).load() == right | {"user:c": {"weight": (5, "")}}
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("text", [
-    "", "{", "[]", "{}", '{"version": 2, "tenants": {}}', '{"version": 1, "tenants": 3}',
-    '{"version": 1, "tenants": {"alice": {"weight": 3}}}',
-    '{"version": 1, "tenants": {"user:*": {"weight": 3}}}',
-    '{"version": 1, "tenants": {"user:a": {"weight": 0}}}',
-    '{"version": 1, "tenants": {"user:a": {"weight": 1001}}}',
-    '{"version": 1, "tenants": {"user:a": {"weight": true}}}',
-    '{"version": 1, "tenants": {"user:a": {"weight": [3, "whim"]}}}',
-    '{"version": 1, "tenants": {"user:a": {"memory-limit": 18446744073709551616}}}', "[" * 200_000,
+    "", "{", "[]", "{}", '{"version": 2, "tenants": {}}', "[" * 200_000,
 ])
-def test_broken_tenants_file_counts_as_empty_and_is_logged(
+def test_tenants_file_that_cannot_be_read_is_put_aside_and_counts_as_empty(
         tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    (tmp_path / TENANTS_FILE).write_text(text)
+    path = tmp_path / TENANTS_FILE
+    path.write_text(text)
     assert TenantsFile(tmp_path).load() == {}
-    assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
+    assert f"{path} is put aside as {path.name}.aside-1" in caplog.text
+    assert [one.read_text() for one in tmp_path.iterdir()] == [text]
 
 
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
