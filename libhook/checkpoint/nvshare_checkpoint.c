@@ -19,6 +19,8 @@
  *     state STATE                            the last line: running, locked, checkpointed, failed,
  *                                            or none: no such process, or no usable driver
  *
+ * Orders on a socket are taken from the daemon alone (caller.h); the exit status is 3 for others.
+ *
  * The program is not linked with CUDA, so that it can be installed everywhere. It calls cuInit(),
  * because the driver restores only from an initialised process, and creates no context.
  */
@@ -30,6 +32,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "caller.h"
 
 #define LOCK_TIMEOUT_MS 5000
 #define GPUS_MOST 64
@@ -235,7 +240,11 @@ static bool run(char *const *words, int count)
 
 static int run_lines(void)
 {
-    char line[8192], *words[GPUS_MOST + 2], *rest;
+    char line[8192], *words[GPUS_MOST + 2], *rest, why[128];
+    if (caller_refusal(STDIN_FILENO, why, sizeof why) != NULL) {
+        fprintf(stderr, "nvshare-checkpoint takes no orders from %s\n", why);
+        return 3;
+    }
     while (fgets(line, sizeof line, stdin) != NULL) {
         int count = 0;
         for (char *word = strtok_r(line, " \n", &rest); word != NULL && count < GPUS_MOST + 2;

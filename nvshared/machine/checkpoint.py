@@ -6,6 +6,7 @@ daemon starts it. A command takes only steps that the process's state lacks: it 
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +14,11 @@ from typing import NamedTuple
 from nvshared import library
 from nvshared.errors import NvshareError
 
-SOCKET = Path("/run/nvshare/checkpoint.sock")
+SOCKET = Path("/run/nvshare-checkpoint/checkpoint.sock")
 READY_WITHIN = 30.0                     # most seconds until a helper answers; cuInit() takes 10
 PATIENCE = 120.0                        # most seconds of a command; a 100 GiB checkpoint takes 40
+KEPT_FOR = 300.0                        # seconds in which a helper gets commands; with the patience
+                                        # less than RuntimeMaxSec= of nvshare-checkpoint@.service
 LONGEST = 1 << 16                       # most bytes of an answer
 
 
@@ -76,7 +79,8 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> 
             said = ""
             if _idle:
                 helper = _idle.pop()
-                said = await helper.ask(first)
+                if time.monotonic() < helper.began + KEPT_FOR:
+                    said = await helper.ask(first)
             if helper is None or not said:
                 _end(helper)
                 helper = await _start()
@@ -115,6 +119,7 @@ class _Helper(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     process: asyncio.subprocess.Process | None      # None: systemd started the helper
+    began: float                        # by time.monotonic()
 
     async def ask(self, line: str) -> str:
         """Sends a line and returns the answer. Raises ValueError if that exceeds LONGEST bytes."""
@@ -135,12 +140,12 @@ _idle: list[_Helper] = []               # at most one helper, for the next comma
 async def _start() -> _Helper:
     if _is_offered():
         reader, writer = await asyncio.open_unix_connection(SOCKET)
-        return _Helper(reader, writer, None)
+        return _Helper(reader, writer, None, time.monotonic())
     process = await asyncio.create_subprocess_exec(
         library.checkpoint(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
-    return _Helper(process.stdout, process.stdin, process)
+    return _Helper(process.stdout, process.stdin, process, time.monotonic())
 
 
 def _is_offered() -> bool:

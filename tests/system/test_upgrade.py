@@ -68,7 +68,10 @@ def test_package_upgrade_keeps_settings_and_running_programs(
     all_pids = {one["pid"] for one in card.clients(machine)}
     pid = machine.output("systemctl", "show", "nvshared", "-P", "MainPID")
     starter = machine.start("sh", "-c", STARTER)
+    machine.run("touch", "/run/nvshare/checkpoint.sock")       # of an earlier version
     install(machine, packages.newer(built, tmp_path))
+    assert machine.output("ls", "/run/nvshare", "/run/nvshare-checkpoint").split() == [
+        "/run/nvshare:", "nvshare.sock", "/run/nvshare-checkpoint:", "checkpoint.sock"]
     machine.run("touch", "/run/enough")
     said, _ = starter.communicate(timeout=PATIENCE)
     assert said == ""
