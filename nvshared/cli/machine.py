@@ -171,8 +171,10 @@ def preload(options: Options) -> None:
 
 FOLDER = Path(TRIAL_FOLDER)
 STATE = FOLDER / "state"                # the service's state directory during a trial
-DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
 SERVICE = "nvshared.service"
+DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/nvshare-trial.conf")
+HELPER_DROP_IN = Path("/run/systemd/system/nvshare-checkpoint@.service.d/nvshare-trial.conf")
+USER = "nvshare"                        # the user of both units during a trial
 RAN = "ran"                             # name of a file in FOLDER: the service ran before the trial
 MOST_GPUS = 16
 LEAST_MEMORY = 64 * MIB
@@ -224,10 +226,11 @@ def _start(options: Options) -> None:
     _refuse_while_clients_run(options)
     ran = unit.state(SERVICE).get("ActiveState") == "active"
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
-    lines = [f"Environment={name}={value}" for name, value in environment.items()]
+    both = ["[Service]", *(f"Environment={name}={value}" for name, value in environment.items()),
+            f"ReadWritePaths={FOLDER}"]
     # systemd makes the state directory for the service's user, and keeps it when the service ends.
-    lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
-              "RuntimeDirectoryPreserve=yes"]
+    lines = [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
+             "RuntimeDirectoryPreserve=yes"]
     # The default reserve for contexts would leave too little memory of a simulated GPU.
     lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     with suppress(FileNotFoundError):
@@ -241,8 +244,10 @@ def _start(options: Options) -> None:
     FOLDER.chmod(0o755)
     if ran:
         (FOLDER / RAN).touch()
-    DROP_IN.parent.mkdir(parents=True, exist_ok=True)
-    DROP_IN.write_text("\n".join(["[Service]", *lines, f"ReadWritePaths={FOLDER}", ""]))
+    # All users may write the state of the GPUs, so no process of root's may read it.
+    for drop_in, more in ((DROP_IN, lines), (HELPER_DROP_IN, [f"User={USER}"])):
+        drop_in.parent.mkdir(parents=True, exist_ok=True)
+        drop_in.write_text("\n".join([*both, *more, ""]))
     try:
         _systemctl("daemon-reload")
         _systemctl("restart", SERVICE)
@@ -271,9 +276,10 @@ def _stop(options: Options) -> None:
 def _undo() -> bool:
     """Ends the trial. True: the service ran before the trial, and was started again."""
     ran = (FOLDER / RAN).exists()
-    DROP_IN.unlink(missing_ok=True)
-    with suppress(OSError):
-        DROP_IN.parent.rmdir()          # fails if the unit has other drop-ins
+    for drop_in in (DROP_IN, HELPER_DROP_IN):
+        drop_in.unlink(missing_ok=True)
+        with suppress(OSError):
+            drop_in.parent.rmdir()      # fails if the unit has other drop-ins
     with suppress(FileNotFoundError):
         shutil.rmtree(FOLDER)
     _systemctl("daemon-reload")

@@ -18,7 +18,8 @@ from tests.system.packages import Packages
 FOLDER = "/run/nvshare-trial"
 ENVIRONMENT = {"LD_LIBRARY_PATH": f"{card.HOME}/simulator", "NVSHARE_SIM_DIR": FOLDER}
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-DROP_INS = "/run/systemd/system/nvshared.service.d"
+UNITS = "/run/systemd/system"
+DROP_INS = [f"{UNITS}/nvshared.service.d", f"{UNITS}/nvshare-checkpoint@.service.d"]
 START = pages.block("docs/trial.md", "sudo nvsharectl trial start")
 PROGRAM = pages.block("docs/trial.md", "export LD_LIBRARY_PATH")
 LOOK = pages.block("docs/trial.md", "nvsharectl  ")
@@ -40,7 +41,7 @@ def trial(machine: Container, start: str) -> Iterator[None]:
     finally:
         machine.until(lambda: not card.clients(machine), "all programs have ended")
         machine.run("sh", "-ec", STOP)
-    for path in (FOLDER, DROP_INS):
+    for path in (FOLDER, *DROP_INS):
         assert machine.run("test", "-e", path, check=False).returncode == 1
     assert machine.output("find", "/var/lib/nvshare", "-type", "f") == ""
     state = machine.run("systemctl", "is-active", "nvshared.service", check=False).stdout.strip()
@@ -100,10 +101,36 @@ def test_trial_gpu_is_shared_by_users_and_containers(machine: Container, launch:
         card.finish(programs)
 
 
+def test_trial_parks_moves_and_drains_programs_without_root(
+    machine: Container, launch: Launch
+) -> None:
+    with trial(machine, "nvsharectl trial start --memory 256MiB --gpus 2"):
+        program = launch(machine, "alice", memory=64, environment=ENVIRONMENT)
+        program.await_memory()
+        pid = str(card.clients(machine)[0]["pid"])
+
+        def state() -> tuple[int, str]:
+            (one,) = card.clients(machine)
+            return one["gpu"], one["state"]
+
+        # A suspended program wants no turn, so it stays parked.
+        machine.run("nvsharectl", "suspend", "--wait", pid, user="alice")
+        machine.run("nvsharectl", "park", pid, user="alice")
+        assert state() == (0, "parked")
+        helpers = machine.output("sh", "-c", "ps -o user= -p $(pgrep -d, nvshare-checkpo)")
+        assert set(helpers.split()) == {"nvshare"}
+        machine.run("nvsharectl", "resume", pid, user="alice")
+        machine.run("nvsharectl", "move", pid, "--to", "1", user="alice")
+        machine.until(lambda: card.clients(machine)[0]["gpu"] == 1, "it is on the other GPU")
+        machine.run("nvsharectl", "drain", "--gpu", "1")
+        machine.until(lambda: card.clients(machine)[0]["gpu"] == 0, "it is back")
+        program.finish()
+
+
 def test_package_removal_ends_the_trial(machine: Container, built: Packages) -> None:
     machine.run("sh", "-ec", START)
     machine.run("apt-get", "remove", "-y", "nvshared")
-    for path in (FOLDER, f"{DROP_INS}/nvshare-trial.conf"):
+    for path in (FOLDER, *(f"{folder}/nvshare-trial.conf" for folder in DROP_INS)):
         assert machine.run("test", "-e", path, check=False).returncode == 1
     install(machine, built)
     with trial(machine, START):

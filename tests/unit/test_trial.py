@@ -35,6 +35,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(trial, "FOLDER", tmp_path / "state")
     monkeypatch.setattr(trial, "STATE", trial.FOLDER / "terms")
     monkeypatch.setattr(trial, "DROP_IN", tmp_path / "units" / "service.d" / "trial.conf")
+    monkeypatch.setattr(trial, "HELPER_DROP_IN", tmp_path / "units" / "helper.d" / "trial.conf")
     return program
 
 
@@ -49,15 +50,19 @@ def test_trial_start_writes_settings_that_trial_stop_removes(run: Run, systemctl
     os.umask(before)
     for name, mode in (("gpus", 0o666), ("", 0o755), ("settings", 0o644)):
         assert (trial.FOLDER / name).stat().st_mode & 0o777 == mode
-    lines = trial.DROP_IN.read_text().splitlines()
-    assert f"Environment=NVSHARE_SIM_DIR={trial.FOLDER}" in lines
+    for drop_in in (trial.DROP_IN, trial.HELPER_DROP_IN):
+        lines = drop_in.read_text().splitlines()
+        assert f"Environment=NVSHARE_SIM_DIR={trial.FOLDER}" in lines
+        assert f"ReadWritePaths={trial.FOLDER}" in lines
+    # Root may not read what all users may write.
+    assert "User=nvshare" in lines
     assert (trial.FOLDER / "settings").read_text() == f"gpus 2\nmemory {2 << 30}\n"
-    assert f"ReadWritePaths={trial.FOLDER}" in lines
     with pytest.raises(NvshareError, match="on already"):
         run("start")
     run("stop")
     assert not trial.FOLDER.exists()
     assert not trial.DROP_IN.parent.exists()
+    assert not trial.HELPER_DROP_IN.parent.exists()
     assert Path(f"{systemctl}.log").read_text().splitlines() == [
         "daemon-reload", "restart nvshared.service", "daemon-reload", "stop nvshared.service"]
     with pytest.raises(NvshareError, match="no trial is on"):
