@@ -44,6 +44,7 @@ struct context {
     struct stream *legacy;           /* the NULL stream */
     struct stream *recorder;         /* the operations of cuCtxRecordEvent */
     struct stream *streams;          /* all streams of the context; protected by engine_lock */
+    unsigned waiting;                /* threads in context_drain_alone(); under engine_lock */
     size_t limits[CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED + 1];
     struct context *next;            /* never freed, so that stale handles are recognised */
 };

@@ -181,3 +181,19 @@ CUresult context_drain(struct context *context)
     LOCKED(engine_lock);
     return context_wait(context);
 }
+
+CUresult context_drain_alone(struct context *context)
+{
+    LOCKED(engine_lock);
+    context->waiting++;
+    CUresult result = context_wait(context);
+    context->waiting--;
+    pthread_cond_broadcast(&progress);
+    return result;
+}
+
+void context_enter(struct context *context)
+{
+    while (context->waiting > 0)
+        pthread_cond_wait(&progress, &engine_lock);
+}

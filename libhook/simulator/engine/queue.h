@@ -20,6 +20,10 @@ CUresult stream_wait(struct stream *stream, uint64_t number);
 CUresult context_wait(struct context *context);
 /* As stream_wait() for the whole context; takes the lock itself. */
 CUresult context_drain(struct context *context);
+/* As context_drain(), while no other thread may submit work to the context: it waits in
+ * context_enter(). The driver does so (580) when it loads a module or unregisters host memory. */
+CUresult context_drain_alone(struct context *context);
+void context_enter(struct context *context);
 
 /* Makes all operations in flight that access these bytes fault. */
 void streams_doom(CUdeviceptr base, size_t size);

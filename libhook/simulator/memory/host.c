@@ -70,7 +70,7 @@ static CUresult release(void *memory, enum allocation_kind kind, CUresult unknow
         FAIL_IF(allocation->base != (uintptr_t)memory, CUDA_ERROR_INVALID_VALUE);
         context = allocation->context;
     }
-    TRY(context_drain(context));
+    TRY(context_drain_alone(context->owner));
     SPACE_LOCKED(write);
     struct allocation *allocation = allocation_at((uintptr_t)memory);
     if (allocation != NULL)

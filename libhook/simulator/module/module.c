@@ -136,7 +136,7 @@ static CUresult module_load(const char *image, struct context *context, struct m
     struct module *module = checked(calloc(1, sizeof *module));
     struct function *functions = checked(calloc(count + 1, sizeof *functions));
     *module = (struct module){.context = context, .functions = functions, .count = count};
-    context_drain(context);          /* driver 580 waits here, too */
+    context_drain_alone(context);
     for (size_t i = 0; i < count; i++) {
         functions[i] = (struct function){kernels[i], context};
         object_add(&functions[i], OBJECT_FUNCTION);

@@ -68,6 +68,7 @@ CUresult stream_submit(struct stream *stream, const struct work *work)
 {
     if (stream->capture != NULL)
         return capture_add(stream, work);
+    context_enter(stream->context->owner);
     CUresult result = capture_allows(stream);
     if (result == CUDA_SUCCESS)
         stream_queue(stream, work, 1, NULL, 0);

@@ -147,8 +147,9 @@ static bool ready(struct client *client)
         return own->usable;
     const char *text = setting("NVSHARE_EXAMINE");
     own->settled = (text != NULL && strcmp(text, "0") == 0) || seed() == 0;
-    /* Loading may synchronise the context, which would invalidate a capture. */
-    if (own->settled || !capture_forbid(false))
+    /* Loading synchronises the context, which would invalidate a capture, and lets no other call
+     * into the context until work in flight is over (waits.def). */
+    if (own->settled || !client->drained || !capture_forbid(false))
         return false;
     CUresult result = load(client);
     capture_allow();

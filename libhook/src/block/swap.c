@@ -112,10 +112,10 @@ bool swap_enter_context(struct client *client)
 {
     CUcontext context = contexts_of(client->device, 0);
     pthread_mutex_lock(&memory_lock);
-    bool alone = context == NULL && client->memory.allocated > 0;
+    bool alone = context == NULL && client->memory.allocated > 0, drained = client->drained;
     pthread_mutex_unlock(&memory_lock);
-    if (alone) {
-        context = own_context(client);
+    if (alone || (client->own_context != NULL && !drained)) {
+        context = own_context(client);   /* its end would wait for work in flight, see waits.def */
     } else if (context != NULL && client->own_context != NULL) {
         pthread_mutex_lock(&memory_lock);
         swap_leave_context(client, client->own_context, true);

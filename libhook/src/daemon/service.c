@@ -42,6 +42,8 @@
 #define DRAIN_PATIENCE_MOST_US 8000000
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
+#define CALLBACK_PATIENCE_US 20000
+#define TRIM_INTERVAL_US 100000
 
 /* Indexed by client->index; used by the client's service thread only. */
 static struct service {
@@ -50,8 +52,9 @@ static struct service {
     bool received;                   /* an order has arrived on this connection */
     bool complained;                 /* a message on stderr says that no order has arrived */
     bool idle_reported;
-    /* us: next attempt to connect; when `received` was last true; next report (0: none) */
-    uint64_t retry_at, received_at, report_at;
+    /* us: next attempt to connect; when `received` was last true; next report (0: none); next
+     * attempt to release host memory */
+    uint64_t retry_at, received_at, report_at, trim_at;
 } services[CLIENTS_MAX];
 
 /* Called when the connection has ended, and after a record that cannot be obeyed. */
@@ -204,23 +207,26 @@ static void run(struct client *client, const struct nvshare_order *order)
 }
 
 /* Work in flight may be a part of a collective operation and wait for a part that a thread at the
- * gate is about to submit to another GPU. After each failed drain of a process with N clients, the
- * closed gate therefore lets N launches through. */
+ * gate is about to submit to another GPU. It may also be a host function that waits for a lock, such
+ * as Python's, of a thread at the gate. After each failed drain of a process with N clients, and
+ * while a host function runs, the closed gate therefore lets N launches through. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
-        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = await_order_in_drain,
-        .argument = client,
+        .patience = clients_count() == 1 ? patience : PARTS_PATIENCE_US,
+        .callback_patience = CALLBACK_PATIENCE_US, .outlasts = true,
+        .rest = await_order_in_drain, .argument = client,
     };
     uint64_t began = now_microseconds();
-    for (; clients_count() != 1; terms.patience *= 2) {
+    for (;;) {
         enum drained drained = drain_all(&terms);
         if (drained != UNDRAINED || now_microseconds() - began > patience)
             return drained;
         pace_let_through(client, clients_count());
+        terms.callback_patience *= 2;
+        if (terms.patience < patience)
+            terms.patience *= 2;
     }
-    terms.patience = patience;
-    return drain_all(&terms);
 }
 
 /* The patience doubles after each STOP with a failed drain, as the work may just take long.
@@ -421,14 +427,48 @@ static int64_t keep_connection(struct client *client)
         : service->received ? NEVER : RECONNECT_US;
 }
 
-/* Reports changed figures, and releases host memory that the program's frees have left unused. */
+/* Releases host memory that the program's frees have left unused. The driver unregisters memory
+ * only when no work is in flight, and until then lets no other call into the context: work in
+ * flight may wait for a thread that makes such a call. In a turn the gate is therefore closed for a
+ * moment in which no work is in flight. */
+static int64_t trim(struct client *client)
+{
+    struct service *service = &services[client->index];
+    uint64_t now = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    uint64_t host = client->memory.host, useful = host_useful(client);
+    bool surplus = client->host_empty > 0 && host > useful, drained = client->drained;
+    bool pauses = surplus && client->running;
+    pthread_mutex_unlock(&memory_lock);
+    if (!surplus || now < service->trim_at)
+        return surplus ? (int64_t)(service->trim_at - now) : NEVER;
+    service->trim_at = now + TRIM_INTERVAL_US;
+    pauses = pauses && drain_is_needless();
+    if (pauses)
+        gate_close(GATE_STOPPED(client));
+    bool idle = pauses ? drain_is_needless() : drained;
+    if (idle)
+        swap_enter_context(client);
+    {
+        LOCKED(memory_lock);
+        client->drained = idle;
+        host_trim(client, pauses && useful < host - 1 ? host - 1 : useful);  /* one slab a pause */
+        client->drained = drained;
+        if (client->memory.host != host)
+            client_changed(client);
+    }
+    if (pauses)
+        gate_open(GATE_STOPPED(client));
+    return TRIM_INTERVAL_US;
+}
+
+/* Reports changed figures. */
 static int64_t report(struct client *client)
 {
     struct service *service = &services[client->index];
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool changed = !client->reported && client->socket >= 0;
-    bool surplus = client->memory.host > host_useful(client);
     pthread_mutex_unlock(&memory_lock);
     if (!changed)
         service->report_at = 0;
@@ -437,11 +477,7 @@ static int64_t report(struct client *client)
     if (!changed || now < service->report_at)
         return changed ? (int64_t)(service->report_at - now) : NEVER;
     service->report_at = 0;
-    bool entered = surplus && swap_enter_context(client);
     LOCKED(memory_lock);
-    /* Without a copy context no host memory is registered. */
-    if (surplus && (entered || client->copy_context == NULL))
-        host_trim(client, host_useful(client));
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MEMORY,
         .flags = gate_has_waiters() && !client->running ? NVSHARE_WANTS : 0,
@@ -534,7 +570,7 @@ static const struct step {
     int64_t (*run)(struct client *client);
     bool locked;                     /* run() is called with service_lock held */
 } STEPS[] = {
-    { keep_connection, false }, { report, true }, { waiting_step, false },
+    { keep_connection, false }, { trim, true }, { report, true }, { waiting_step, false },
     { give_up_memory, false }, { pace, true }, { sample_activity, true }, { poll_urgent, true },
     { bus_sharing_step, true }, { store, true },
 };

@@ -11,7 +11,7 @@
 
 /* The first pattern that matches applies. */
 static const struct { const char *pattern; enum newer_kind kind; } families[] = {
-    { "cuLaunchHostFunc*", NEWER_OTHER }, { "cuStream*Cig", NEWER_OTHER },
+    { "cuStream*Cig", NEWER_OTHER },
     /* cuStreamBegin*: begins a capture, of which the library does not see the end. */
     { "cuStreamBegin*", NEWER_KEEPS }, { "cuStream*Value*", NEWER_SUBMITS },
     { "cuStream*MemOp*", NEWER_SUBMITS }, { "cuStream*Async", NEWER_SUBMITS },

@@ -166,6 +166,29 @@ static void add(struct drain *drain, CUcontext context)
     drain->part[drain->count++] = (struct drain_part){ .context = context };
 }
 
+static _Atomic unsigned callbacks;   /* host functions that run now */
+static _Atomic uint64_t callbacks_since;           /* us: since when at least one runs */
+
+void drain_callback_begins(void)
+{
+    if (atomic_load(&callbacks) == 0)
+        atomic_store(&callbacks_since, now_microseconds());
+    atomic_fetch_add(&callbacks, 1);
+}
+
+void drain_callback_ends(void)
+{
+    atomic_fetch_sub(&callbacks, 1);
+}
+
+static uint64_t patience(const struct drain_terms *terms)
+{
+    uint64_t us = terms->callback_patience;
+    bool lasts = us > 0 && atomic_load(&callbacks) > 0
+        && now_microseconds() - atomic_load(&callbacks_since) > us;
+    return lasts ? us : terms->patience;
+}
+
 /* Destroys the drain's events; events of ended contexts were destroyed with their contexts. */
 static void forget_all(struct drain *drain)
 {
@@ -246,7 +269,7 @@ enum drained drain_all(const struct drain_terms *terms)
     uint64_t began = now_microseconds(), none = began, waited = 0;
     struct drain drain = { .count = 0 };
     while (!gate_empty()) {
-        if (blocked(&none) > terms->patience)
+        if (blocked(&none) > patience(terms))
             return UNDRAINED;
         terms->rest(terms->argument, nap_us(waited));
         waited = now_microseconds() - began;
@@ -259,7 +282,7 @@ enum drained drain_all(const struct drain_terms *terms)
         bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
         bool soon = capturing && !endless;
         bool alone = drain.failing || endless || (soon && !terms->outlasts);
-        uint64_t limit = soon ? CAPTURE_PATIENCE_US : terms->patience;
+        uint64_t limit = soon ? CAPTURE_PATIENCE_US : patience(terms);
         if (blocked(&none) > limit || (alone && waited > limit)) {
             drain_abandon(&drain);
             return soon ? CAPTURING : UNDRAINED;
@@ -268,4 +291,13 @@ enum drained drain_all(const struct drain_terms *terms)
     }
     drain_abandon(&drain);
     return DRAINED;
+}
+
+bool drain_is_needless(void)
+{
+    struct drain drain = { .count = 0 };
+    drain_begin(&drain);
+    bool done = gate_empty() && drain_step(&drain);
+    drain_abandon(&drain);
+    return done;
 }

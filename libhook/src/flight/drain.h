@@ -15,6 +15,7 @@ enum drained {
 /* The limits of a drain, and the caller's function for the time between two polls. */
 struct drain_terms {
     uint64_t patience;               /* us for which threads may be blocked, or calls may fail */
+    uint64_t callback_patience;      /* the same, us, while a host function runs as long; 0: none */
     bool outlasts;                   /* the drain also waits for the end of a capture */
     /* Waits about `us` microseconds without service_lock: work in flight may wait for a thread that
      * needs that lock or an answer of the daemon. */
@@ -26,6 +27,14 @@ struct drain_terms {
  * been blocked (gate_has_blocked()), calls have failed or a capture has not ended for `patience`;
  * during a capture much sooner, if threads are blocked, calls fail or `outlasts` is false. */
 enum drained drain_all(const struct drain_terms *terms);
+
+/* Around a host function that a stream calls; any thread, without a lock. */
+void drain_callback_begins(void);
+void drain_callback_ends(void);
+
+/* Whether no work is in flight now, without waiting. True is only certain while the gate is closed
+ * and no thread is inside. */
+bool drain_is_needless(void);
 
 /* A drain in steps, to find out whether work is done. */
 struct drain {

@@ -350,9 +350,12 @@ void host_leave_context(struct client *client, bool drained)
 }
 
 /* Releases an empty slab; releases memory_lock meanwhile, and no other thread removes slabs
- * then. False: the driver keeps the memory, so it stays counted. */
+ * then. False: the driver keeps the memory, so it stays counted. While work is in flight no slab is
+ * unregistered (waits.def). */
 static bool release_slab(struct client *client, struct host_slab *slab)
 {
+    if (slab->state == REGISTERED && !client->drained)
+        return false;
     pthread_mutex_unlock(&memory_lock);
     bool free_of_driver = slab->state != REGISTERED || unregister_memory(slab->memory);
     if (free_of_driver)

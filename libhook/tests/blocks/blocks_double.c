@@ -46,7 +46,7 @@ SEEN unsigned looked;                /* how often a thread of the program could 
 SEEN unsigned unmapped_under_lock;   /* number of slabs unmapped while memory_lock was held */
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 const struct tier tier_disk;         /* no block moves on to a file in this test */
-static struct client one = { .turns = 1 };
+static struct client one = { .turns = 1, .drained = true };
 static CUdeviceptr allocations[MOST];
 static struct { bool zero; uint64_t changed; } contents[MOST];
 

@@ -22,6 +22,8 @@ def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
+# The driver gets functions of the library in place of the program's, which they call.
+CALL_BACK = ("cuLaunchHostFunc", "cuStreamAddCallback")
 CALL_EACH = """
 import ctypes, json, sys
 driver = ctypes.CDLL("libcuda.so.1")
@@ -53,7 +55,8 @@ def test_wrapper_passes_arguments_to_the_same_entry_point_and_returns_the_result
         assert result == recorded.result_of(hook), hook
         for i, width in enumerate(widths):
             mask = (1 << width) - 1
-            assert arrived[i] & mask == passed[i] & mask, f"argument {i} of {hook}"
+            if not (i in (1, 2) and hook.startswith(CALL_BACK)):
+                assert arrived[i] & mask == passed[i] & mask, f"argument {i} of {hook}"
 
 
 ASK = """

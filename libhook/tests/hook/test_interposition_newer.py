@@ -18,7 +18,7 @@ SUBMIT = [
     "cuGraphExecLaunchMany", "cuGraphUpload_v2", "cuGraphAddNode_v12", "cuGraphInstantiate_v9",
     "cuGraphExecMemcpyNodeSetParams_v2", "cuMemPrefetchTomorrow", "cuMemDiscardTomorrow",
     "cuStreamWriteValue128", "cuStreamWaitValue128_v2", "cuStreamBatchMemOp_v4",
-    "cuStreamAttachMemAsync_v2", "cuTomorrowAsync",
+    "cuStreamAttachMemAsync_v2", "cuTomorrowAsync", "cuLaunchHostFunc_v9",
 ]
 KEEP = [
     "cuStreamBeginCaptureTomorrow", "cuStreamBeginCapture_v9", "cuMulticastBindTomorrow",
@@ -27,7 +27,7 @@ KEEP = [
 ]
 OTHER = [
     "cuStreamSynchronize_v2", "cuStreamQuery_v2_ptsz", "cuStreamGetTomorrow", "cuEventRecord_v9",
-    "cuLaunchHostFunc_v9", "cuDeviceGetTomorrow", "cuGraphMemcpyNodeGetParams_v9",
+    "cuDeviceGetTomorrow", "cuGraphMemcpyNodeGetParams_v9",
     "cuMulticastUnbind_v2", "cuCtxTomorrow",
 ]
 

@@ -64,7 +64,8 @@ def in_c(line: str) -> str:
 
 
 def define_names() -> list[str]:
-    """Lines of C that define each function's name as its latest version, as cuda.h does."""
+    """Lines of C that define each function's name as its latest version, as cuda.h does. The latest
+    cuLaunchHostFunc is newer than the recorded driver."""
     listed = subprocess.run(
         ["gcc", "-E", "-P", "-x", "c", "-"], capture_output=True, text=True, check=True,
         input=f'#define HOOK(name, parameters) name\n#include "{HERE.parent}/driver.def"\n').stdout
@@ -73,7 +74,7 @@ def define_names() -> list[str]:
         latest[name] = max(int(version), latest.get(name, 0))
     return ["#define cuGraphInstantiate cuGraphInstantiateWithFlags",
             *(f"#define {name} {name}_v{version}" for name, version in latest.items()
-              if name != "cuGraphInstantiate")]
+              if name not in ("cuGraphInstantiate", "cuLaunchHostFunc"))]
 
 
 def build(runs: Runs, folder: Path, *flags: str) -> Path:
