@@ -36,6 +36,10 @@
 PYTHON ?= python3
 PREFIX ?= /usr/local
 VENV := .venv
+# The scripts of an environment name its folder, so in a folder that was moved it is made anew. This
+# is done here, as make looks for the files of rules before it runs their order-only prerequisites.
+$(shell [ ! -e $(VENV)/bin/activate ] || \
+	grep -q "VIRTUAL_ENV=[\"']\{0,1\}$(CURDIR)/$(VENV)" $(VENV)/bin/activate || rm -rf $(VENV))
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 # As a plain path: with a finder in its place every Python program takes three times as long to start.
 EDITABLE := --use-pep517 --config-settings editable_mode=compat --editable
@@ -203,7 +207,11 @@ clean:
 
 # What must be on the machine. Asks apt only for what is missing.
 needs:
-	@missing=; \
+	@case "$(CURDIR)" in *[\ :]*) \
+		echo "'$(CURDIR)' has a blank or a colon, and LD_PRELOAD separates libraries by both: move this folder" >&2; \
+		exit 1;; \
+	esac; \
+	missing=; \
 	echo '#include <stdlib.h>' | $(CC) -E - >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v $(PYTHON) >/dev/null || missing="$$missing python3"; \
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \

@@ -264,6 +264,9 @@ def _descriptors(config: Config) -> int:
 
 
 def _reload(manager: Manager) -> None:
-    with suppress(NvshareError):        # reload() has logged the error
+    try:
         manager.reload()
+    except NvshareError as error:       # a caller on the bus gets the error instead
+        logger.error("the settings stay as they are: %s", error)
+    else:
         logger.info("the settings were read again")

@@ -17,9 +17,10 @@ UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }
 TIMES = {
-    "": SECOND, "s": SECOND, "ms": MILLISECOND, "us": 1, "min": 60 * SECOND, "h": 3600 * SECOND,
+    "": SECOND, "us": 1, "ms": MILLISECOND, "s": SECOND, "min": 60 * SECOND, "h": 3600 * SECOND,
     "d": 86400 * SECOND,
 }
+TIME_UNITS = ", ".join(filter(None, TIMES))
 LONGEST_TQ = 86_400                     # seconds; a longer quantum is probably a wrong unit
 LONGEST_TIME = 0xFFFF_FFFF              # seconds; the maximum of D-Bus type u
 UNITLESS_LEAST = MIB                    # bytes; a smaller size needs a unit, as it may be in GiB
@@ -86,7 +87,7 @@ def duration(text: str) -> int:
     """Parses a time to microseconds. Without a unit: seconds."""
     number, unit = _split(text)
     if unit not in TIMES:
-        raise ValueError("give a time such as 30, 500ms, 2min")
+        raise ValueError(f"give a time such as 30, 500ms or 2min (units: {TIME_UNITS})")
     return _usec(number, unit)
 
 
@@ -123,7 +124,7 @@ def limit(text: str) -> int:
     return value
 
 
-limit_or_off = or_word("off", OFF, limit)           # bytes
+limit_or_off = or_word("off", OFF, limit, ", or off")           # bytes
 
 
 def share(text: str) -> int:
@@ -147,7 +148,8 @@ def quantum(text: str) -> int:
     """Parses a quantum, 1 ms to LONGEST_TQ, to microseconds. Without a unit: whole seconds."""
     number, unit = _split(text + "s" if text.isdecimal() and text.isascii() else text)
     if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
-        raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
+        raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms "
+                         f"or 2min (units: {TIME_UNITS})")
     if number * TIMES[unit] > LONGEST_TQ * SECOND:
         raise ValueError("give a time of at most 1d")
     return _usec(number, unit)

@@ -162,6 +162,12 @@ VERBS: tuple[Verb, ...] = (
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
 WIDTH = 78                              # columns of help text, for a terminal of 80
 FEW = 5                                 # most choices that a hint lists; of more, only the closest
+# Verbs that systemd's programs have: the closest verb of nvsharectl would be a wrong hint.
+ELSEWHERE = {
+    verb: f"give: systemctl {verb} nvshared"
+    for verb in ("start", "stop", "restart", "reload", "enable", "disable")
+}
+VERB = "VERB"
 HELP_COLUMN = 18                        # column where the text for an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
@@ -188,7 +194,9 @@ class Parser(parser.Parser):
 
             close = get_close_matches(str(value), known, 1)
         hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(known)}"
-        raise InvalidArgs(f"{action.metavar} cannot be {value!r}", hint)
+        name = action.metavar or f"the {action.dest}"
+        raise InvalidArgs(f"{name} cannot be {value!r}", ELSEWHERE.get(str(value), hint)
+                          if action.metavar == VERB else hint)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
@@ -233,7 +241,7 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
                      help="the same as: nvsharectl set-tq")
     old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=settings.MODES,
                      help="the same as: nvsharectl anti-thrash")
-    verb_parsers = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=Parser)
+    verb_parsers = parser.add_subparsers(metavar=VERB, title="verbs", parser_class=Parser)
     parser.set_defaults(verb=None, parser=parser)
     for known in verbs:
         one = _parser(known.description, known.examples, verb_parsers.add_parser, known.more,

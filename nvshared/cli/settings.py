@@ -72,6 +72,9 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
         daemon.set_tenant_terms(name, terms)
         now = daemon.tenant(name)
         around = [daemon.tenant(one) for one in now.within]
+        if terms.get("disk-limit") and not daemon.snapshot().disk:
+            print("nvsharectl: warning: no memory is swapped to a disk: nvshared.conf has no "
+                  "setting disk", file=sys.stderr)
     if not _has_account(now.name) and not now.programs:
         name = now.name.partition(":")[2]
         print(f"nvsharectl: warning: this machine has no user {name!r} now; the setting takes "

@@ -22,6 +22,7 @@ from nvshared.settings.rules import TERMS, Rule, Term
 from nvshared.units import GIB, MIB
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
+CAPACITY_LEAST = 32 * MIB               # bytes; a smaller capacity probably lacks its unit
 METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
 MODES = ("auto", "on", "off")
@@ -74,8 +75,9 @@ def _mode(text: str) -> str:
 
 def _card(text: str) -> Amount:
     wanted = Amount(share=1.0) if text == "card" else quantity.amount(text)
-    if wanted == Amount(0) or wanted.share == 0:
-        raise ValueError("give more than nothing, or card for all of it")
+    if wanted.share == 0 or (wanted.share is None and wanted.bytes < CAPACITY_LEAST):
+        raise ValueError(f"give at least {quantity.sized(CAPACITY_LEAST)}, a percentage above 0%, "
+                         "or card for all of it")
     return wanted
 
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from nvshared.clock import Clock, Timer
-from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU, NvshareError
+from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.lanes import Run, here
 from nvshared.machine import host
 from nvshared.machine.nvml import Facts, Sample
@@ -182,12 +182,8 @@ class Manager:
             self.budget.resize(size)
 
     def reload(self) -> None:
-        """Reads the configuration again. Logs and raises ConfigError; then nothing has changed."""
-        try:
-            self._defaults = self._read()
-        except NvshareError as error:
-            logger.error("the settings stay as they are: %s", error)
-            raise
+        """Reads the configuration again. Raises ConfigError; then nothing has changed."""
+        self._defaults = self._read()
         self._apply()
 
     def reset_settings(self) -> Future[None]:

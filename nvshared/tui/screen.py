@@ -263,7 +263,7 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
             Part(one.resident + one.pinned, RESIDENT, "green"),
             Part(one.swapped, SWAPPED, "yellow")))
 
-    known = {**CLIENT, "": Column("", memory, drop_rank=4, max_width=LONGEST_BAR)}
+    known = {**CLIENT, "": Column("", memory, drop_rank=5, max_width=LONGEST_BAR)}
     layout = tables.LAYOUT | {"COMMAND": {
         "drop_rank": 1, "shrinks_to": max(len("COMMAND"), width // COMMAND)}}
     return [known[name]._replace(**more) for name, more in layout.items()

@@ -369,7 +369,7 @@ CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
 # Changes of CLIENT for the dashboard: minimum widths that fit all values, so columns do not move.
 LAYOUT: dict[str, dict[str, Any]] = {
     "GPU": {"drop_rank": 3}, "PID": {"min_width": 7},
-    "USER": {"min_width": 8, "max_width": 16},
+    "USER": {"drop_rank": 4, "min_width": 8, "max_width": 16},
     "TENANT": {"drop_rank": 8, "shrinks_to": NARROWEST, "min_width": 12, "max_width": 32},
     "STATE": {"min_width": 9}, "": {}, "MEM": {"min_width": 5, "drop_rank": 0},
     "RESIDENT": {"drop_rank": 9}, "HELD": {"min_width": 6}, "WAITS": {"min_width": 6},

@@ -250,10 +250,13 @@ async def test_original_nvshare_flags_set_tq_and_anti_thrash(
 @pytest.mark.parametrize(("arguments", "code", "words"), [
     (["status", "--bus", "none"], ExitCode.INVALID_ARGS, "an nvshared that runs with --bus "
      "none cannot be asked or told anything; start it with another, such as: nvshared --bus"),
-    (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
+    (["-T", "500us"], ExitCode.INVALID_ARGS, "2min (units: us, ms, s, min, h, d), or auto"),
     (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
     (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
     (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
+    (["reload"], ExitCode.INVALID_ARGS, "'reload'; give: systemctl reload nvshared"),
+    (["priority", "user:x", "urgent"], ExitCode.INVALID_ARGS, "the priority cannot be 'urgent'"),
+    (["limit", "user:x", "--neighbour", "maybe"], ExitCode.INVALID_ARGS, ", or off, or none"),
     (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
     (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
     (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),

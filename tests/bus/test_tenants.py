@@ -139,6 +139,13 @@ async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, 
         "the memory limit cannot be '40'; give a unit, such as 40GiB or 40MiB, or none")
 
 
+async def test_limit_command_warns_of_a_disk_limit_where_no_disk_is_configured(
+        ruled: Manager, ctl: Run) -> None:
+    ended = await ctl("limit", "user:root", "--disk", "4GB")
+    assert (ended.code, "has no setting disk" in ended.err) == (ExitCode.OK, True)
+    assert (await ctl("limit", "user:root", "--disk", "none")).err == ""
+
+
 async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
         manager: Manager, ctl: Run) -> None:
     unit, user = Tenant(Kind.UNIT, "train.service"), Tenant(Kind.USER, "root")

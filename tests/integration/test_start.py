@@ -119,7 +119,8 @@ def test_reload_of_a_file_with_a_wrong_line_logs_the_line_and_keeps_the_settings
     file.write_text(good + "tq = never\n")
     wrong = (
         f"{file}:4: tq cannot be 'never'; "
-        "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms, or auto"
+        "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms "
+        "or 2min (units: us, ms, s, min, h, d), or auto"
     )
     assert one_sentence(site.run(), ExitCode.BAD_CONFIG) == wrong
     file.write_text(good)

@@ -62,7 +62,7 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give whole seconds, such as 30, or a time of at "
-     "least 1ms, such as 500ms, or auto"),
+     "least 1ms, such as 500ms or 2min (units: us, ms, s, min, h, d), or auto"),
     ("[gpu]\nstep = " + "9" * 400 + "\n",
      f":2: step cannot be '{'9' * 400}'; "
      "give a size such as 40GiB or 512M, or a percentage such as 75%"),
@@ -74,7 +74,11 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
      ":1: 'tq' stands in no section; put it below [gpu], [nvshared] or [tenant PATTERN]"),
     ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
     ("[gpu]\ncapacity = 0%\n",
-     ":2: capacity cannot be '0%'; give more than nothing, or card for all of it"),
+     ":2: capacity cannot be '0%'; give at least 32MiB, a percentage above 0%, or card for all "
+     "of it"),
+    ("[gpu]\ncapacity = 10MiB\n",
+     ":2: capacity cannot be '10MiB'; give at least 32MiB, a percentage above 0%, or card for all "
+     "of it"),
     ("[gpu]\ncompute-window = 0\n", ":2: compute-window cannot be '0'; "
      "give a time of at least 1ms, such as 500ms or 2s"),
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "

@@ -10,9 +10,12 @@ import pytest
 
 from nvshared.cli.main import VERBS, build
 from nvshared.machine.capacity import Capacity
+from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import config
 from nvshared.settings.rules import TERMS
+from nvshared.sharing.moving import PARKED, PARKING, RESTORING
+from nvshared.tui.tables import UNSHARED
 from nvshared.units import GIB, MIB
 from tests import pages
 
@@ -188,3 +191,10 @@ def test_command_block_that_a_test_runs_is_in_the_docs(page: str, beginning: str
 
 def test_command_block_listed_as_not_run_is_run_by_no_test() -> None:
     assert not pages.NOT_RUN.keys() & set(pages.requests())
+
+
+def test_manual_explains_each_state_that_the_column_state_shows() -> None:
+    page = (ROOT / "packaging/man/nvsharectl.1.in").read_text()
+    section = page.partition(".SH STATES")[2].partition(".SH ")[0]
+    shown = {*map(str, ClientState), PARKING, PARKED, RESTORING, UNSHARED}
+    assert set(re.findall(r"^\.B (.+)$", section, re.MULTILINE)) == shown

@@ -77,6 +77,12 @@ def test_top_shows_gpu_holder_and_waiting_programs(width: int) -> None:
         assert words in outsider
 
 
+def test_top_at_80_columns_names_the_user_of_each_program_on_two_gpus() -> None:
+    shown = lines(seen(scene(2, [2])), 80)
+    (title,) = [line for line in shown if " PID " in line]
+    assert "USER" in title
+
+
 def test_dashboard_replaces_or_omits_figures_of_a_card_that_are_unknown() -> None:
     unknown = CARD._replace(memory_used=None, utilization=None, temperature=None, power=None)
     waits = WAITER._replace(waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
