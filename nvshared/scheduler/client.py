@@ -251,6 +251,8 @@ class ScheduledClient(Counting):
     crowded: bool = False               # Crowded was reported in the current wait
     # After a gap the client has no busy turns until the end of this pause; see turns.py.
     busy_exclusion: Pause = field(default_factory=lambda: Pause(2 * SECOND, 64 * SECOND))
+    # Ids of clients with which it never has busy turns: there it did not drain. See turns.py.
+    busy_apart: frozenset[int] = frozenset()
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no writeback before its next turn: nothing is left
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback

@@ -290,12 +290,14 @@ def _repair(card: Card) -> None:
 
 
 def _admit(card: Card) -> Admission:
-    one_at_a_time = card.one_at_a_time
+    one_at_a_time, busy = card.one_at_a_time, bool(card.busy_members)
     for client in card.groups["queued_permanent"]:
         if not client.unresponsive:
             _choose(card, client)   # cannot drain: it runs beside any holders
     number = len(card.groups["holding"]) - len(card.groups["permanent"])
-    number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
+    number -= sum(
+        (c.unresponsive and not c.is_permanent) or (busy and _drains_beside(card, c))
+        for c in card.groups["holding"])
     alone = card.room_if_alone
     room_left = alone - sum(c.unpinned_need for c in card.groups["holding"]
                             if c.phase is not Phase.DRAINING or not c.unresponsive)
@@ -545,6 +547,10 @@ def _review_busy_turns(card: Card) -> bool:
     if not card.busy_members:
         return _begin_busy_turns(card)
     members = [card.clients[id] for id in sorted(card.busy_members) if id in card.clients]
+    for client in members:
+        if _cannot_drain(card, client):
+            others = (client.busy_apart | card.busy_members) & card.clients.keys()
+            client.busy_apart = frozenset(others - {client.id})
     wanting = (*card.groups["holding"], *card.groups["queued"])
     goes_on = (
         all(client.id in card.busy_members for client in wanting)
@@ -573,9 +579,11 @@ def _busy_turns_allowed(card: Card) -> bool:
 def _suit_busy_turns(members: list[ScheduledClient]) -> bool:
     """Whether terms and state of these clients allow busy turns among them."""
     priority = members[0].priority if members else Priority.BACKGROUND
+    ids = {client.id for client in members}
     return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
         client.priority is not priority or client.rationed or client.memory.pin_reason
         or client.terms.suspended or client.unresponsive or client.standing
+        or not client.busy_apart.isdisjoint(ids)
         for client in members)
 
 
@@ -599,17 +607,31 @@ def _begin_busy_turns(card: Card) -> bool:
 
 
 def _has_gap(card: Card, client: ScheduledClient) -> bool:
-    """Whether the client does not use its turns, or drains so slowly that it takes others' time."""
-    match client.phase:
-        case Phase.IDLE:
-            return card.due(client.since + RETURNS_WITHIN)
-        case Phase.DRAINING:
-            # A turn that began before busy turns ran beside other clients: it may drain slowly.
-            began_in_them = (client.its_turn.started or 0) >= card.busy_since
-            return began_in_them and card.due(client.since + BUSY_DRAIN_MOST)
-        case Phase.RUNNING:
-            return client.its_turn.idle or client.its_turn.stop_after > card.now
-    return False
+    """Whether the client does not use its turns."""
+    if client.phase is Phase.IDLE:
+        return card.due(client.since + RETURNS_WITHIN)
+    return client.phase is Phase.RUNNING and client.its_turn.idle
+
+
+def _drains_long(card: Card, client: ScheduledClient) -> bool:
+    return client.phase is Phase.DRAINING and card.due(client.since + BUSY_DRAIN_MOST)
+
+
+def _drains_beside(card: Card, client: ScheduledClient) -> bool:
+    """Whether others run while this client drains: its work may wait for theirs.
+
+    The turn began before busy turns, so that much work may be in flight, which is no proof of that.
+    """
+    return (client.id in card.busy_members and (client.its_turn.started or 0) < card.busy_since
+            and _drains_long(card, client))
+
+
+def _cannot_drain(card: Card, client: ScheduledClient) -> bool:
+    """Whether its work waits for others', or takes their time, although little is in flight."""
+    if client.phase is Phase.RUNNING:
+        return client.its_turn.stop_after > card.now        # a drain has failed
+    return (client.phase is Phase.DRAINING
+            and (client.its_turn.started or 0) >= card.busy_since and _drains_long(card, client))
 
 
 def pace_background(card: Card) -> None:

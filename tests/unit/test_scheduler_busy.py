@@ -198,22 +198,54 @@ def test_busy_turns_end_when_a_participating_client_stays_idle() -> None:
     assert len(pair.running) == 2
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_busy_turns_end_after_a_slow_drain_unless_the_drained_turn_began_before_busy_turns(
-        first: bool) -> None:
-    pair = Pair()
-    if first:
-        (holder,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
-    else:
-        holder = pair.one_runs()
-        pair.now += turns.BUSY_TQ
-        assert pair.tick() == [Stop(holder)]
+def drain_slowly(pair: Pair, actions: list[Action]) -> int:
+    """The client stopped by the actions does not drain; after a while the other client runs."""
+    (slow,) = (a.client for a in actions if isinstance(a, Stop))
     pair.now += turns.BUSY_DRAIN_MOST - 1
     assert pair.tick() == []
     pair.now += 1
-    assert [a.client for a in pair.tick() if isinstance(a, Run)] == (
-        [] if first else [ONE + TWO - holder])
-    assert pair.takes_turns() is first
+    assert [a.client for a in pair.tick() if isinstance(a, Run)] == [ONE + TWO - slow]
+    return slow
+
+
+def test_slow_drain_of_a_turn_that_began_before_busy_turns_lets_the_other_client_run() -> None:
+    pair = Pair()
+    (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
+    pair.now += turns.BUSY_DRAIN_MOST
+    assert pair.tick() == []                # the other client runs
+    slow = drain_slowly(pair, pair.stopped(first))      # the other turn has lasted long enough
+    assert slow != first
+    assert pair.takes_turns()
+    pair.stopped(slow)                      # much was in flight: the turns go on
+    pair.now += turns.BUSY_TQ
+    assert pair.answer(pair.tick()) == slow
+    assert pair.takes_turns()
+
+
+@pytest.mark.parametrize("reopens", [False, True])
+def test_clients_have_no_busy_turns_again_after_one_did_not_drain_in_them(reopens: bool) -> None:
+    pair = Pair()
+    pair.one_runs()
+    pair.now += turns.BUSY_TQ
+    pair.answer(pair.tick())                # both turns before busy turns have ended
+    pair.now += turns.BUSY_TQ
+    actions = pair.tick()
+    if reopens:
+        (slow,) = (a.client for a in actions if isinstance(a, Stop))
+        pair.reopened(slow)
+    else:
+        slow = drain_slowly(pair, actions)
+        pair.stopped(slow)
+    assert sorted(pair.running) == [ONE, TWO]
+    for _ in range(10):
+        pair.now += 60 * SECOND
+        pair.take_turns()
+        assert sorted(pair.running) == [ONE, TWO]
+        assert not pair.takes_turns()
+    pair.leave(slow)
+    pair.begins(THREE)
+    pair.take_turns()
+    assert pair.takes_turns()
 
 
 def test_busy_turns_end_when_another_client_wants_the_card() -> None:
