@@ -18,8 +18,16 @@ from typing import Any, NamedTuple
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
 from nvshared.kubelet import claims
-from nvshared.kubelet.claims import FRACTION, MEMORY, PREFIX, Claimed, Pod
-from nvshared.quantity import LARGEST, limit, sized
+from nvshared.kubelet.claims import (
+    FRACTION,
+    MEMORY,
+    MOST_NOTES,
+    OF_CONTAINER,
+    PREFIX,
+    Claimed,
+    Pod,
+)
+from nvshared.quantity import HEAVIEST, LARGEST, limit, sized
 from nvshared.quantity import priority as priority_named
 from nvshared.units import MIB
 
@@ -38,8 +46,7 @@ CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
 LIMIT = "memory-limit"                  # the term that annotations of other software set
-OF_CONTAINER = re.compile(
-    rf"{re.escape(claims.CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
+UNREAD = "annotations"                  # in place of a term: annotations beyond the bound
 # By PriorityClass (name or range of values): the nvshare priority. The last match is used.
 Classes = Sequence[tuple[str | range, int]]
 
@@ -52,10 +59,13 @@ class Requested(NamedTuple):
     parse: Callable[[str], int | None]  # None: the GPUs' sizes are still unknown; raises ValueError
 
 
-def _whole(text: str) -> int:
-    if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+def _whole(text: str, most: int = 10**9, words: str = "") -> int:
+    if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) and int(text) <= most:
         return int(text)
-    raise ValueError("give a whole number from 1")
+    raise ValueError(words or f"give a whole number from 1 to {most}")
+
+
+_percent = partial(_whole, most=100, words="give a whole number from 1 to 100, of percent")
 
 
 def _memory(text: str) -> int:
@@ -68,11 +78,11 @@ def _memory(text: str) -> int:
 # For each annotation: the term that it sets, and the parser of its value.
 ANNOTATION_TERMS: Mapping[str, tuple[str, Callable[[str], int | None]]] = {
     f"{PREFIX}gpu-memory-limit": (LIMIT, _memory),
-    f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
-    f"{PREFIX}gpu-core-request": ("compute-request", _whole),
+    f"{PREFIX}gpu-core-limit": ("compute-limit", _percent),
+    f"{PREFIX}gpu-core-request": ("compute-request", _percent),
     f"{PREFIX}host-memory-limit": ("host-memory-limit", _memory),
     f"{PREFIX}priority": ("priority", priority_named),
-    f"{PREFIX}weight": ("weight", _whole),
+    f"{PREFIX}weight": ("weight", partial(_whole, most=HEAVIEST)),
 }
 
 
@@ -168,7 +178,8 @@ class Terms:
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def handle(self, event: str, payload: Any = None) -> None:
-        """Queues an event of api.watch(), or RESTARTED: nvshared has restarted."""
+        """Queues an event of api.watch(), or RESTARTED: nvshared has restarted, or SETTINGS with
+        other `classes` and `smallest`."""
         self._events.put((event, payload))
 
     def claim(self, claimed: Claimed) -> "Future[None]":
@@ -222,6 +233,12 @@ class Terms:
                 self._claim(pod, terms)
             self._unlisted -= claimed.keys()
             self._waiting.append(confirmed)
+        elif event == "SETTINGS":
+            self._classes, self._smallest = payload
+            self._annotated.clear()
+            self._reasons.clear()
+            for pod in self._pods.values():
+                self._read(pod, {})
         elif event == "RESTARTED":
             self._renamed |= bool(self._pods)
             for pod, held in self._set.items():
@@ -274,6 +291,12 @@ class Terms:
                     annotated[term] = value
             except ValueError as error:
                 self._refuse(pod, term, f"{key} cannot be {quoted(text)}; {error}")
+        why = (f"{pod.unread} further annotations are not read: all that set limits of a pod have "
+               f"at most {MOST_NOTES} bytes together") if pod.unread else ""
+        if why and reasons.get(UNREAD) != why:
+            self._refuse(pod, UNREAD, why)
+        elif not why:
+            reasons.pop(UNREAD, None)
         self._compare(pod)
 
     def _claim(self, pod: Pod, terms: dict[str, int]) -> None:

@@ -1,46 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of Kubernetes' API server, by the service account or outside pods kubelet's kubeconfig.
 
-The credentials are read again for each connection, since tokens are renewed. Pods are fetched in
-full, because their status has the container ids."""
+It asks as client-go does: large pages, pauses that grow and are spread at random, Retry-After, a
+User-Agent. The credentials are read again for each request, since tokens are renewed. Pods are
+fetched in full, because their status has the container ids."""
 
 import base64
+import codecs
 import http.client
 import json
 import logging
 import os
+import platform
 import queue
+import random
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 import yaml
 
+from nvshared import __version__
 from nvshared.errors import NvshareError
 
 logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PAGE = 5                                # objects per response: parsing a pod takes 100 KB of memory
-LISTEN = 60                             # seconds that a watch request lasts
+# Objects per response. Only the first page of a node's pods uses the API server's index by node.
+PAGE = 500
+CHUNK = 1 << 16                         # bytes of a list that are read at once
+MOST_OBJECT = 1 << 23                   # characters of an object; etcd stores at most 1.5 MiB
+LISTEN = 300                            # least seconds that a watch request lasts; at most twice
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
-PATIENCE = 10.0                         # most seconds until a response; for a watch after LISTEN
+PATIENCE = 10.0                         # most seconds until a response
 NODES = "/api/v1/nodes"
-PERIOD = 2.0                            # seconds between attempts to reach the API server
+# The pauses between attempts, as client-go's reflectors make them, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0
+CALM = 120.0                            # seconds without an error; then pauses are short again
+LONGEST_RETRY_AFTER = 300.0             # seconds that the API server may ask for
+# A connection whose other end is gone is noticed while a watch waits: seconds, seconds, number.
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+AGENT = f"nvshare-kubelet/{__version__} (linux/{platform.machine()})"
 # Raised by a request: any server may answer at the address, with content of any form.
 FAILURES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
 )
+SPACE = re.compile(r"[ \t\r\n]*")
 CERTIFICATE = re.compile(
     rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----[^-]*-----END [A-Z0-9 ]+-----")
+
+
+class Refused(NvshareError):
+    """The API server answered with an error."""
+
+    def __init__(self, message: str, status: int, retry_after: float = 0.0) -> None:
+        """`retry_after`: seconds until the next attempt that the API server asks for; 0: none."""
+        super().__init__(message)
+        self.status = status
+        self.retry_after = min(retry_after, LONGEST_RETRY_AFTER)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later: the API server does not answer, or is busy."""
+    return not isinstance(error, Refused) or (
+        error.status == http.HTTPStatus.TOO_MANY_REQUESTS
+        or error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class Pause:
+    """Pauses between attempts that double, and are spread at random: nodes do not ask in step."""
+
+    def __init__(self) -> None:
+        self._base = FIRST_PAUSE
+        self._ended = 0.0               # when the last pause ended
+
+    def seconds(self, error: BaseException | None = None) -> float:
+        """The length of the pause that begins now. `error`: of the last attempt."""
+        now = time.monotonic()
+        if now - self._ended > CALM:
+            self._base = FIRST_PAUSE
+        length = max(
+            self._base, error.retry_after if isinstance(error, Refused) else 0.0
+        ) * random.uniform(1, 2)
+        self._base = min(2 * self._base, LONGEST_PAUSE)
+        self._ended = now + length
+        return length
 
 
 class Connection(http.client.HTTPSConnection):
@@ -67,7 +120,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Any = None, patience: float = PATIENCE
     ) -> http.client.HTTPResponse:
-        """Sends a request, returns the response. Raises NvshareError for an HTTP error; OSError."""
+        """Sends a request, returns the response. Raises Refused for an HTTP error; OSError."""
         url = urlsplit(self.url)
         if url.scheme == "http":
             made = http.client.HTTPConnection(url.netloc, timeout=patience)
@@ -75,19 +128,18 @@ class Server:
             made = Connection(url.netloc, self.name, patience, self._context())
         headers = {
             "Accept": "application/json", "Content-Type": WRITTEN.get(method, "application/json"),
-            "Connection": "close"}
+            "Connection": "close", "User-Agent": AGENT}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
+        made.connect()
+        made.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            made.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         made.request(method, url.path.rstrip("/") + path, body and json.dumps(body), headers)
         response = made.getresponse()
         if response.status >= http.HTTPStatus.BAD_REQUEST:
-            with closing(made):
-                message = response.read().decode(errors="replace")
-            try:
-                message = json.loads(message)["message"]
-            except (ValueError, KeyError, TypeError):
-                message = message.strip()[:200] or response.reason
-            raise NvshareError(f"{url.netloc} answers {response.status}: {message}")
+            with response:
+                raise _refused(url.netloc, response)
         return response
 
     def _context(self) -> ssl.SSLContext:
@@ -111,90 +163,231 @@ class Server:
         with self.ask(method, path, body) as response:
             return json.load(response)
 
-    def follow(self, path: str, node: str, read: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+    def objects(
+        self, path: str, node: str, read: Callable[[Any], Any], *, cached: bool = False
+    ) -> tuple[list[Any], str]:
+        """All objects of a node, and their resourceVersion. `cached`: the API server's cache will
+        do. Leaves out objects for which read() raises. Raises as ask() does."""
+        found: list[Any] = []
+        page = {"limit": str(PAGE)} | ({"resourceVersion": "0"} if cached else {})
+        while True:
+            with self.ask("GET", f"{path}?{urlencode(_chosen(path, node) | page)}") as response:
+                meta: Any = {}
+                for key, value in _members(response):
+                    if key == "metadata":
+                        meta = value
+                    elif key == "items":
+                        found += _taken(path, read, value)
+            if not (more := meta.get("continue")):
+                return found, meta["resourceVersion"]
+            page = {"limit": str(PAGE), "continue": more}
+
+    def follow(
+        self, path: str, node: str, read: Callable[[Any], Any], since: "Since | None" = None
+    ) -> Iterator[tuple[str, Any]]:
         """Yields LISTED with all objects of a node, then ADDED, MODIFIED or DELETED with one each.
 
-        Ends when the objects must be listed again. Raises as ask() and read() do."""
-        chosen = {"fieldSelector": f"spec.nodeName={node}"}
-        found: list[Any] = []
-        page = {"limit": str(PAGE)}
-        while page:
-            listed = self.send("GET", f"{path}?{urlencode(chosen | page)}")
-            found += map(read, listed["items"] or ())
-            more = listed["metadata"].get("continue")
-            page = page | {"continue": more} if more else {}
-        yield "LISTED", found
-        version = listed["metadata"]["resourceVersion"]
+        Ends after LISTEN seconds or more; the next call with the same `since` goes on. Leaves out
+        objects for which read() raises. Raises as ask() does."""
+        since = since or Since()
+        if not since.version:
+            found, since.version = self.objects(path, node, read, cached=since.is_first)
+            since.is_first = False
+            yield "LISTED", found
+        seconds = random.randint(LISTEN, 2 * LISTEN)
+        wanted = _chosen(path, node) | {
+            "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
+            "resourceVersion": since.version}
+        try:
+            response = self.ask("GET", f"{path}?{urlencode(wanted)}", patience=seconds + PATIENCE)
+        except Refused as error:
+            if error.status == http.HTTPStatus.GONE:
+                since.version = ""
+            raise
+        with response:
+            for line in response:
+                event = json.loads(line)
+                if event["type"] == "ERROR":        # mostly: our resourceVersion is too old
+                    since.version = ""
+                    status = event["object"]
+                    code = int(status.get("code") or 0)
+                    after = (status.get("details") or {}).get("retryAfterSeconds") or 0
+                    raise Refused(
+                        f"the watch ended: {status.get('message') or code}", code, float(after))
+                since.version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    for payload in _taken(path, read, event["object"]):
+                        yield event["type"], payload
+
+
+@dataclass(slots=True)
+class Since:
+    """Where a watch goes on."""
+
+    version: str = ""                   # resourceVersion of the last event; "": list first
+    is_first: bool = True               # nothing was listed yet: the API server's cache will do
+
+
+def _chosen(path: str, node: str) -> dict[str, str]:
+    return {"fieldSelector": f"spec.nodeName={node}"}
+
+
+def _taken(path: str, read: Callable[[Any], Any], one: Any) -> list[Any]:
+    """The object as read() makes it, in a list that is empty if the object is malformed."""
+    try:
+        return [read(one)]
+    except (NvshareError, ValueError, KeyError, TypeError, AttributeError) as error:
+        meta = one.get("metadata") if isinstance(one, dict) else None
+        logger.warning("an object of %s is left out, %.300r: %r", path, meta, error)
+        return []
+
+
+def _members(file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """The members of a JSON object, and each element of "items" by itself: pods of a node may have
+    hundreds of megabytes. Raises ValueError."""
+    text, position = "", 0
+    decode, parse = codecs.getincrementaldecoder("utf-8")().decode, json.JSONDecoder().raw_decode
+
+    def read_more() -> None:
+        nonlocal text, position
+        text, position = text[position:], 0
+        if len(text) > MOST_OBJECT or not (piece := file.read(max(CHUNK, len(text)))):
+            raise ValueError("a list is no JSON, or has too large an object")
+        text += decode(piece)
+
+    def next_character() -> str:
+        nonlocal position
         while True:
-            wanted = chosen | {
-                "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(LISTEN),
-                "resourceVersion": version}
-            with self.ask(
-                "GET", f"{path}?{urlencode(wanted)}", patience=LISTEN + PATIENCE
-            ) as response:
-                for line in response:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":         # our resourceVersion is too old
-                        return
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] != "BOOKMARK":
-                        yield event["type"], read(event["object"])
+            rest = SPACE.match(text, position)
+            position = rest.end() if rest else position
+            if position < len(text):
+                return text[position]
+            read_more()
+
+    def take(characters: str) -> str:
+        nonlocal position
+        if (found := next_character()) not in characters:
+            raise ValueError(f"a list has {found!r} in the place of one of {characters!r}")
+        position += 1
+        return found
+
+    def value() -> Any:
+        nonlocal position
+        next_character()
+        while True:
+            with suppress(json.JSONDecodeError):
+                parsed, end = parse(text, position)
+                if end < len(text):     # a number may go on
+                    position = end
+                    return parsed
+            read_more()
+
+    take("{")
+    while True:
+        key = value()
+        take(":")
+        if key == "items" and next_character() == "[":
+            take("[")
+            if next_character() == "]":
+                take("]")
+            else:
+                yield key, value()
+                while take(",]") == ",":
+                    yield key, value()
+        elif key != "items":
+            yield key, value()
+        else:
+            value()                     # Kubernetes sends null in place of an empty list
+        if take(",}") == "}":
+            return
+
+
+def _refused(address: str, response: http.client.HTTPResponse) -> Refused:
+    text = response.read(CHUNK).decode(errors="replace")
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text.strip()[:200] or response.reason
+    after = response.headers.get("Retry-After", "")
+    return Refused(
+        f"{address} answers {response.status}: {message}", response.status,
+        float(after) if re.fullmatch(r"\d{1,6}", after, re.ASCII) else 0.0)
 
 
 def watch(
-    words: str, kubeconfig: Path, path: str, node: str, read: Callable[[Any], Any],
-    handle: Callable[[str, Any], None],
+    words: str, kubeconfig: Path, path: str, node: str, cached: bool,
+    read: Callable[[Any], Any], handle: Callable[[str, Any], None],
 ) -> NoReturn:
-    """Passes all that follow() yields for a node to `handle`, for ever. `words`: for the log."""
-    problem = ""
+    """Passes all that follow() yields for a node to `handle`, for ever. `words`: for the log.
+
+    `cached`: the first list may be older than what another API server has shown."""
+    problem, since, pause = "", Since(is_first=cached), Pause()
     while True:
+        began = time.monotonic()
         try:
-            for event, payload in server(kubeconfig).follow(path, node, read):
+            for event, payload in server(kubeconfig).follow(path, node, read, since):
                 if event == "LISTED":
                     logger.info("%s of %s are read", words, node)
-                    problem = ""
+                problem = ""
                 handle(event, payload)
-        except FAILURES as error:
-            if problem != (problem := str(error)):
+            error: BaseException | None = None
+        except FAILURES as failed:
+            error = failed
+            if getattr(error, "status", 0) == http.HTTPStatus.GONE:
+                logger.info("%s are listed again: %s", words, error)
+            elif problem != (problem := str(error) or repr(error)):
                 logger.warning("%s are not read: %s", words, error)
-            time.sleep(PERIOD)
+        if error is not None or time.monotonic() - began < FIRST_PAUSE:
+            time.sleep(pause.seconds(error))
 
 
 class Writer:
     """Writes an object to the API server when it changes, in a thread; repeats failed writes."""
 
-    def __init__(self, words: str, write: Callable[[Any], object], pause: float = PERIOD) -> None:
-        """`write` may raise as Server.ask() does: it is repeated after `pause` seconds then."""
+    def __init__(self, words: str, write: Callable[[Any], object]) -> None:
+        """`write` may raise as Server.ask() does: it is repeated after a pause then."""
         self._words = words
         self._write = write
-        self._pause = pause
         self._wanted: Any = None
-        self._pending: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[tuple[Any, bool]] = queue.SimpleQueue()
+        self.is_written = False         # the API server has the object queued last
+        self.is_pending = False         # it is still to be written
         threading.Thread(target=self._run, name=words, daemon=True).start()
 
     def set_wanted(self, wanted: Any) -> None:
         """Queues the object for writing, unless it equals the object queued last."""
         if wanted != self._wanted:
             self._wanted = wanted
-            self._pending.put(wanted)
+            self._put(is_again=False)
 
     def write_again(self) -> None:
-        """Queues the last object, if any, again: the API server has lost it."""
+        """Queues the last object, if any, again: the API server has lost it, or has another."""
         if self._wanted is not None:
-            self._pending.put(self._wanted)
+            self._put(is_again=True)
+
+    def _put(self, *, is_again: bool) -> None:
+        self.is_written, self.is_pending = False, True
+        self._pending.put((self._wanted, is_again))
 
     def _run(self) -> None:
-        problem = ""
+        problem, pause = "", Pause()
+        wanted, is_again = self._pending.get()
         while True:
-            with suppress(queue.Empty):             # no new object: repeat the failed write
-                wanted = self._pending.get(timeout=self._pause if problem else None)
+            if is_again:                # not in step with another writer of the same object
+                time.sleep(pause.seconds())
+            while not self._pending.empty():
+                wanted, _ = self._pending.get()
+            self.is_pending = False     # what is seen of the object from now on may be ours
             try:
                 self._write(wanted)
                 logger.info("%s: written", self._words)
-                problem = ""
+                problem, self.is_written = "", self._pending.empty()
+                wanted, is_again = self._pending.get()
             except FAILURES as error:
                 if problem != (problem := str(error) or repr(error)):
                     logger.warning("%s cannot be written: %s", self._words, error)
+                time.sleep(pause.seconds(error))
+                is_again = False
 
 
 def _certificates(text: bytes) -> str:

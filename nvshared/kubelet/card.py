@@ -22,7 +22,11 @@ from nvshared.kubelet.claims import RESOURCE
 PATIENCE = 5.0                          # most seconds until nvshared replies
 RESTART = 5.0                           # seconds without a reply after which shares are withdrawn
 DRIVER = Path("/proc/driver/nvidia/gpus")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+# In /var/lib/kubelet, whatever kubelet's --root-dir is, as some distributions also have it there:
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+KUBELET_SOCKET = "device-plugins/kubelet.sock"      # accepts connections while kubelet runs
+FIXED = Path("/var/lib/kubelet")
 # Names of resources with devices that may be NVIDIA GPUs, and of other makers' resources.
 GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
 OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
@@ -44,6 +48,7 @@ class Card:
     problem: str = ""                   # why the GPU cannot be shared now; "": it can be shared
     product: str = ""
     memory: int = 0                     # bytes
+    numa: int = -1                      # NUMA node; -1: not known, or there is one
 
     @property
     def device(self) -> str:
@@ -92,9 +97,14 @@ class Entry(NamedTuple):
     container: str = ""
 
 
+def of_device_manager(kubelet: Path, name: str) -> Path:
+    """CHECKPOINT or KUBELET_SOCKET. `kubelet`: kubelet's --root-dir."""
+    return (kubelet if (kubelet / name).parent.is_dir() else FIXED) / name
+
+
 def checkpoint(kubelet: Path) -> list[Entry]:
     """Devices that plugins registered, and that pods have. Raises NvshareError if unreadable."""
-    path = kubelet / CHECKPOINT
+    path = of_device_manager(kubelet, CHECKPOINT)
     try:
         data = json.loads(path.read_text())["Data"]
         found = [Entry(resource, list(devices or ()))
@@ -168,7 +178,14 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
         problem = f"{uuid} is divided (MIG), and nvshared shares whole cards"
     else:
         problem = conflict(card, given)
-    return replace(card, problem=problem)
+    return replace(card, problem=problem, numa=numa_node(gpu["PCIBusID"]))
+
+
+def numa_node(pci_bus_id: str) -> int:
+    """The NUMA node of a GPU; -1: the kernel knows none."""
+    with suppress(OSError, ValueError):
+        return int((PCI_DEVICES / address(pci_bus_id) / "numa_node").read_text())
+    return -1
 
 
 def card_of(share: str) -> str:
@@ -182,22 +199,33 @@ class SameCardTwice(InvalidArgs):
 class Offer:
     """The GPUs and their shares, as nvshared reported them last."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas | None) -> None:
+        """`replicas`: None until set_replicas()."""
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
-        # A reason why no GPU can be shared; "": each GPU has its own `problem`.
-        self.common_problem = "nvshared has not answered yet"
+        self._reading_problem = "nvshared has not answered yet"
         self._other_drivers: dict[str, str] = {}        # drivers by their devices' attributes
         self._changed = asyncio.Event()
 
+    @property
+    def common_problem(self) -> str:
+        """A reason why no GPU can be shared; "": each GPU has its own `problem`."""
+        return self._reading_problem or (
+            "the node's settings are not known yet" if self._replicas is None else "")
+
+    def set_replicas(self, replicas: Replicas) -> None:
+        if replicas != self._replicas:
+            self._replicas = replicas
+            self._notify()
+
     def update(self, reading: tuple[Card, ...] | NvshareError) -> bool:
         """Stores the current GPUs, or why nvshared did not report them. True: that is a change."""
-        before = (self._cards, self.common_problem)
+        before = (self._cards, self._reading_problem)
         if isinstance(reading, NvshareError):
-            self.common_problem = str(reading)
+            self._reading_problem = str(reading)
         else:
-            self._cards, self.common_problem = reading, ""
-        if has_changed := before != (self._cards, self.common_problem):
+            self._cards, self._reading_problem = reading, ""
+        if has_changed := before != (self._cards, self._reading_problem):
             self._notify()
         return has_changed
 
@@ -222,15 +250,25 @@ class Offer:
 
     def problem(self, card: Card) -> str:
         """Why this GPU cannot be shared now; "" if it can."""
-        if self.common_problem or card.problem:
-            return self.common_problem or card.problem
+        return self.common_problem or self.fault(card)
+
+    def problems(self) -> str:
+        """Why GPUs that are offered cannot be shared now; "" if all can."""
+        faults = map(self.fault, self.offered())
+        return self.common_problem or "; ".join(one for one in faults if one)
+
+    def fault(self, card: Card) -> str:
+        """Why this GPU of all cannot be shared; "" if it can while nvshared answers."""
+        if card.problem:
+            return card.problem
         drivers = (name for text, name in self._other_drivers.items() if identifies(text, card))
         driver = next(drivers, "")
         return f"{card.uuid} is offered by {driver} already" if driver else ""
 
     def offered(self) -> dict[Card, int]:
         """The number of shares by GPU, whether or not the GPU can be shared now."""
-        numbers = {card: next(number for name, number in reversed(self._replicas)
+        replicas = self._replicas or [("", 0)]
+        numbers = {card: next(number for name, number in reversed(replicas)
                               if name in ("", *card.names)) for card in self._cards}
         return {card: number for card, number in numbers.items() if number}
 
@@ -243,6 +281,11 @@ class Offer:
             f"{card.uuid}{SEPARATOR}{number}": not self.problem(card)
             for card, replicas in self.offered().items() for number in range(replicas)}
 
+    def topology(self, share: str) -> dict[str, Any] | None:
+        """The NUMA node of a share, as kubelet's topology manager takes it; None: not known."""
+        numa = next((card.numa for card in self._cards if card.uuid == card_of(share)), -1)
+        return {"nodes": [{"ID": numa}]} if numa >= 0 else None
+
     def describe(self) -> str:
         if self.common_problem:
             return f"no shares: {self.common_problem}"
@@ -251,7 +294,7 @@ class Offer:
             f"GPU {card.index}: {self.problem(card) or f'{offered.get(card, 0)} shares'}"
             for card in self._cards]
         parts += [f"no GPU goes by {name!r}, which --replicas names"
-                  for name, _ in self._replicas if name not in known]
+                  for name, _ in self._replicas or () if name not in known]
         return "; ".join(parts) or "nvshared knows no GPU"
 
     def require(self, card: Card | None, name: str) -> None:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,22 @@ PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one unit is one share of a GPU
 # Annotations of KAI's scheduler and of NVIDIA's GPU sharing: see docs/kubernetes.md.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
+OF_CONTAINER = re.compile(
+    rf"{re.escape(CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
+# What is kept of a pod is bounded, since whoever may create pods chooses it.
+MOST_NOTES = 4096                       # bytes of annotations, keys and values
+LONGEST_NOTE = 64                       # characters of a value; no valid one is as long
+MOST_NAMES = 128                        # containers, and claims, of a pod
+LONGEST_REFUSAL = 8192                  # characters of our condition's message
 # Annotations of a static pod's mirror. Only a hash is accepted: a UID would name another tenant.
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A condition in the pod's status: why annotations were refused.
 CONDITION = f"{PREFIX}AnnotationRefused"
+NOTES = (                               # our annotations, after PREFIX; annotations.py parses them
+    "gpu-memory-limit", "gpu-core-limit", "gpu-core-request", "host-memory-limit", "priority",
+    "weight",
+)
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 FILE = "claims.json"
 DRIVER = "gpu.nvshare.com"
@@ -56,6 +68,10 @@ class Pod:
     requesting: frozenset[str] = field(default=frozenset(), compare=False)
     refused: str = field(default="", compare=False)     # message of the condition CONDITION
     priority_class: tuple[str, int] = field(default=("", 0), compare=False)     # name and value
+    unread: int = field(default=0, compare=False)       # annotations beyond MOST_NOTES
+    claims: frozenset[str] = field(default=frozenset(), compare=False)  # claims that it names
+    is_admitted: bool = field(default=True, compare=False)      # kubelet has acknowledged it
+    is_ended: bool = field(default=False, compare=False)        # it has succeeded or failed
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -64,30 +80,53 @@ class Pod:
 Claimed = Mapping[Pod, dict[str, int]]  # for each pod the terms that its claims set
 
 
-def pod(api_object: Mapping[str, Any]) -> Pod:
-    """Makes a Pod from an API object. Raises KeyError, TypeError, AttributeError if malformed."""
+def pod(api_object: Mapping[str, Any], *, foreign: bool = False) -> Pod:
+    """Makes a Pod from an API object. `foreign`: with annotations of other software.
+
+    Raises KeyError, TypeError, AttributeError if the object is malformed."""
     meta = api_object["metadata"]
     status, spec = api_object.get("status") or {}, api_object.get("spec") or {}
     every = meta.get("annotations") or {}
     uid, named = meta["uid"], every.get(STATIC, "")
     static = named if named == every.get(MIRROR) and HASH.fullmatch(named) else ""
+    kept, unread = _notes(every, foreign=foreign)
+    containers = (
+        (id, one["name"]) for kind in STATUSES for one in status.get(kind) or ()
+        if (id := one.get("containerID", "").partition("://")[2]))
+    requesting = (
+        one["name"] for kind in ("containers", "initContainers") for one in spec.get(kind) or ()
+        if str(((one.get("resources") or {}).get("limits") or {}).get(RESOURCE, 0)) != "0")
+    claims = (
+        name for one in spec.get("resourceClaims") or () if (name := one.get("resourceClaimName")))
     return Pod(
         meta["namespace"], meta["name"], uid, f"pod:{static or uid}",
-        meta.get("creationTimestamp") or "",
-        {key: text for key, text in every.items()
-         if key.startswith((PREFIX, CONTAINER)) or key in (FRACTION, MEMORY)},
-        {
-            id: one["name"] for kind in STATUSES for one in status.get(kind) or ()
-            if (id := one.get("containerID", "").partition("://")[2])},
-        static,
-        frozenset(
-            one["name"] for kind in ("containers", "initContainers")
-            for one in spec.get(kind) or ()
-            if str(((one.get("resources") or {}).get("limits") or {}).get(RESOURCE, 0)) != "0"),
+        meta.get("creationTimestamp") or "", kept, dict(islice(containers, MOST_NAMES)), static,
+        frozenset(islice(requesting, MOST_NAMES)),
         "".join(
             one.get("message", "") for one in status.get("conditions") or ()
-            if one["type"] == CONDITION and one["status"] == "True"),
-        (spec.get("priorityClassName") or "", spec.get("priority") or 0))
+            if one["type"] == CONDITION and one["status"] == "True")[:LONGEST_REFUSAL],
+        (spec.get("priorityClassName") or "", spec.get("priority") or 0),
+        unread, frozenset(islice(claims, MOST_NAMES)), bool(status.get("startTime")),
+        status.get("phase") in ("Succeeded", "Failed"))
+
+
+def _notes(every: Mapping[str, str], *, foreign: bool) -> tuple[dict[str, str], int]:
+    """The annotations that set terms, within MOST_NOTES; and how many more there are."""
+    ours = sorted(key for key in every if key.startswith(PREFIX))
+    known = [key for key in ours if key.removeprefix(PREFIX) in NOTES]
+    others = sorted(
+        key for key in every if key in (FRACTION, MEMORY) or OF_CONTAINER.fullmatch(key))
+    kept: dict[str, str] = {}
+    size = 0
+    wanted = dict.fromkeys((*known, *(others if foreign else ()), *ours))
+    for key in wanted:
+        text = every[key]
+        text = text if len(text) <= LONGEST_NOTE else f"{text[:LONGEST_NOTE]}…"
+        size += len(key.encode()) + len(text.encode())
+        if size > MOST_NOTES:
+            break
+        kept[key] = text
+    return kept, len(wanted) - len(kept)
 
 
 def clipped(text: str, most: int) -> str:

@@ -9,12 +9,15 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet.card import RESTART, Offer, read_gpus, retry_until_reply
 from nvshared.kubelet.container import Containers, prepare
-from nvshared.kubelet.options import OFF, Options, parse
+from nvshared.kubelet.options import KUBELET, OFF, Options, parse
+from nvshared.kubelet.ready import Readiness, check
+from nvshared.kubelet.settings import Settings
 from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
@@ -26,19 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs nvshare-kubelet until a signal ends it. Returns the exit status."""
     def run() -> None:
         options = parse(argv)
+        if options.ready:
+            check(options.state)
+            return
         log.start(os.environ, debug=False)
-        asyncio.run(_serve(options))
+        asyncio.run(_serve(options, argv))
 
     return log.run("nvshare-kubelet", run)
 
 
-async def _serve(options: Options) -> None:
+async def _serve(options: Options, argv: Sequence[str] | None) -> None:
     """Runs until a signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.claims import Prepared
+        from nvshared.kubelet.leaving import leave
         from nvshared.kubelet.plugin import DevicePlugin, Driver, Plugin
         from nvshared.kubelet.pods import Pods, StaticPods
-        from nvshared.kubelet.runtime import Runtime
+        from nvshared.kubelet.runtime import Runtime, root_directory
         from nvshared.kubelet.slices import Published
     except ImportError as error:
         raise NvshareError(
@@ -71,19 +78,27 @@ async def _serve(options: Options) -> None:
             "please report this with the lines above it"))
 
     threading.excepthook = fail
+    options.kubelet = options.kubelet or root_directory() or Path(KUBELET)
     lock = prepare(options.state)
+    readiness = Readiness(options.state)
     notifier = systemd.Notifier(os.environ)
-    offer = Offer(options.replicas)
+    settings = Settings(argv, options) if options.settings else None
+    active = options if settings is None else settings.last()
+    offer = Offer(active.replicas if active else None)
     containers = Containers(options.socket, options.state, options.cdi_folder)
     runtime = Runtime(options.cdi, options.runtime)
     pods = Pods(
         options.bus, options.kubeconfig, options.node, Prepared(options.state),
         StaticPods(options.state, options.kubelet),
-        options.classes, offer.smallest if options.foreign else None)
+        active.classes if active else (), offer.smallest if active and active.foreign else None,
+        may_change=settings is not None)
     nvshared = ""                       # unique D-Bus name of the nvshared that replied last
+    is_leaving = False
 
     async def refresh(*, fresh: bool = False) -> None:
         nonlocal nvshared
+        if is_leaving:                  # nvshared may leave, too; programs wait for the next one
+            return
         # Shares stay offered while nvshared restarts: a pod that kubelet refuses is never retried.
         reading, answered = await retry_until_reply(
             partial(read_gpus, options.bus, options.socket, options.kubelet, fresh=fresh),
@@ -97,8 +112,7 @@ async def _serve(options: Options) -> None:
             notifier.status(offer.describe())
         if has_changed and (offer.common_problem or any(map(offer.problem, offer.offered()))):
             # The event has the reason: Kubernetes' scheduler reports only that no share is free.
-            threading.Thread(target=pods.write_node_event, args=(offer.describe(),), name="node",
-                             daemon=True).start()
+            pods.write_node_event(offer.describe())
 
     await refresh()
     common = options.kubelet, offer, containers, runtime, refresh
@@ -115,9 +129,34 @@ async def _serve(options: Options) -> None:
 
     async def keep_published() -> None:
         async for _ in offer.changes(PERIOD):
+            if settings is not None and published.node.read_at:
+                meta = published.node.object["metadata"]
+                if changed := settings.changed(meta.get("labels") or {}):
+                    offer.set_replicas(changed.replicas)
+                    pods.set_options(changed.classes, offer.smallest if changed.foreign else None)
             published.publish(offer)
+            published.node.may_untaint = plugin.is_registered
             if runtime.supports_cdi and (offered := offer.offered()):
                 containers.write_cdi_file(card.uuid for card in offered)
+
+    def why_not_ready() -> str:
+        if offer.common_problem:
+            return offer.common_problem
+        if not plugin.is_registered:
+            return f"kubelet has not registered {plugin.name}"
+        if options.dra:
+            return "" if published.has_slice else "the ResourceSlice is not written"
+        number, shown = list(offer.shares().values()).count(True), published.node.allocatable or 0
+        if shown == number and published.node.read_at:
+            return ""
+        published.node.read_soon()
+        return f"the node shows {shown} shares as allocatable, and there are {number}"
+
+    async def keep_ready() -> None:
+        while True:
+            if readiness.set(why := why_not_ready()):
+                logger.info("not ready: %s" if why else "ready%s", why)
+            await asyncio.sleep(PERIOD)
 
     async def keep_registered() -> None:
         while True:
@@ -134,15 +173,20 @@ async def _serve(options: Options) -> None:
         if options.cdi != OFF and (why := await runtime.cdi_problem()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         tasks = [asyncio.create_task(one())
-                 for one in (keep_refreshing, keep_published, keep_registered)]
+                 for one in (keep_refreshing, keep_published, keep_ready, keep_registered)]
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:
             one.result()                # raises the exception of a task that has failed
     finally:
+        is_leaving = True
         for task in tasks:
             task.cancel()
+        readiness.set("nvshare-kubelet is leaving")
+        if not options.dra and plugin.is_registered and any(offer.shares().values()):
+            await leave(published.node, pods, plugin.stop)
         await plugin.stop()
         notifier.close()
+        readiness.close()
         os.close(lock)
     logger.info("stopped; running containers go on, new containers get no share")

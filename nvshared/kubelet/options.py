@@ -18,6 +18,7 @@ KUBELET = "/var/lib/kubelet"
 KUBECONFIG = "/etc/kubernetes/kubelet.conf"
 NODE_VARIABLE = "NODE_NAME"
 CDI = "/var/run/cdi"
+SETTINGS_LABEL, SETTINGS_DEFAULT = "nvshare.com/config", "default"
 AUTO, ON, OFF = "auto", "on", "off"
 RUNTIMES = tuple(map(Path, (
     "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock"
@@ -88,8 +89,9 @@ def parser() -> argparse.ArgumentParser:
         help="the container runtime's socket (default: the running kubelet's, or else all "
              f"existing ones of {', '.join(map(str, RUNTIMES))})")
     made.add_argument(
-        "--kubelet", metavar="DIR", type=_path, default=Path(KUBELET),
-        help=f"kubelet's folder, its --root-dir (default: {KUBELET})")
+        "--kubelet", metavar="DIR", type=_path,
+        help=f"kubelet's folder, its --root-dir (default: the running kubelet's, or else "
+             f"{KUBELET})")
     made.add_argument(
         "--socket", metavar="PATH", type=_path,
         default=os.environ.get(names.SOCKET_VARIABLE) or names.DEFAULT_SOCKET,
@@ -110,6 +112,15 @@ def parser() -> argparse.ArgumentParser:
         "--node", metavar="NAME",
         default=os.environ.get(NODE_VARIABLE) or socket.gethostname().lower(),
         help=f"this node's name in Kubernetes (default: the host's; environment: {NODE_VARIABLE})")
+    made.add_argument(
+        "--settings", metavar="DIR", type=_path,
+        help=f"folder of files with more options (--replicas, --priority-class, "
+             f"--foreign-annotations): the file holds that the node's label {SETTINGS_LABEL} "
+             f"names, or else the file {SETTINGS_DEFAULT}; a change holds at once")
+    made.add_argument(
+        "--ready", action="store_true",
+        help="exit with 0 if the nvshare-kubelet that uses the folder --state is ready: kubelet "
+             "has its shares and has told the API server; else print why not")
     return made
 
 

@@ -15,12 +15,18 @@ from typing import Any, ClassVar
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 from nvshared.kubelet import rpc
 from nvshared.kubelet.api import FAILURES
-from nvshared.kubelet.card import Offer, SameCardTwice, preferred
+from nvshared.kubelet.card import (
+    KUBELET_SOCKET,
+    Offer,
+    SameCardTwice,
+    of_device_manager,
+    preferred,
+)
 from nvshared.kubelet.claims import DRIVER, RESOURCE, clipped
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.pods import MOST_IN_EVENT, Pods
 from nvshared.kubelet.rpc import DP, DRA, REG
-from nvshared.kubelet.runtime import Runtime
+from nvshared.kubelet.runtime import Runtime, root_directory
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +34,7 @@ REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet
 HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # versions with equal messages
 HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
 REFRESH = 10.0                          # seconds between health reports, which expire after 30
-# In kubelet's folder:
-REGISTRY = "plugins_registry"           # kubelet watches this folder for sockets of plugins
-KUBELET_SOCKET = "device-plugins/kubelet.sock"      # accepts connections while kubelet runs
+REGISTRY = "plugins_registry"           # in kubelet's folder: it watches this for plugins' sockets
 
 
 class Plugin(ABC):
@@ -50,7 +54,7 @@ class Plugin(ABC):
         self._runtime = runtime
         self._refresh = refresh
         self._server: Any = None
-        self._is_registered = asyncio.Event()
+        self._is_registered = asyncio.Event()       # kubelet knows the plugin, and its devices
 
     @abstractmethod
     def services(self) -> Mapping[str, rpc.Methods]:
@@ -64,6 +68,7 @@ class Plugin(ABC):
             raise NvshareError(
                 f"there is no folder {registry.parent}: kubelet is not on this machine",
                 "--kubelet names another folder; kubelet's --root-dir says which")
+        self._is_registered.clear()
         try:
             registry.mkdir(mode=0o750, exist_ok=True)
             self.path.unlink(missing_ok=True)   # left by a killed nvshare-kubelet
@@ -77,19 +82,25 @@ class Plugin(ABC):
                 "NotifyRegistrationStatus": (self._registered, REG["RegistrationStatus"])},
             **self.services()})
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether kubelet knows the plugin and its devices."""
+        return self._is_registered.is_set()
+
     async def await_registration(self) -> None:
         """Waits until a running kubelet has registered us: until then it fails pods with shares."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(self.path.parent.parent / KUBELET_SOCKET))
-            except OSError:
-                return
+        if not _accepts(of_device_manager(self.path.parent.parent, KUBELET_SOCKET)):
+            return
         try:
             async with asyncio.timeout(REGISTRATION_PATIENCE):
                 await self._is_registered.wait()
         except TimeoutError:
+            folder = await asyncio.to_thread(root_directory)
+            is_other = folder not in (None, self.path.parent.parent)
+            advice = f"; its --root-dir is {folder}: --kubelet names it" if is_other else ""
             logger.warning(
-                "kubelet has not registered %s within %d seconds", self.name, REGISTRATION_PATIENCE)
+                "kubelet has not registered %s within %d seconds%s", self.name,
+                REGISTRATION_PATIENCE, advice)
 
     async def stop(self) -> None:
         """Removes the socket, which unregisters the plugin."""
@@ -106,14 +117,29 @@ class Plugin(ABC):
     async def _registered(self, status: Any, _context: Any) -> Any:
         if status.plugin_registered:
             logger.info("kubelet has registered %s", self.name)
-            self._is_registered.set()
+            self._registered_by_kubelet()
         else:
             logger.error("kubelet rejects %s: %s", self.name, status.error)
         return REG["RegistrationStatusResponse"]()
 
 
+    def _registered_by_kubelet(self) -> None:
+        self._is_registered.set()
+
+
+def _accepts(path: Path) -> bool:
+    """Whether a process listens at the socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 class DevicePlugin(Plugin):
     kind, name, version = "DevicePlugin", RESOURCE, "v1beta1"
+    _streams = 0                        # streams by which kubelet has our devices
 
     def services(self) -> Mapping[str, rpc.Methods]:
         return {"v1beta1.DevicePlugin": {
@@ -126,10 +152,22 @@ class DevicePlugin(Plugin):
         return DP["DevicePluginOptions"](get_preferred_allocation_available=True)
 
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
-        async for _ in self._offer.changes():
-            yield DP["ListAndWatchResponse"](devices=[
-                DP["Device"](ID=share, health="Healthy" if healthy else "Unhealthy")
-                for share, healthy in self._offer.shares().items()])
+        self._streams += 1
+        try:
+            async for _ in self._offer.changes():
+                yield DP["ListAndWatchResponse"](devices=[
+                    DP["Device"](
+                        ID=share, health="Healthy" if healthy else "Unhealthy",
+                        topology=self._offer.topology(share))
+                    for share, healthy in self._offer.shares().items()])
+                self._is_registered.set()       # the list is sent
+        finally:
+            self._streams -= 1
+            if not self._streams:
+                self._is_registered.clear()
+
+    def _registered_by_kubelet(self) -> None:
+        """Kubelet fails pods until it has read the list of devices, for which it asks next."""
 
     async def preferred(self, request: Any, _context: Any) -> Any:
         return DP["PreferredAllocationResponse"](container_responses=[

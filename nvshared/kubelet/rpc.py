@@ -77,7 +77,9 @@ InfoRequest {}
 DEVICE_PLUGIN = """
 Empty {}
 DevicePluginOptions { bool get_preferred_allocation_available = 2; }
-Device { string ID = 1; string health = 2; }
+NUMANode { int64 ID = 1; }
+TopologyInfo { repeated NUMANode nodes = 1; }
+Device { string ID = 1; string health = 2; TopologyInfo topology = 3; }
 ListAndWatchResponse { repeated Device devices = 1; }
 ContainerPreferredAllocationRequest {
     repeated string available_deviceIDs = 1; repeated string must_include_deviceIDs = 2;

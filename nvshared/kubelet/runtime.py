@@ -70,6 +70,16 @@ class Runtime:
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))
 
 
+def root_directory() -> Path | None:
+    """The running kubelet's --root-dir; None if it is not given, or no kubelet is to be seen."""
+    for process in PROCESSES.glob("[0-9]*"):
+        with suppress(OSError):         # the process has ended
+            if _is_kubelet(process):
+                command = (process / "cmdline").read_text(errors="replace")
+                return Path(named) if (named := _option(command, "root-dir")) else None
+    return None
+
+
 def endpoint() -> Path | None:
     """The container runtime's socket from the running kubelet's options; None if not given."""
     for process in PROCESSES.glob("[0-9]*"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes this node's GPUs: labels of the node, and with DRA a ResourceSlice to allocate from.
+"""Publishes this node's GPUs: of the node labels and a condition, and with DRA a ResourceSlice.
 
-docs/kubernetes.md has the labels and capacities. Kubelet removes slices, for instance when it
-starts; a watch notices that, and which GPUs other drivers offer."""
+docs/kubernetes.md has the capacities. Kubelet removes slices, for instance when it starts; a watch
+notices that, and which GPUs other drivers offer."""
 
 import re
 import threading
@@ -13,28 +13,12 @@ from typing import Any
 
 from nvshared.kubelet.api import NODES, Writer, server, watch
 from nvshared.kubelet.card import Card, Offer
-from nvshared.kubelet.claims import DRIVER, RESOURCE
-from nvshared.units import MIB
+from nvshared.kubelet.claims import DRIVER, quantity
+from nvshared.kubelet.node import Node
 
-LABELS_PAUSE = 30.0                     # seconds until labels that were refused are tried again
-LONGEST = 63                            # characters of a label's value
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
 LOADED = Path("/proc/driver/nvidia/version")
-
-
-def labels(offer: Offer) -> dict[str, str | None]:
-    """The labels for an offer; None: there is no such label."""
-    offered = offer.offered()
-    products = {re.sub(r"[^\w.-]+", "-", card.product, flags=re.ASCII)[:LONGEST].strip("-_.")
-                for card in offered}
-    values = {
-        "shared": "true" if offered else "false",
-        "count": str(len(offered)) if offered else None,
-        "replicas": str(min(offered.values())) if offered else None,
-        "memory": str(offer.smallest() // MIB) if offered else None,
-        "product": (products.pop() or None) if len(products) == 1 else None}
-    return {f"{RESOURCE}.{name}": value for name, value in values.items()}
 
 
 def driver_version() -> str:
@@ -58,7 +42,8 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
         "name": card.device, "allowMultipleAllocations": True,
         "attributes": {
             **{name: {"string": text[:64]} for name, text in texts.items() if text},
-            "memory": {"int": card.memory}},
+            "memory": {"int": card.memory},
+            **({"numaNode": {"int": card.numa}} if card.numa >= 0 else {})},
         "capacity": {
             "memory": {"value": str(clients * card.memory), "requestPolicy": range_to(card.memory)},
             "compute": {"value": "100", "requestPolicy": range_to(100)},
@@ -77,8 +62,24 @@ def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
         for text in (attribute.get("string"), *(attribute.get("strings") or ())) if text}
 
 
+def covers(there: Any, wanted: Any) -> bool:
+    """Whether an object of the API server has what is wanted. It adds defaults, leaves out empty
+    lists, and writes quantities in another form."""
+    if isinstance(wanted, Mapping):
+        return isinstance(there, Mapping) and all(
+            covers(there.get(key, [] if value == [] else None), value)
+            for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(there, list) and len(there) == len(wanted) and all(
+            map(covers, there, wanted))
+    if there != wanted and isinstance(wanted, str) and isinstance(there, str):
+        with suppress(ValueError):
+            return quantity(there) == quantity(wanted)
+    return bool(there == wanted)
+
+
 class Published:
-    """Writes the node's labels and, with DRA, the slice. A thread notices the slice's removal."""
+    """Writes what is wanted of the node, and with DRA the slice: again if that was changed."""
 
     def __init__(
         self, kubeconfig: Path, node: str, on_other_drivers: Callable[[dict[str, str]], None] | None
@@ -88,25 +89,29 @@ class Published:
         self._node = node
         self._name = f"{node}-{DRIVER}"
         self._known: dict[str, Any] = {}        # this node's ResourceSlices by name
-        self._labels = Writer(
-            "labels of the node", lambda wanted: server(kubeconfig).send(
-                "PATCH", f"{NODES}/{node}", {"metadata": {"labels": wanted}}), LABELS_PAUSE)
+        self._devices: list[dict[str, Any]] | None = None
+        self.node = Node(kubeconfig, node)
         self._slice: Writer | None = None
         if on_other_drivers is not None:
             self._on_other_drivers = on_other_drivers
             self._slice = Writer("the ResourceSlice", self._write_slice)
             threading.Thread(target=watch, name="slices", daemon=True, args=(
-                "ResourceSlices", kubeconfig, SLICES, node, dict, self._update)).start()
+                "ResourceSlices", kubeconfig, SLICES, node, True, dict, self._update)).start()
+
+    @property
+    def has_slice(self) -> bool:
+        """Whether the API server has the slice that is wanted."""
+        return self._slice is not None and self._slice.is_written
 
     def publish(self, offer: Offer) -> None:
-        """Sets the offer to publish; no-op while the GPUs are unknown."""
-        if not offer.common_problem:
-            self._labels.set_wanted(labels(offer))
+        """Sets the offer to publish."""
+        self.node.publish(offer)
         offered = offer.offered()
         if self._slice is not None and (offered or not offer.common_problem):
-            self._slice.set_wanted([
+            self._devices = [
                 device_entry(card, clients, is_tainted=bool(offer.problem(card)))
-                for card, clients in offered.items()])
+                for card, clients in offered.items()]
+            self._slice.set_wanted(self._devices)
 
     def _update(self, event: str, payload: Any) -> None:
         if event == "LISTED":
@@ -115,14 +120,16 @@ class Published:
             self._known.pop(payload["metadata"]["name"], None)
         else:
             self._known[payload["metadata"]["name"]] = payload
-        if self._name not in self._known and self._slice is not None:
+        there = (self._known.get(self._name) or {}).get("spec") or {}
+        if self._slice is not None and not self._slice.is_pending and not covers(
+                there.get("devices") or [], [{"taints": []} | one for one in self._devices or ()]):
             self._slice.write_again()
         self._on_other_drivers(devices_of_other_drivers(self._known))
 
     def _write_slice(self, devices: list[dict[str, Any]]) -> None:
         """Creates our slice, or replaces the existing one. Raises as Server.ask() does."""
         api = server(self._kubeconfig)
-        _, listed = next(api.follow(SLICES, self._node, dict))
+        listed, _ = api.objects(SLICES, self._node, dict)
         there = [one["metadata"] for one in listed if one["metadata"]["name"] == self._name]
         if there:
             wanted = ("name", "resourceVersion", "ownerReferences")

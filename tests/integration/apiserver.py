@@ -9,7 +9,7 @@ the account in our manifests.
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -61,7 +61,11 @@ class ApiServer:
         self.gate = threading.Lock()        # a test that locks the gate delays answers about claims
         self.asked = threading.Semaphore(0)
         self.events: list[dict[str, Any]] = []          # events about pods
-        self.labels: dict[str, str] = {}    # labels of the node
+        self.labels: dict[str, str] = {}    # labels, taints and status of the node
+        self.taints: list[dict[str, str]] = []
+        self.status: dict[str, Any] = {}
+        self.node_versions = 1              # changes of the node
+        self.agents: set[str] = set()       # User-Agents of all requests
         self.node_events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
@@ -117,8 +121,7 @@ class ApiServer:
     def conclude(self, name: str, *conditions: dict[str, Any]) -> None:
         """Adds conditions to a pod's status; they replace conditions of the same types."""
         status = self.pods[name].setdefault("status", {})
-        status["conditions"] = [*{
-            one["type"]: one for one in (*status.get("conditions", ()), *conditions)}.values()]
+        status["conditions"] = merged(status.get("conditions", ()), conditions)
         self._tell("MODIFIED", self.pods[name])
 
     def condition(self, name: str) -> tuple[str, str, str]:
@@ -169,6 +172,11 @@ class ApiServer:
         return [*map(_shown, self.pods.values())] if path == PODS else [*self.slices.values()]
 
 
+def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Conditions, of which new ones replace old ones of the same type."""
+    return [*{one["type"]: one for one in (*old, *new)}.values()]
+
+
 def _shown(pod: dict[str, Any]) -> dict[str, Any]:
     meta = {key: value for key, value in pod.items() if key not in ("spec", "status")}
     return {"metadata": meta, "spec": pod.get("spec", {}), "status": pod.get("status", {})}
@@ -185,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
         if not self._may():
             return None
         if url.path == f"/api/v1/nodes/{NODE}":
-            return self._answer({"metadata": {"name": NODE, "uid": "of-the-node"}})
+            return self._answer(self._node())
         if url.path.startswith(CLAIMS):
             name = url.path.removeprefix(CLAIMS)
             self.api.asked.release()
@@ -242,18 +250,28 @@ class Handler(BaseHTTPRequestHandler):
         return self._answer(self.api.put_slice(said, "MODIFIED"))
 
     def do_PATCH(self) -> None:
-        """Changes labels of the node, or conditions of a pod's status."""
+        """Changes the node's labels, taints and conditions, or conditions of a pod's status."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self._may():
             return None
         assert self.headers["Content-Type"] == "application/strategic-merge-patch+json"
-        if self.path == f"/api/v1/nodes/{NODE}":
+        if self.path.startswith(f"/api/v1/nodes/{NODE}"):
             with self.api.news:
-                for key, value in said["metadata"]["labels"].items():
+                meta = said.get("metadata", {})
+                version = str(self.api.node_versions)
+                if meta.get("resourceVersion", version) != version:
+                    return self._refuse(409, "the object has been modified")
+                self.api.node_versions += 1
+                for key, value in meta.get("labels", {}).items():
                     self.api.labels.pop(key, None)
                     if value is not None:
                         self.api.labels[key] = value
-            return self._answer({})
+                if self.path.endswith("/status"):
+                    self.api.status["conditions"] = merged(
+                        self.api.status.get("conditions", ()), said["status"]["conditions"])
+                self.api.taints = said.get("spec", {}).get("taints", self.api.taints)
+                self.api.news.notify_all()
+            return self._answer(self._node())
         name = self.path.removeprefix("/api/v1/namespaces/lab/pods/").removesuffix("/status")
         with self.api.news:
             if name not in self.api.pods:
@@ -263,8 +281,16 @@ class Handler(BaseHTTPRequestHandler):
             self.api.conclude(name, *said["status"]["conditions"])
         return self._answer({})
 
+    def _node(self) -> dict[str, Any]:
+        return {
+            "metadata": {
+                "name": NODE, "uid": "of-the-node", "labels": dict(self.api.labels),
+                "resourceVersion": str(self.api.node_versions)},
+            "spec": {"taints": [*self.api.taints]}, "status": dict(self.api.status)}
+
     def _may(self) -> bool:
         """Whether the account has the right; records the request."""
+        self.api.agents.add(self.headers["User-Agent"])
         url = urlsplit(self.path)
         match = PATH.fullmatch(url.path)
         assert match, self.path

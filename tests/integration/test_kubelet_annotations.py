@@ -30,10 +30,10 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 class Lab:
     """A node with a daemon and an nvshare-kubelet that watches the API server."""
 
-    def __init__(self, node: Node, api: ApiServer) -> None:
+    def __init__(self, node: Node, api: ApiServer, *options: str) -> None:
         self.node, self.api = node, api
         node.daemon()
-        self.start()
+        self.start(*options)
 
     def start(self, *options: str) -> None:
         self.node.start("--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)

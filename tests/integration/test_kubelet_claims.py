@@ -97,7 +97,7 @@ class ClaimLab(Lab):
     def reserve(self, name: str, pod: str) -> None:
         self.api.claims[name]["status"]["reservedFor"].append(
             {"resource": "pods", "name": pod, "uid": f"{POD}{len(self.api.pods)}"})
-        self.api.annotate(pod)
+        self.api.write(pod, {}, resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
 
     def prepare(self, name: str = "it") -> Any:
         return self.node.kubelet.prepare(name, f"{UID}-{name}")

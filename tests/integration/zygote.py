@@ -26,7 +26,7 @@ ENVIRONMENT, STDERR = 5, 14             # arguments of Popen._execute_child() af
 IMPORTED_LATER = {
     "nvshared.daemon": ("nvshared.__main__", "nvshared.bus", "nvshared.history",
                         "nvshared.report.metrics"),
-    "nvshared.kubelet.main": ("nvshared.kubelet.plugin", "nvshared.kubelet.pods",
+    "nvshared.kubelet.main": ("nvshared.kubelet.leaving", "nvshared.kubelet.plugin",
                               "nvshared.kubelet.runtime", "nvshared.kubelet.slices"),
 }
 

@@ -10,6 +10,8 @@ import pytest
 
 from nvshared import __version__
 from nvshared.kubelet.claims import CONDITION, DRIVER
+from nvshared.kubelet.node import CONDITION as NODE_CONDITION
+from nvshared.kubelet.node import TAINT
 from nvshared.kubelet.slices import SLICES
 from tests.kubernetes.cluster import RESTRICTED, Cluster, claim, pod
 from tests.kubernetes.conftest import MANIFESTS
@@ -162,7 +164,7 @@ def test_daemon_set_without_the_kubelet_unit_offers_shares(
 
 
 def check_labels(cluster: Cluster) -> None:
-    """The DaemonSet's account may write nvshare labels of its own node, nothing else of a node."""
+    """The DaemonSet's account may write labels, a taint and a condition of its own node alone."""
     cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another"}})
     ours = {"metadata": {"labels": {"nvshare.com/gpu.count": "7"}}}
     for name, said, why in (
@@ -170,7 +172,16 @@ def check_labels(cluster: Cluster) -> None:
         (NAME, {"metadata": {"labels": {"example.com/it": "x"}}}, "of a node alone"),
         (NAME, {"metadata": {"labels": {"nvidia.com/gpu.present": None}}}, "of a node alone"),
         (NAME, {"metadata": {"annotations": {"it": "x"}}}, "of a node alone"),
-        (NAME, {"spec": {"unschedulable": True}}, "of a node alone")):
+        (NAME, {"spec": {"unschedulable": True}}, "of a node alone"),
+        (NAME, {"spec": {"taints": [{"key": "it", "effect": "NoSchedule"}]}}, "of a node alone"),
+        (NAME, {"spec": {"taints": [TAINT]}}, ""), (NAME, {"spec": {"taints": []}}, ""),
+        (f"{NAME}/status", {"status": {"conditions": [
+            {"type": NODE_CONDITION, "status": "False"}]}}, ""),
+        (f"{NAME}/status", {"status": {"conditions": [
+            {"type": "Ready", "status": "False"}]}}, "of a node alone"),
+        (f"{NAME}/status", {"status": {"capacity": {"example.com/it": "1"}}}, "of a node alone"),
+        ("another/status", {"status": {"conditions": [
+            {"type": NODE_CONDITION, "status": "False"}]}}, "its own node alone")):
         answer = sent(cluster, "PATCH", f"/api/v1/nodes/{name}", said)
         assert why in answer if why else answer == "", (said, answer)
     cluster.kubectl("delete", "node", "another")

@@ -14,6 +14,7 @@ from tests.kubernetes import programs
 from tests.kubernetes.cluster import Cluster, claim, deployment, pod
 from tests.kubernetes.conftest import ROOT, copy_manifests, prepared
 from tests.kubernetes.node import HERE, NAME
+from tests.kubernetes.test_manifests import SERVER
 from tests.system.packages import Packages
 
 WORK = "/root/nvshared"                 # where the administrator has the sources
@@ -65,10 +66,13 @@ def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str
 
 def test_node_set_up_by_the_pages_unit_commands_offers_shares(there: Cluster) -> None:
     page, heading = "kubernetes.md", "Setting a node up"
-    first, policy = sections(page)[heading]
+    first, policy, problems = sections(page)[heading]
     run(there, page, first)
     there.until(lambda: there.allocatable() == 10, "ten shares are offered")
     run(there, page, policy)
+    there.until(
+        lambda: "all GPUs that are offered can be shared" in run(there, page, problems),
+        "the node's condition says so")
 
 
 def test_invalid_annotation_is_refused_with_the_message_in_the_page(there: Cluster) -> None:
@@ -95,7 +99,7 @@ def test_labelled_namespace_shares_gpus_requested_as_nvidia_com_gpu(there: Clust
 def test_pod_created_during_an_update_starts_afterwards(there: Cluster) -> None:
     there.start_pods(pod("before"))
     page = "kubernetes.md"
-    cordon, update, uncordon = sections(page)["Update"]
+    cordon, update, uncordon = sections(page)["Update of the unit"]
     run(there, page, cordon)
     there.until(lambda: "unschedulable" in str(there.get("node", NAME)["spec"].get("taints")),
                 "others have seen it")
@@ -144,8 +148,12 @@ def test_page_commands_switch_from_units_to_daemon_set_to_another_sharing_strate
     there: Cluster
 ) -> None:
     follow(there, "kubernetes.md", "As a DaemonSet")
-    there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is there")
+    # Without a kube-proxy, pods connect to the API server's own address.
+    there.kubectl("set", "env", "--namespace=nvshare", "daemonset/gpu-sharing",
+                  "--containers=nvshare-kubelet", *(f"{key}={SERVER[key]}" for key in SERVER))
+    there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is ready")
     there.until(lambda: there.allocatable() == 10, "it offers shares")
+    check_update(there)
     (first,) = sections("strategies.md")["Strategies"]
     run(there, "strategies.md", first)
     apply, look = sections("strategies.md")["See whether it works"]
@@ -153,6 +161,24 @@ def test_page_commands_switch_from_units_to_daemon_set_to_another_sharing_strate
     assert "gpu-validation" in run(there, "strategies.md", look)
     there.kubectl("delete", "deployment", "gpu-validation")
     there.kubectl("delete", f"--kustomize={WORK}/packaging/kubernetes/overlays/nvshared")
+
+
+def check_update(cluster: Cluster) -> None:
+    """An update of the DaemonSet as in the page rejects no pod of those that arrive meanwhile."""
+    apply, status = sections("kubernetes.md")["Update"]
+    run(cluster, "kubernetes.md", apply)
+    names = []
+    cluster.kubectl("rollout", "restart", "--namespace=nvshare", "daemonset/gpu-sharing")
+    for number in range(20):
+        names.append(f"arrives{number}")
+        cluster.apply(pod(names[-1]))
+    run(cluster, "kubernetes.md", status)
+    for number, name in enumerate(names):       # the node has ten shares
+        cluster.until(partial(cluster.shares, name), "it runs")
+        if number < 10:
+            cluster.finish(name)
+    cluster.kubectl("delete", "pod", "--all")
+    assert not cluster.get("node", NAME)["spec"].get("taints")
 
 
 @pytest.mark.usefixtures("helm")

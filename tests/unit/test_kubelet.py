@@ -26,17 +26,20 @@ from nvshared.kubelet.card import (
     Offer,
     Reading,
     card_of,
+    checkpoint,
     conflict,
     of_daemon,
     preferred,
     retry_until_reply,
 )
 from nvshared.kubelet.claims import (
+    CONDITION,
     CONTAINER,
     DRIVER,
     FRACTION,
     MEMORY,
     MIRROR,
+    PARAMETERS,
     PREFIX,
     RESOURCE,
     STATIC,
@@ -44,12 +47,14 @@ from nvshared.kubelet.claims import (
     Pod,
     Prepared,
     clipped,
+    parameters,
     pod,
     read,
 )
 from nvshared.kubelet.options import priority_classes, replicas
 from nvshared.kubelet.pods import StaticPods
 from nvshared.kubelet.rpc import CRI, DP, DRA, REG
+from nvshared.kubelet.slices import device_entry
 from nvshared.units import GIB
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
@@ -297,6 +302,99 @@ def test_shares_requested_by_any_kind_of_container_count_for_the_pod(kind: str) 
     listed = [{"name": name, "restartPolicy": "Always", "resources": {"limits": one}}
               for name, one in limits.items()]
     assert pod({"metadata": META, "spec": {f"{kind}s": listed}}).requesting == {"a"}
+
+
+def test_what_is_kept_of_a_pods_annotations_is_bounded_and_valid_ones_are_kept_first() -> None:
+    huge = "y" * 250_000
+    notes = {f"{PREFIX}a{number}": huge for number in range(3000)} | {
+        f"{PREFIX}weight": "7", f"{PREFIX}priority": huge, "other.example/x": huge,
+        f"{CONTAINER}it.gpu-memory.limit": "4Gi", f"{CONTAINER}x": huge, FRACTION: "0.5"}
+    ours, every = (pod({"metadata": META | {"annotations": notes}}, foreign=foreign)
+                   for foreign in (False, True))
+    for one in (ours, every):
+        assert sum(len(key) + len(text.encode()) for key, text in one.annotations.items()) <= 4096
+        assert one.annotations[f"{PREFIX}weight"] == "7"
+        assert one.annotations[f"{PREFIX}priority"] == f"{'y' * 64}…"
+        assert f"{CONTAINER}x" not in one.annotations
+        assert "other.example/x" not in one.annotations
+        assert one.unread > 2900
+    assert FRACTION not in ours.annotations
+    assert every.annotations[FRACTION] == "0.5"
+    assert every.annotations[f"{CONTAINER}it.gpu-memory.limit"] == "4Gi"
+
+
+def test_what_is_kept_of_a_pods_containers_claims_and_status_is_bounded() -> None:
+    many = [f"c{number}" for number in range(5000)]
+    limits = {"limits": {RESOURCE: "1"}}
+    one = pod({
+        "metadata": META,
+        "spec": {
+            "containers": [{"name": name, "resources": limits} for name in many],
+            "resourceClaims": [{"name": name, "resourceClaimName": name} for name in many]},
+        "status": {
+            "containerStatuses": [{"name": name, "containerID": f"c://{name}"} for name in many],
+            "conditions": [{"type": CONDITION, "status": "True", "message": "m" * 30_000}]}})
+    assert max(len(one.containers), len(one.requesting), len(one.claims)) == 128
+    assert len(one.refused) < 10_000
+
+
+def test_annotations_beyond_the_bound_are_refused_in_the_pods_condition() -> None:
+    marked: SimpleQueue[str] = SimpleQueue()
+    terms = Terms("unix:path=/nonexistent", lambda *_: None, lambda _, why: marked.put(why))
+    wrong = {f"{PREFIX}{'a' * 40}{number}": "x" for number in range(300)}
+    terms.handle("LISTED", [pod({"metadata": META | {"annotations": wrong}})])
+    assert "further annotations are not read: all that set limits" in marked.get(timeout=60)
+
+
+@pytest.mark.parametrize(("key", "wrong"), [
+    ("gpu-core-limit", "101"), ("gpu-core-request", "0"), ("weight", "1001"), ("weight", "x"),
+    ("priority", "urgent"), ("gpu-memory-limit", "x"), ("host-memory-limit", "0"),
+    ("speed", "9"),
+])
+def test_wrong_value_is_refused_with_the_same_words_by_annotation_claim_and_policy(
+        key: str, wrong: str) -> None:
+    _, parse = requested_terms({PREFIX + key: wrong}, None).popitem()[1][1:]
+    with pytest.raises(ValueError, match=r"\w") as refused:
+        parse(wrong)
+    words = str(refused.value).partition("; there are")[0]
+    policies = Path(__file__).parents[2] / "packaging" / "kubernetes"
+    assert words in (policies / "annotations" / "policy.yaml").read_text()
+    if key in PARAMETERS:
+        assert words in (policies / "claims" / "policy.yaml").read_text()
+        with pytest.raises(ValueError, match=words):
+            parameters({key: wrong})
+
+
+@pytest.mark.parametrize(("text", "numa"), [("1\n", 1), ("-1\n", -1), ("", -1), (None, -1)])
+def test_shares_have_the_numa_node_of_their_card(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, numa: int) -> None:
+    monkeypatch.setattr("nvshared.kubelet.card.PCI_DEVICES", tmp_path)
+    (tmp_path / "0000:17:00.0").mkdir()
+    if text is not None:
+        (tmp_path / "0000:17:00.0/numa_node").write_text(text)
+    gpu = {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": False, "Fault": "",
+           "PCIBusID": "00000000:17:00.0", "Name": "", "MemoryTotal": 0}
+    offer = Offer([("", 1)])
+    offer.update((of_daemon(gpu, {}),))
+    topology = offer.topology("GPU-0a::0")
+    assert topology == (None if numa < 0 else {"nodes": [{"ID": 1}]})
+    wire = DP["Device"](ID="i", topology=topology).SerializeToString()
+    assert wire == b"\x0a\x01i" + (b"\x1a\x04\x0a\x02\x08\x01" if numa == 1 else b"")
+    device = device_entry(of_daemon(gpu, {}), 1, is_tainted=False)
+    assert device["attributes"].get("numaNode") == (None if numa < 0 else {"int": 1})
+
+
+def test_checkpoint_of_a_kubelet_with_another_root_dir_is_read_where_kubelet_writes_it(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed, root = tmp_path / "fixed", tmp_path / "root"
+    monkeypatch.setattr("nvshared.kubelet.card.FIXED", fixed)
+    root.mkdir()
+    assert checkpoint(root) == []       # kubelet has never started
+    for folder, device in ((fixed, "a"), (root, "b")):
+        (folder / CHECKPOINT).parent.mkdir(parents=True)
+        (folder / CHECKPOINT).write_text(json.dumps({"Data": {
+            "PodDeviceEntries": None, "RegisteredDevices": {"nvidia.com/gpu": [device]}}}))
+        assert [one.devices for one in checkpoint(root)] == [[device]]
 
 
 @pytest.mark.parametrize(("content", "is_reported"), [

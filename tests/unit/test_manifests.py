@@ -73,7 +73,7 @@ def test_nvshare_kubelets_role_has_no_more_permissions_than_needed() -> None:
     allowed = {one["resources"][0]: one["verbs"] for one in found["ClusterRole"]["rules"]}
     assert allowed == {
         "pods": ["list", "watch"], "pods/status": ["patch"], "events": ["create"],
-        "nodes": ["patch"]}
+        "nodes": ["get", "patch"], "nodes/status": ["patch"]}
     (policy,) = [
         one for path in listed(BASE) for one in documents(path)
         if (one["kind"], one["metadata"]["name"]) == (
@@ -127,8 +127,7 @@ def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
     role, *_ = documents(folder / "account.yaml")
     allowed = {one["resources"][0]: one["verbs"] for one in role["rules"]}
     assert allowed == {
-        "resourceclaims": ["get"], "resourceslices": ["list", "watch", "create", "update"],
-        "nodes": ["get"]}
+        "resourceclaims": ["get"], "resourceslices": ["list", "watch", "create", "update"]}
 
 
 def takes(key: str, text: str) -> bool:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of the device plugin without a lost pod.
+
+Kubelet fails for good a pod that is bound to the node while no plugin is registered, and the node
+object shows its shares for up to ten seconds more. So no pod is bound meanwhile: the node has a
+taint until the object shows no share. From then on pods wait for the next plugin."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from nvshared.kubelet.api import FAILURES
+from nvshared.kubelet.node import Node
+from nvshared.kubelet.pods import Pods
+
+logger = logging.getLogger(__name__)
+
+SETTLE = 2.0                            # seconds until the scheduler and kubelet are in step
+ADMISSION = 10.0                        # most seconds for pods that are bound to be admitted
+REPORT = 20.0                           # most seconds until kubelet reports; it does each ten
+PAUSE = 0.5                             # seconds between two looks
+
+
+async def leave(node: Node, pods: Pods, stop: Callable[[], Awaitable[None]]) -> None:
+    """Calls `stop`, which ends the plugin, when no pod is on its way; returns when none comes.
+
+    Without the right to taint nodes, which kubelet's kubeconfig lacks, it calls `stop` at once."""
+    try:
+        await asyncio.to_thread(node.set_taint, is_leaving=True)
+    except FAILURES as error:
+        logger.warning(
+            "pods that are bound to this node now may fail, unless it is cordoned: it cannot be "
+            "tainted: %s", error)
+        return
+    try:
+        await asyncio.sleep(SETTLE)
+        await _until(lambda: not pods.arriving(), ADMISSION)
+        await stop()
+        await _until(lambda: not _shown(node), REPORT)
+    finally:
+        try:
+            await asyncio.to_thread(node.set_taint, is_leaving=False)
+        except FAILURES as error:
+            logger.error("the node's taint is not removed; the next start does: %s", error)
+
+
+async def _until(is_reached: Callable[[], bool], patience: float) -> None:
+    for _ in range(int(patience / PAUSE)):
+        if await asyncio.to_thread(is_reached):
+            return
+        await asyncio.sleep(PAUSE)
+
+
+def _shown(node: Node) -> int:
+    try:
+        node.read()
+    except FAILURES as error:
+        logger.warning("the node is not read: %s", error)
+    return node.allocatable or 0
