@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls cuLaunchKernel of a driver that does nothing, in three alternating ways:
+ * Calls cuLaunchKernel of a driver that does nothing, in four alternating ways:
  *
  *   direct     the driver's function itself
  *   gate       the function as a preloaded program finds it, its gate open
+ *   copy       cuMemcpyDtoDAsync of a large allocation to a small one, found in the same way: the
+ *              library also looks up the bounds of both
  *   mutex      the predecessor's steps before each launch: lock a mutex, check
  *              that the program holds the GPU, record the activity, wake the
  *              thread that detects idleness by a broadcast, unlock
@@ -16,7 +18,7 @@
  * Tight: time of the whole batch, times the processors that worked on it, over
  * the number of launches: the processor time of a launch, with the waits of
  * threads for each other. Paced: the median over the launches of one batch,
- * each timed by two readings of the clock in all three ways.
+ * each timed by two readings of the clock in all four ways.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,11 +37,17 @@
 #define PACE_NS 50000
 #define MOST_THREADS 64
 
+#define LARGE ((size_t)64 << 20)
+#define SMALL ((size_t)3000)
+
 typedef CUresult (*launch_function)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                     unsigned, unsigned, CUstream, void **, void **);
+typedef CUresult (*copy_function)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 
 static struct {
     launch_function direct, hooked;
+    copy_function copy;
+    CUdeviceptr large, small;
     pthread_mutex_t lock;                /* protects the two flags, as in the predecessor */
     pthread_cond_t changed;
     bool own_gpu, did_work;
@@ -73,6 +81,16 @@ static CUresult launch_mutex(CUfunction function, unsigned gx, unsigned gy, unsi
     return state.direct(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
 
+/* The parameters of a launch are ignored. */
+static CUresult launch_copy(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
+                            unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                            CUstream stream, void **parameters, void **extra)
+{
+    (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
+    (void)parameters, (void)extra;
+    return state.copy(state.small, state.large + LARGE / 2, SMALL, stream);
+}
+
 /* The predecessor's thread, which releases the GPU after five idle seconds. */
 static void *watch_idleness(void *unused)
 {
@@ -100,7 +118,8 @@ static void *run_thread(void *argument)
 {
     struct batch *batch = argument;
     launch_function launch = strcmp(batch->way, "direct") == 0 ? state.direct
-        : strcmp(batch->way, "gate") == 0 ? state.hooked : launch_mutex;
+        : strcmp(batch->way, "gate") == 0 ? state.hooked
+        : strcmp(batch->way, "copy") == 0 ? launch_copy : launch_mutex;
     pthread_barrier_wait(batch->start);
     double began = now_ns();
     if (!batch->paced) {
@@ -193,14 +212,24 @@ int main(int count, char **arguments)
     set(context);
     /* Waits at the gate until the daemon opens the gate, which then stays open. */
     state.hooked(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    CUresult (*allocate)(CUdeviceptr *, size_t) =
+        (CUresult (*)(CUdeviceptr *, size_t))symbol(driver, "cuMemAlloc_v2");
+    state.copy = (copy_function)symbol(driver, "cuMemcpyDtoDAsync_v2");
+    if (allocate(&state.large, LARGE) != CUDA_SUCCESS
+        || allocate(&state.small, SMALL) != CUDA_SUCCESS
+        || state.copy(state.small, state.large, SMALL, NULL) != CUDA_SUCCESS
+        || state.copy(state.small, state.large, SMALL + 1, NULL) == CUDA_SUCCESS) {
+        fprintf(stderr, "launch: the library allocates no memory, or copies beyond its end\n");
+        return 1;
+    }
     pthread_t watcher;
     if (pthread_create(&watcher, NULL, watch_idleness, NULL) != 0)
         return 1;
-    static const char *const ways[] = {"direct", "gate", "mutex"};
+    static const char *const ways[] = {"direct", "gate", "copy", "mutex"};
     for (int round = 0; round < rounds; round++)
         for (int threads = 1; threads <= 4; threads += 3)
             for (int paced = 0; paced < 2; paced++)
-                for (int i = 0; i < 3; i++)
-                    run_batch(ways[(round + i) % 3], paced != 0, threads);
+                for (int i = 0; i < 4; i++)
+                    run_batch(ways[(round + i) % 4], paced != 0, threads);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A libcuda.so.1 that does nothing: the functions that libnvshare.so needs to
- * attach, and a cuLaunchKernel that returns at once, so that only the time of
+ * attach and to allocate, and a cuLaunchKernel and cuMemcpyDtoDAsync that return at once, so that only the time of
  * the gate is measured. `null_launch` is the same function under a name that
  * the library does not interpose.
  */
@@ -26,6 +26,16 @@ API CUresult cuCtxSetCurrent(CUcontext context);
 API CUresult cuCtxGetCurrent(CUcontext *context);
 API CUresult cuCtxGetDevice(CUdevice *device);
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size);
+API CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment,
+                                 CUdeviceptr hint, unsigned long long flags);
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                         const CUmemAllocationProp *properties, unsigned long long flags);
+API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                      CUmemGenericAllocationHandle handle, unsigned long long flags);
+API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                            size_t count);
+API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
 /* Neither inlined nor optimised away, because the call is measured. */
 __attribute__((noinline, noclone)) CUresult null_launch(LAUNCH_PARAMETERS)
@@ -96,5 +106,51 @@ CUresult cuCtxGetDevice(CUdevice *device)
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     *mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return CUDA_SUCCESS;
+}
+
+/* Memory for which there are only addresses. */
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
+{
+    (void)address, (void)size;
+    return CUDA_ERROR_OUT_OF_MEMORY;     /* only the library allocates */
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment,
+                             CUdeviceptr hint, unsigned long long flags)
+{
+    (void)size, (void)alignment, (void)hint, (void)flags;
+    *address = (CUdeviceptr)1 << 44;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    (void)size, (void)properties, (void)flags;
+    *handle = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    (void)address, (void)size, (void)offset, (void)handle, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                        size_t count)
+{
+    (void)address, (void)size, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
+
+__attribute__((noinline, noclone))
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    (void)to, (void)from, (void)bytes, (void)stream;
+    __asm__ volatile("");
     return CUDA_SUCCESS;
 }

@@ -233,7 +233,8 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
     SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapped.count;
     if (mapping != NULL && mapping->physical != NULL && mapping->allocation != NULL
-        && size > mapping->base + mapping->allocation->size - base)
+        && (base - mapping->base > mapping->allocation->size
+            || size > mapping->base + mapping->allocation->size - base))
         return false;
     CUdeviceptr reached = base;
     for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;

@@ -256,9 +256,11 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     struct work work = {.kind = WORK_SET,
                         .set = {.address = address, .pitch = pitch, .value = value,
                                 .element = element, .width = width, .height = height}};
-    FAIL_IF(!range_is_valid(stream->context->device, address,
-                            (height - 1) * pitch + width * element), CUDA_ERROR_INVALID_VALUE);
+    bool valid = range_is_valid(stream->context->device, address,
+                                (height - 1) * pitch + width * element);
     LOCKED(engine_lock);
+    /* The driver looks up the address of a captured fill when the graph is instantiated. */
+    FAIL_IF(!valid && stream->capture == NULL, CUDA_ERROR_INVALID_VALUE);
     if (!async && stream->capture != NULL)
         result = capture_forbids_stream(stream);
     if (result == CUDA_SUCCESS)

@@ -1,13 +1,132 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wraps all copies. A copy waits at a closed gate even during a capture: the driver looks up the
- * addresses when it records a copy. Where no memory is mapped, the copy fails (cuMemcpyDtoDAsync),
- * or the driver takes the address for host memory (cuMemcpyAsync; driver 580). */
+/* Wraps all copies and fills, and the single values that streams write and await. A copy waits at a
+ * closed gate even during a capture: the driver looks up the addresses when it records a copy. Where
+ * no memory is mapped, the copy fails (cuMemcpyDtoDAsync), or the driver takes the address for host
+ * memory (cuMemcpyAsync; driver 580). */
 #include <stddef.h>
 #include <string.h>
 
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
+#include "memory/extents.h"
 #include "memory/peers.h"
+
+/*
+ * The driver refuses copies and fills that go beyond the allocation in which they begin. It does
+ * not know the library's allocations, so the wrappers ask extents_exceeded() first.
+ */
+
+static bool line_beyond(CUdeviceptr address, size_t bytes)
+{
+    return __builtin_expect(extents_exceeded(address, bytes), 0);
+}
+
+static bool lines_beyond(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    return line_beyond(to, bytes) || line_beyond(from, bytes);
+}
+
+/* Bytes from the first to behind the last byte of `count` pieces; SIZE_MAX: more than there are. */
+static size_t reach(size_t piece, size_t count, size_t distance)
+{
+    size_t bytes;
+    if (piece == 0 || count == 0)
+        return 0;
+    return __builtin_mul_overflow(count - 1, distance, &bytes)
+               || __builtin_add_overflow(bytes, piece, &bytes) ? SIZE_MAX : bytes;
+}
+
+static bool fill_beyond(CUdeviceptr address, size_t pitch, size_t width, size_t height,
+                        size_t element)
+{
+    return line_beyond(address, reach(reach(element, width, element), height, pitch));
+}
+
+/* One side of a copied shape. `pitch`, `layer`: bytes to the next row and layer, or 0. */
+struct side {
+    CUmemorytype type;
+    CUdeviceptr device;
+    size_t x, y, z, pitch, height;   /* `height`: rows of a layer, or 0 */
+};
+
+static bool side_beyond(const struct side *side, size_t width, size_t height, size_t depth)
+{
+    if (side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED)
+        return false;
+    size_t pitch = side->pitch != 0 ? side->pitch : width;
+    size_t layer = pitch * (side->height != 0 ? side->height : height);
+    return line_beyond(side->device + side->x + side->y * pitch + side->z * layer,
+                       reach(reach(width, height, pitch), depth, layer));
+}
+
+#define SIDE(copy, s, z, height)                                                           \
+    (&(const struct side){ (copy)->s##MemoryType, (copy)->s##Device, (copy)->s##XInBytes,  \
+                           (copy)->s##Y, z, (copy)->s##Pitch, height })
+
+static bool beyond_2d(const CUDA_MEMCPY2D *copy)
+{
+    return copy != NULL
+        && (side_beyond(SIDE(copy, src, 0, 0), copy->WidthInBytes, copy->Height, 1)
+            || side_beyond(SIDE(copy, dst, 0, 0), copy->WidthInBytes, copy->Height, 1));
+}
+
+/* For CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER. */
+#define BEYOND_3D(copy)                                                                    \
+    ((copy) != NULL                                                                        \
+     && (side_beyond(SIDE(copy, src, (copy)->srcZ, (copy)->srcHeight), (copy)->WidthInBytes, \
+                     (copy)->Height, (copy)->Depth)                                        \
+         || side_beyond(SIDE(copy, dst, (copy)->dstZ, (copy)->dstHeight),                  \
+                        (copy)->WidthInBytes, (copy)->Height, (copy)->Depth)))
+
+static bool beyond_3d(const CUDA_MEMCPY3D *copy)
+{
+    return BEYOND_3D(copy);
+}
+
+static bool operand_beyond(const CUmemcpy3DOperand *operand, const CUDA_MEMCPY3D_BATCH_OP *in)
+{
+    return operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER
+        && side_beyond(&(const struct side){ .type = CU_MEMORYTYPE_UNIFIED,
+                                             .device = operand->op.ptr.ptr,
+                                             .pitch = operand->op.ptr.rowLength,
+                                             .height = operand->op.ptr.layerHeight },
+                       in->extent.width, in->extent.height, in->extent.depth);
+}
+
+/* *failed, unless NULL: the index of a refused copy, as from the driver. An invalid batch is left to
+ * the driver. */
+static bool operations_beyond(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operations,
+                              size_t *failed, unsigned long long flags)
+{
+    for (size_t i = 0; operations != NULL && flags == 0 && i < count; i++)
+        if (operand_beyond(&operations[i].src, &operations[i])
+            || operand_beyond(&operations[i].dst, &operations[i])) {
+            if (failed != NULL)
+                *failed = i;
+            return true;
+        }
+    return false;
+}
+
+/* Returns what the driver returns for a copy or fill that it refuses. CUDA_SUCCESS: a fill in a
+ * stream that is being captured, of which the driver looks up the address later. */
+static CUresult refusal(CUstream stream, bool is_copy)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS
+        && status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return is_copy ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    /* An empty fill fails only if the stream or the context does, which the driver reports first. */
+    CUresult result = REAL(cuMemsetD8Async)(0, 0, 0, stream);
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+}
+
+#define REFUSE_IF(beyond, stream, is_copy)                                                 \
+    do {                                                                                   \
+        CUresult refused;                                                                  \
+        if ((beyond) && (refused = refusal(stream, is_copy)) != CUDA_SUCCESS)              \
+            return refused;                                                                \
+    } while (0)
 
 _Static_assert(sizeof(CUDA_MEMCPY3D) == sizeof(CUDA_MEMCPY3D_PEER)
                && offsetof(CUDA_MEMCPY3D, dstPitch) == offsetof(CUDA_MEMCPY3D_PEER, dstPitch),
@@ -85,6 +204,19 @@ struct apart_batch {
     size_t attribute_count;
     CUstream stream;
 };
+
+/* As operations_beyond(). The driver refuses a batch in which a size is 0. */
+static bool batch_beyond(const struct apart_batch *batch, size_t *failed)
+{
+    for (size_t i = 0; batch->to != NULL && batch->from != NULL && batch->sizes != NULL
+                       && i < batch->count && batch->sizes[i] != 0; i++)
+        if (lines_beyond(batch->to[i], batch->from[i], batch->sizes[i])) {
+            if (failed != NULL)
+                *failed = i;
+            return true;
+        }
+    return false;
+}
 
 static bool has_stream(CUstream stream)      /* false: the driver rejects the batch at once */
 {
@@ -219,17 +351,19 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
 }
 
 /* The kinds of wrappers of copies in hooks.def. Each passes the gate and records the bytes and the
- * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. If `apart`
- * is true, `instead` makes the copy; both expressions may use the variables below (`stream`: that
- * of the call). COPYING_LINE copies contiguous bytes, COPYING_SHAPE a shape in a structure. */
+ * direction of the bus load (bus_sharing.h). `waits`: the call returns after the copy. `beyond`: the
+ * copy leaves an allocation. If `apart` is true, `instead` makes the copy; these expressions may use
+ * the variables below (`stream`: that of the call). COPYING_LINE copies contiguous bytes,
+ * COPYING_SHAPE a shape in a structure. */
 #undef COPYING
-#define COPYING(name, stream_, direction, bytes, waits, apart, instead, parameters)        \
+#define COPYING(name, stream_, direction, bytes, waits, beyond, apart, instead, parameters) \
     SIGNATURE(name, parameters)                                                            \
     {                                                                                      \
         CUcontext to, from;                                                                \
         CUDA_MEMCPY3D_PEER shape;                                                          \
         const CUstream stream = stream_;                                                   \
         (void)to, (void)from, (void)shape, (void)stream;                                   \
+        REFUSE_IF(beyond, stream, true);                                                   \
         gate_enter(GATE_NO_STREAM);                                                        \
         BUS_COPY_BEGINS(copied, direction, bytes, waits);                                  \
         CUresult result = (apart) ? (instead) : CALL(name, parameters);                    \
@@ -238,19 +372,31 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
         return result;                                                                     \
     }
 #undef COPYING_LINE
-#define COPYING_LINE(name, peer, direction, bytes, parameters)                             \
-    COPYING(name, NULL, direction, bytes, true, memory_apart(p1, p2, &to, &from),          \
-        REAL(peer)(p1, to, p2, from, p3), parameters)
+#define COPYING_LINE(name, peer, stream, direction, bytes, parameters)                     \
+    COPYING(name, stream, direction, bytes, true, lines_beyond(p1, p2, p3),                \
+        memory_apart(p1, p2, &to, &from), REAL(peer)(p1, to, p2, from, p3), parameters)
 #undef COPYING_LINE_ASYNC
-#define COPYING_LINE_ASYNC(name, peer, direction, bytes, parameters)                       \
-    COPYING(name, p4, direction, bytes, false, memory_apart(p1, p2, &to, &from),           \
-        REAL(peer)(p1, to, p2, from, p3, p4), parameters)
+#define COPYING_LINE_ASYNC(name, peer, stream, direction, bytes, parameters)               \
+    COPYING(name, stream, direction, bytes, false, lines_beyond(p1, p2, p3),               \
+        memory_apart(p1, p2, &to, &from), REAL(peer)(p1, to, p2, from, p3, p4), parameters)
 #undef COPYING_SHAPE
-#define COPYING_SHAPE(name, apart, bytes, waits, instead, parameters)                      \
-    COPYING(name, NULL, direction_between(p1->srcMemoryType, p1->srcDevice,                \
-        p1->dstMemoryType, p1->dstDevice), bytes, waits, apart(p1, &shape), instead, parameters)
-#define BYTES_2D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height)
-#define BYTES_3D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height * p1->Depth)
+#define COPYING_SHAPE(name, stream, dimensions, waits, instead, parameters)                \
+    COPYING(name, stream, direction_between(p1->srcMemoryType, p1->srcDevice,              \
+        p1->dstMemoryType, p1->dstDevice), BYTES_##dimensions, waits,                      \
+        beyond_##dimensions(p1), apart_##dimensions(p1, &shape), instead, parameters)
+#define BYTES_2d (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height)
+#define BYTES_3d (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height * p1->Depth)
+#define PEER_BEYOND BEYOND_3D(p1)
+#undef FILLING
+#define FILLING(name, gate, stream, beyond, parameters)                                    \
+    SIGNATURE(name, parameters)                                                            \
+    {                                                                                      \
+        REFUSE_IF(beyond, stream, false);                                                  \
+        gate_enter(gate);                                                                  \
+        CUresult result = CALL(name, parameters);                                          \
+        gate_leave();                                                                      \
+        return result;                                                                     \
+    }
 #define ONE_LINE (&(struct apart_batch){ &p1, &p2, &p3, 1, p4, &(size_t){ 0 }, 1, stream })
 #define LINES (&(struct apart_batch){ p1, p2, p3, p4, p5, p6, p7, stream })
 #define HOOK(name, parameters)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/region.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -12,16 +13,19 @@
 /* A reserved range of addresses. */
 struct region {
     CUdeviceptr base, end;
-    struct page_owner **owner;       /* of each page; Linux allocates the table on first use */
+    /* One entry for each page. Linux allocates the tables, which are one mapping, on first use. */
+    struct page_owner **owner;
+    _Atomic(const struct extents *) *extents;      /* those of the owner */
     struct region *next;
 };
 
-static struct region *regions;
+/* Regions are only added, so that region_entered() needs no lock. */
+static _Atomic(struct region *) regions;
 static struct ranges space;           /* free addresses */
 
 static struct region *region_of(CUdeviceptr address)
 {
-    struct region *region = regions;
+    struct region *region = atomic_load_explicit(&regions, memory_order_relaxed);
     while (region != NULL && (address < region->base || address >= region->end))
         region = region->next;
     return region;
@@ -30,7 +34,8 @@ static struct region *region_of(CUdeviceptr address)
 static CUresult add_region(size_t size)
 {
     struct region *region = malloc(sizeof *region);
-    size_t table = size / PAGE * sizeof *region->owner;
+    size_t pages = size / PAGE, table = pages * sizeof *region->owner;
+    table += pages * sizeof *region->extents;
     void *owner = mmap(NULL, table, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CUdeviceptr base = 0;
@@ -43,8 +48,9 @@ static CUresult add_region(size_t size)
             munmap(owner, table);
         return result;
     }
-    *region = (struct region){ base, base + size, owner, regions };
-    regions = region;
+    void *extents = (struct page_owner **)owner + pages;
+    *region = (struct region){ base, base + size, owner, extents, regions };
+    atomic_store_explicit(&regions, region, memory_order_release);
     region_give(base, size);
     return CUDA_SUCCESS;
 }
@@ -100,14 +106,33 @@ void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner
 {
     struct region *region = region_of(address);
     size_t first = (address - region->base) / PAGE;
-    for (size_t i = 0; i < size / PAGE; i++)
+    const struct extents *extents = owner == NULL ? NULL : owner->extents;
+    for (size_t i = 0; i < size / PAGE; i++) {
         region->owner[first + i] = owner;
+        atomic_store_explicit(&region->extents[first + i], extents, memory_order_release);
+    }
 }
 
 struct page_owner *region_owner(CUdeviceptr address)
 {
     struct region *region = region_of(address);
     return region == NULL ? NULL : region->owner[(address - region->base) / PAGE];
+}
+
+bool region_entered(CUdeviceptr address, size_t bytes, const struct extents **extents)
+{
+    const struct region *region = atomic_load_explicit(&regions, memory_order_acquire);
+    *extents = NULL;
+    for (; region != NULL; region = region->next) {
+        if (address - region->base < region->end - region->base) {
+            *extents = atomic_load_explicit(&region->extents[(address - region->base) / PAGE],
+                                            memory_order_acquire);
+            return false;
+        }
+        if (region->base - address < bytes)
+            return true;
+    }
+    return false;
 }
 
 bool region_contains(CUdeviceptr address)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hands out device addresses in pages of 2 MiB, from large regions reserved once from the driver.
- * A page, mapped or not, is in use until region_give(). memory_lock is held in all functions. */
+ * A page, mapped or not, is in use until region_give(). memory_lock is held in all functions but
+ * region_entered(). */
 #pragma once
 
 #include "tier/tier.h"
 
 struct block;
 struct client;
+struct extents;                      /* memory/extents.h */
 
 /* First member of each structure that owns pages. */
 struct page_owner {
@@ -15,6 +17,7 @@ struct page_owner {
     const CUmemAllocationProp *properties;         /* of its card memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
     CUcontext context;               /* its end frees the memory; NULL: the memory has no context */
+    struct extents *extents;         /* of its allocations; NULL: the driver knows them */
     struct block *const *blocks;     /* all blocks of the owner, by rising address */
     size_t block_count;
 };
@@ -36,4 +39,7 @@ void region_unmap(CUdeviceptr address, size_t size);
 
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
 struct page_owner *region_owner(CUdeviceptr address); /* NULL: outside all regions, or free */
+/* Sets *extents to those of the page's owner; NULL: the owner has none, or the address lies outside
+ * all regions. True: it lies outside, but the range ends in a region. Any thread, without a lock. */
+bool region_entered(CUdeviceptr address, size_t bytes, const struct extents **extents);
 bool region_contains(CUdeviceptr address);        /* reserved by the library, in use or not */

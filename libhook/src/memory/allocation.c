@@ -17,6 +17,7 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
+#include "memory/extents.h"
 #include "memory/managed.h"
 #include "memory/vmm.h"
 
@@ -82,6 +83,7 @@ void allocation_renew(CUdeviceptr address, size_t bytes)
     struct async_allocation *async = object->async;
     *object = new_object(bytes);
     object->async = async;
+    extents_set(region_owner(address)->extents, address, bytes);
 }
 
 void allocations_context_ends(const struct client *client, CUcontext context)
@@ -126,6 +128,12 @@ void allocation_fill(struct block *const *blocks, size_t count)
         continue;
 }
 
+static void owner_free(struct page_owner *owner)
+{
+    extents_free(owner->extents);
+    free(owner);
+}
+
 /* Creates an owner's blocks at new addresses, `most` bytes each but the last, and maps as many as
  * fit the room. On failure frees the owner. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
@@ -133,9 +141,10 @@ static CUresult make_blocks(struct page_owner *owner, struct block **blocks, siz
 {
     CUresult result = region_take(size, base);
     if (result != CUDA_SUCCESS) {
-        free(owner);
+        owner_free(owner);
         return result;
     }
+    extents_begin(owner->extents, *base);
     for (size_t i = 0, made = 0; made < size; i++) {
         size_t length = size - made < most ? size - made : most;
         blocks[i] = block_new(owner->client, false, *base + made, length);
@@ -143,7 +152,7 @@ static CUresult make_blocks(struct page_owner *owner, struct block **blocks, siz
             region_give(*base + made, size - made);
             while (i-- > 0)
                 block_free(blocks[i]);
-            free(owner);
+            owner_free(owner);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         made += length;
@@ -152,6 +161,9 @@ static CUresult make_blocks(struct page_owner *owner, struct block **blocks, siz
     allocation_fill(blocks, owner->block_count);
     return CUDA_SUCCESS;
 }
+
+#define LARGE_EXTENTS SLAB_CLASSES   /* the class of the extents of an allocation above 1 MiB */
+_Static_assert(LARGE_EXTENTS < EXTENTS_CLASSES, "each class of slabs has a class of extents");
 
 #define GRAIN 512                    /* bytes: the driver's alignment */
 
@@ -206,7 +218,7 @@ static void slab_destroy(struct page_owner *owner)
     ring_leave(&slab->alike);
     region_set_owner(slab->block->address, PAGE, NULL);
     block_free(slab->block);
-    free(slab);
+    owner_free(owner);
 }
 
 static void slab_release(struct page_owner *owner, CUdeviceptr address)
@@ -214,6 +226,7 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
     struct slab *slab = (struct slab *)owner;
     size_t index = (address - slab->block->address) / slab->slot_size;
     slab->objects[index] = (struct object){ .size = 0 };
+    extents_set(owner->extents, address, 0);
     slab->first_free = index < slab->first_free ? (uint32_t)index : slab->first_free;
     slab->used--;
     struct ring *list = list_of(owner->client, slab->class);
@@ -240,6 +253,7 @@ static CUresult new_slab(struct client *client, CUcontext context, unsigned clas
     *slab = (struct slab){
         .owner = {
             .operations = &SLAB_OPERATIONS, .client = client, .context = context,
+            .extents = extents_new(class, slot_size, count),
             .blocks = &slab->block, .block_count = 1,
         },
         .class = class, .slot_size = slot_size, .count = count,
@@ -274,6 +288,7 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
     if (++slab->used == slab->count)
         ring_leave(&slab->alike);
     *address = slab->block->address + index * slab->slot_size;
+    extents_set(slab->owner.extents, *address, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -325,12 +340,15 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
         return CUDA_ERROR_OUT_OF_MEMORY;
     large->owner = (struct page_owner){
         .operations = &LARGE_OPERATIONS, .client = client, .context = context,
+        .extents = extents_new(LARGE_EXTENTS, 0, 1),
         .properties = properties, .blocks = large->blocks, .block_count = count,
     };
     large->object = new_object(bytes);
     CUresult result = make_blocks(&large->owner, large->blocks, size, most, address);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         large->base = *address;
+        extents_set(large->owner.extents, *address, bytes);
+    }
     return result;
 }
 
@@ -393,7 +411,7 @@ void large_release(struct page_owner *owner)
     region_set_owner(large->base, size_of(large), NULL);
     for (size_t i = 0; i < large->owner.block_count; i++)
         block_free(large->blocks[i]);
-    free(large);
+    owner_free(owner);
 }
 
 void spares_prepare(const struct client *client)
@@ -461,6 +479,7 @@ static bool spare_take(struct client *client, CUcontext context, size_t bytes, C
         leave_spares(large);
         large->object = new_object(bytes);
         *address = large->base;
+        extents_set(large->owner.extents, *address, bytes);
         return true;
     }
     return false;

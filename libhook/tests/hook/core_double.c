@@ -33,3 +33,4 @@ SEEN int core_inside(void) { return gate_self == NULL ? 0 : (int)gate_self->insi
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context,
     CUcontext *from_context) { return false; }
 bool memory_never_apart(void) { return false; }
+bool extents_exceeded(CUdeviceptr address, size_t bytes) { return false; }
