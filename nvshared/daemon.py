@@ -133,7 +133,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         manager = _manager(cards, config, read, lanes, timer)
         limited = log.Limited(logger, monotonic, timer)
         queries = Lanes("nvml", len(cards), post, monotonic, timer)
-        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval)
+        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval,
+                          nvml.memory)
         manager.disk.client_failed.connect(
             lambda peer, words: journal.log_fault(limited, peer, "disk", words))
         trace = None if config.trace is None else Trace(config.trace)

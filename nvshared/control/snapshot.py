@@ -69,7 +69,7 @@ class ClientSnapshot(NamedTuple):
     command: str                        # command line; the name if the caller may not read it
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
     gang: str                           # name of its gang; "": it is in no gang
-    state: str                          # a ClientState, or parking, parked, restoring
+    state: str                          # a ClientState, or parking, parked, restoring, lost
     pin_reason: str                     # why its memory is pinned: undrained, unseen, given, kept
     memory_limit: int                   # bytes; 0: no limit
     compute_limit: int                  # percent of the time; 100: no limit

@@ -22,12 +22,15 @@ from nvshared.scheduler import actions, events
 from nvshared.sharing.disk import Disk, File
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.moving import PARKED
 from nvshared.units import MIB
 
 ANSWERS = {
     actions.Evict: events.Evicted, actions.Load: events.Loaded,
     actions.Writeback: events.WrittenBack,
 }
+# Orders of which only the last counts for a client that is parked.
+REPLACED = frozenset({Type.RUN, Type.QUEUED, Type.PREALLOCATE})
 PARK_REFUSALS = {
     Park.BUSY: "its threads do not rest",
     Park.CALLED: "it wants to use the GPU",
@@ -43,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 ERRORS_MOST = 4095                      # the largest errno
 PARK_PATIENCE = 15.0                    # seconds for the hook to answer PARK
+HELD_MOST = 256                         # most orders that are held back for a parked client
 MOST_BYTES = 1 << 56                    # a report of more is an error; a COMMIT is cut to this
 
 
@@ -143,15 +147,19 @@ class StoringHook:
 class ParkedHook:
     """Stands in for the hook of a parked client: all its memory, also if pinned, is off the card.
 
-    Orders are held back, or answered in the hook's place: see docs/connections.md."""
+    Orders are held back, or answered in the hook's place: see docs/connections.md. Their number is
+    bounded, whatever the client does, and no descriptor is kept for them."""
 
-    def __init__(self, send: Callable[[OrderRecord, int | None], None]) -> None:
-        """`send`: Wire.send."""
+    def __init__(self, wire: Wire) -> None:
         self.checkpointed = False       # the process is checkpointed
+        self.lost = False               # the process cannot be restored
         self.driver_wanted = False      # a thread of the program wants the driver
         self.memory = events.Memory()   # the hook's last figures
-        self._send = send
-        self._held: list[tuple[OrderRecord, int | None]] | None = None  # with their descriptors
+        self._wire = wire
+        self._held: list[OrderRecord] | None = None
+        # The last PUBLISH (key 0), and the last WATCH of each client; a descriptor is made when one
+        # is sent. With each, whether it was in force when the client was parked.
+        self._pages: dict[int, tuple[actions.Publish | actions.Watch, bool]] = {}
         self._number = 0                # number of the last PARK sent
         self._answer: asyncio.Future[Park] | None = None
 
@@ -163,7 +171,7 @@ class ParkedHook:
     @property
     def has_turn(self) -> bool:
         """Parkable: whether a LOAD or RUN is held back."""
-        return any(order.type in (Type.LOAD, Type.RUN) for order, _ in self._held or ())
+        return any(order.type in (Type.LOAD, Type.RUN) for order in self._held or ())
 
     async def park(self, context: int, *, ahead: bool) -> None:
         """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
@@ -175,7 +183,7 @@ class ParkedHook:
         self._answer = asyncio.get_running_loop().create_future()
         self._number += 1
         flags = Flag.AHEAD if ahead else 0
-        self._send(OrderRecord(Type.PARK, flags, self._number, host=context), None)
+        self._wire.send(OrderRecord(Type.PARK, flags, self._number, host=context))
         try:
             async with asyncio.timeout(PARK_PATIENCE):
                 answer = await self._answer
@@ -190,17 +198,18 @@ class ParkedHook:
         """Marks the client as parked by an earlier daemon."""
         self._held, self.checkpointed = [], True
 
-    def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
-        """Sends UNPARK, as the process runs on the card with the UUID `gpu`, then the held orders;
-        if the process has `moved` to another card, these are dropped."""
-        self.checkpointed = self.driver_wanted = False
+    def unpark(
+        self, gpu: bytes, *, lost: bool = False
+    ) -> tuple[list[actions.Publish | actions.Watch], list[OrderRecord]]:
+        """Sends UNPARK, as the process runs on the card with the UUID `gpu`, or is `lost`. Returns
+        the orders held back, which the caller sends."""
+        self.checkpointed, self.driver_wanted, self.lost = False, False, lost
         room, host = protocol.LENDER.unpack(gpu)    # these two fields of an UNPARK are the UUID
-        self._send(OrderRecord(Type.UNPARK, room=room, host=host), None)
-        if moved:
-            self._drop_held()
+        flags = Flag.DRIVER_ERROR if lost else 0
+        self._wire.send(OrderRecord(Type.UNPARK, flags, room=room, host=host))
         held, self._held = self._held or [], None
-        for order, page in held:
-            self._send(order, page)
+        pages, self._pages = [order for order, _ in self._pages.values()], {}
+        return pages, held
 
     def want_driver(self) -> bool:
         """Records that a thread wants the driver. True: the checkpointed process must wake."""
@@ -212,26 +221,33 @@ class ParkedHook:
         """Fails a pending park() and drops the held orders, as the connection has ended."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(NvshareError("it has ended"))
-        self._drop_held()
-
-    def _drop_held(self) -> None:
-        for _, page in self._held or []:
-            if page is not None:
-                os.close(page)
         self._held = None
 
-    def hold(self, order: OrderRecord, page: int | None) -> None:
-        """Keeps an order until unpark(). A LIMITS that answers no COMMIT replaces the last one."""
+    def hold(self, order: OrderRecord) -> None:
+        """Keeps an order until unpark(). Orders of which the last counts replace earlier ones."""
         assert self._held is not None
-        if _is_unasked_limits(order):
-            self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
-        self._held.append((order, page))
+        if order.type in REPLACED or _is_unasked_limits(order):
+            self._held = [one for one in self._held if one.type is not order.type
+                          or _is_unasked_limits(one) != _is_unasked_limits(order)]
+        self._held.append(order)
+        if len(self._held) > HELD_MOST:
+            self._wire.drop("it asks over and over although it is parked")
+
+    def hold_page(self, order: actions.Publish | actions.Watch) -> None:
+        key = order.watched if isinstance(order, actions.Watch) else 0
+        _, before = self._pages.pop(key, (None, not order.on))
+        if order.on or before:
+            self._pages[key] = order, before
+
+    def cancel_run(self) -> None:
+        """Drops a held RUN, as a STOP has followed it."""
+        self._held = [one for one in self._held or [] if one.type is not Type.RUN]
 
     def mark_checkpointed(self) -> list[OrderRecord]:
         """Records that the process is checkpointed. Returns held EVICTs, to be answered now."""
         self.checkpointed, held = True, self._held or []
-        self._held = [one for one in held if one[0].type is not Type.EVICT]
-        return [order for order, _ in held if order.type is Type.EVICT]
+        self._held = [one for one in held if one.type is not Type.EVICT]
+        return [one for one in held if one.type is Type.EVICT]
 
     def handle_parked(self, record: ReportRecord) -> None:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
@@ -245,6 +261,8 @@ class ParkedHook:
     def adjusted(self, memory: events.Memory) -> events.Memory:
         """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""
         self.memory = memory
+        if self.lost:                   # nothing of it is on the card, pinned or not
+            return replace(memory, resident=0, pinned=0, pending=0)
         if not self.checkpointed:
             return memory
         pending = memory.pinned + memory.pending if self.driver_wanted else 0
@@ -263,7 +281,7 @@ class Session:
         self._borrowed = self._dirty = 0    # bytes, by the last BORROWED record
         self._lender = b""              # UUID of the lending card, by the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
-        self._parked = ParkedHook(wire.send)
+        self._parked = ParkedHook(wire)
         self.park = self._parked.park   # Parkable
         self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # after a move: the client on its old card, until HELLO
@@ -321,7 +339,9 @@ class Session:
             self._parked.handle_parked(record)
             return
         wants = record.type is Type.WAKE or record.has(Flag.WANTS)
-        if wants and self._parked.holds and self._parked.want_driver():
+        # Only of a client that the driver has checkpointed: a claim must not evict others.
+        if wants and self._parked.holds and self._parked.want_driver() and (
+                self.client.parking == PARKED):
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record, wants))
         if record.type is Type.WAITING:
@@ -375,13 +395,26 @@ class Session:
     def resume_on(self, gpu: GPU) -> None:
         client = self.client
         assert client is not None
-        moved = gpu is not client.gpu
-        self._parked.unpark(gpu.facts.uuid_bytes, moved=moved)
-        if moved:
+        pages, held = self._parked.unpark(gpu.facts.uuid_bytes)
+        if gpu is client.gpu:
+            self._send_held(pages, held)
+        else:
             client.held_before, client.waited_before = client.held, client.waited
             self._moved, self.client = client, None
             client.gpu.leave(client)
             self.take_over()
+
+    def give_up(self) -> None:
+        assert self.client is not None
+        self._send_held(*self._parked.unpark(self.client.gpu.facts.uuid_bytes, lost=True))
+
+    def _send_held(
+        self, pages: list[actions.Publish | actions.Watch], held: list[OrderRecord]
+    ) -> None:
+        for page in pages:              # before a RUN: it says with whose work the client waits
+            self.order(page)
+        for order in held:
+            self._wire.send(order)
 
     @property
     def has_turn(self) -> bool:
@@ -394,6 +427,14 @@ class Session:
         kind = events.WrittenBack if order.flags & Flag.KEEP else events.Evicted
         self.client.gpu.tell(kind(self.client.id, memory, order.number, 0, 0))
 
+    def _answer_stop(self) -> None:
+        """Acknowledges a STOP in place of a parked client's hook; its gate is closed."""
+        assert self.client is not None
+        self._parked.cancel_run()
+        memory = self._parked.adjusted(self._parked.memory)
+        self.client.gpu.tell(
+            events.Stopped(self.client.id, memory, wants=self._parked.driver_wanted))
+
     def order(self, order: actions.Order) -> None:
         """Link: sends an order of the scheduler to the hook. The first order is Limits."""
         match order:
@@ -401,6 +442,12 @@ class Session:
                 self._send(OrderRecord(Type.REASON, text=order.reason))
             case actions.Evict() | actions.Writeback() if self._parked.checkpointed:
                 self._answer(_record(order))
+                return
+            case actions.Stop() if self._parked.checkpointed:
+                self._answer_stop()
+                return
+            case actions.Publish() | actions.Watch() if self._parked.holds:
+                self._parked.hold_page(order)
                 return
             case actions.Store() if self._parked.holds:
                 self._answer_store(order, True)
@@ -419,7 +466,7 @@ class Session:
 
     def _send(self, order: OrderRecord, page: int | None = None) -> None:
         if self._parked.holds:
-            self._parked.hold(order, page)
+            self._parked.hold(order)
         else:
             self._wire.send(order, page)
 
@@ -458,8 +505,7 @@ class Session:
                 before=self._moved)
             self._moved = None
             if self._parked.checkpointed:
-                # The checkpoint is in private memory of the process: this bounds its claim.
-                self._manager.moving.take_over(self.client, min(record.pins, self.client.private))
+                self._manager.moving.take_over(self.client, record.pins)
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)

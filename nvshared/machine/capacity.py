@@ -4,7 +4,8 @@
 Outside memory is what no client reports, sampled while no memory moves (sharing/sampler.py). As a
 client may have mapped memory that it has not reported yet, an increase counts once two samples show
 it. Until two samples follow a client's HELLO, a reserve is kept for the client's context; for at
-most YOUNG_MOST clients of an account, as every user can connect."""
+most YOUNG_MOST clients of an account, as every user can connect. For a context that is being
+restored, its room is held until the restore has ended."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,8 +35,10 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes of memory outside nvshared, by the valid samples
     _last: tuple[int, int] | None = field(default=None, init=False)  # last sample: bytes used, held
-    # By client with a context that samples may lack: account, number of samples after joined().
-    _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
+    # By client with a context that samples may lack: account, bytes, number of samples after that.
+    _young: dict[int, tuple[str, int, int]] = field(default_factory=dict, init=False)
+    # Bytes of the card by client whose context is being restored, the oldest restore first.
+    _held: dict[int, int] = field(default_factory=dict, init=False)
 
     @property
     def reserve(self) -> int:
@@ -55,19 +58,47 @@ class Capacity:
 
     @property
     def bytes(self) -> int:
-        # + 1: a program creates its context before its HELLO, so one unannounced context may exist.
-        free = self.total - self.outside - self.reserve - (self._unseen + 1) * self.context_reserve
-        return max(0, min(self.offered, free))
+        # A program creates its context before its HELLO, so one unannounced context may exist.
+        contexts = self._unseen + sum(self._held.values()) + self.context_reserve
+        return max(0, min(self.offered, self.total - self.outside - self.reserve - contexts))
 
     @property
     def _unseen(self) -> int:
-        """The number of contexts that the samples may lack, at most YOUNG_MOST of an account."""
-        of_all = Counter(account for account, _ in self._young.values())
-        return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
+        """Bytes of contexts that the samples may lack: the first YOUNG_MOST of each account."""
+        counted: Counter[str] = Counter()
+        unseen = 0
+        for client, (account, size, _) in self._young.items():
+            counted[account] += 1
+            if client not in self._held and (not account or counted[account] <= YOUNG_MOST):
+                unseen += size
+        return unseen
 
-    def joined(self, client: int, account: str = "") -> None:
-        """Keeps a reserve for the context of a new client."""
-        self._young[client] = account, 0
+    @property
+    def restore_margin(self) -> int:
+        """Bytes that must be free beside a context that is restored: the driver may need more than
+        the context had, and a program that starts creates one of its own."""
+        return min(RESERVE, self.total // RESERVE_PART) + self.context_reserve
+
+    def joined(self, client: int, account: str = "", size: int | None = None) -> None:
+        """Keeps a reserve for a client's context of `size` bytes; None: of unknown size."""
+        self._young[client] = account, self.context_reserve if size is None else size, 0
+
+    def hold(self, client: int, size: int) -> None:
+        """Keeps room for a context of `size` bytes and the margin, until release()."""
+        beyond = max(0, self.restore_margin - self.reserve - self.context_reserve)
+        self._held[client] = size + beyond
+
+    def release(self, client: int) -> None:
+        self._held.pop(client, None)
+
+    def held_before(self, client: int) -> int:
+        """Bytes held for the contexts whose restores began before that of the client."""
+        earlier = 0
+        for other, size in self._held.items():
+            if other == client:
+                break
+            earlier += size
+        return earlier
 
     def forget(self, client: int) -> None:
         self._young.pop(client, None)
@@ -82,10 +113,10 @@ class Capacity:
         else:
             # While samples may lack a client's context, growth of `used` may be that context alone.
             used_before, held_before = self._last
-            reported = 0 if self._young else max(0, held - held_before)
+            reported = 0 if self._young or self._held else max(0, held - held_before)
             seen_before = used_before - held_before - reported
             self.outside = outside if alone else min(outside, max(self.outside, seen_before))
         self._last = used, held
         self._young = {
-            client: (account, seen + 1) for client, (account, seen) in self._young.items()
-            if seen + 1 < SAMPLES_NEEDED}
+            client: (account, size, seen + 1) for client, (account, size, seen)
+            in self._young.items() if seen + 1 < SAMPLES_NEEDED}

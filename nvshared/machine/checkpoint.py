@@ -7,7 +7,7 @@ daemon starts it. A command takes only steps that the process's state lacks: it 
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from nvshared.errors import NvshareError
 SOCKET = Path("/run/nvshare-checkpoint/checkpoint.sock")
 READY_WITHIN = 30.0                     # most seconds until a helper answers; cuInit() takes 10
 PATIENCE = 120.0                        # most seconds of a command; a 100 GiB checkpoint takes 40
+NOT_ORDERED = "not ordered"             # Answer.state: `lacks` had a reason, so nothing was done
 KEPT_FOR = 300.0                        # seconds in which a helper gets commands; with the patience
                                         # less than RuntimeMaxSec= of nvshare-checkpoint@.service
 LONGEST = 1 << 16                       # most bytes of an answer
@@ -34,7 +35,7 @@ class Step(NamedTuple):
 
 
 class Answer(NamedTuple):
-    state: str                          # running, locked, checkpointed, failed, none
+    state: str                          # running, locked, checkpointed, failed, none; NOT_ORDERED
     steps: tuple[Step, ...] = ()
 
     @property
@@ -63,11 +64,13 @@ def parse(output: str) -> Answer:
     return Answer(state, tuple(steps))
 
 
-async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> Answer:
+async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
+              lacks: Callable[[], Awaitable[str]] | None = None) -> Answer:
     """Sends a command of libhook/checkpoint/nvshare_checkpoint.c for a process.
 
-    `pairs`: UUIDs of the old and the new card. Raises NotSent if the command was not sent,
-    NvshareError if the answer is late or malformed."""
+    `pairs`: UUIDs of the old and the new card. `lacks`: awaited when the helper is ready, right
+    before the command is sent; if it returns a reason, the command is not sent. Raises NotSent if
+    no helper got the command, NvshareError if the answer is late or malformed."""
     line = " ".join([command, str(pid), *(f"{old}={new}" for old, new in pairs)])
     first = f"state {pid}"
     helper: _Helper | None = None
@@ -88,6 +91,9 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> 
         if first != line:
             if not said:
                 raise NotSent("nvshare-checkpoint has ended without an answer")
+            if lacks is not None and (why := await lacks()):
+                _put_back(helper)
+                return Answer(NOT_ORDERED, (Step(command, -1, 0, why),))
             asked, patience = True, PATIENCE
             async with asyncio.timeout(patience):
                 said = await helper.ask(line)
@@ -106,10 +112,10 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> 
     except BaseException:
         _end(helper)
         raise
-    if _idle or answer.state == "none":     # one idle helper suffices; "none": this helper failed
+    if answer.state == "none":          # this helper failed
         _end(helper)
     else:
-        _idle.append(helper)
+        _put_back(helper)
     return answer
 
 
@@ -135,6 +141,14 @@ class _Helper(NamedTuple):
 
 
 _idle: list[_Helper] = []               # at most one helper, for the next command
+
+
+def _put_back(helper: _Helper) -> None:
+    """Keeps the helper for the next command; one idle helper suffices."""
+    if _idle:
+        _end(helper)
+    else:
+        _idle.append(helper)
 
 
 async def _start() -> _Helper:

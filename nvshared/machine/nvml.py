@@ -170,6 +170,16 @@ class NVML:
                 Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes),
             trouble=trouble)
 
+    def memory(self, uuid: str, pid: int | None = None) -> int | None:
+        """Returns the bytes of a card in use now, or used by a process; None: NVML does not say.
+
+        Faster than sample(), so the figure is younger. Raises as sample()."""
+        nvml, handle = self._nvml, self._handle(uuid)
+        if pid is None:
+            return self._query(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used))
+        listed = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ()
+        return next((one.usedGpuMemory for one in listed if one.pid == pid), None)
+
     def _handle(self, uuid: str) -> Any:
         """Returns the handle of a card. Raises as sample()."""
         try:

@@ -75,6 +75,21 @@ class Scheduler:
         borrowed = sum(loan.held for loan in self._card.neighbour.loans.values())
         return self._card.groups.sums.filled + borrowed
 
+    def unfilled(self, but: int) -> int:
+        """Bytes of the card that clients, without client `but`, and borrowers may still fill."""
+        more = self._card.neighbour.lent - sum(
+            loan.held for loan in self._card.neighbour.loans.values())
+        for client in self._card.groups["everyone"]:
+            if client.id != but:
+                filled = client.memory.filled - client.overclaims.filled
+                more += max(0, client.charged - filled, client.pinned_expected - client.pinned)
+        return more
+
+    def evictable(self, but: int) -> int:
+        """Resident bytes of clients, without client `but`, and borrowers: they could be evicted."""
+        return self._card.neighbour.lent + sum(
+            client.memory.resident for client in self._card.groups["everyone"] if client.id != but)
+
     def memory(self, client: int) -> events.Memory:
         """A client's figures by its last record; zeros after it left."""
         found = self._card.clients.get(client)

@@ -10,7 +10,7 @@ import mmap
 import os
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import add
@@ -126,6 +126,9 @@ class Parkable(Protocol):
         """Lets the program's threads call the driver again, on this card: its process was restored
         there, or has never been checkpointed."""
 
+    def give_up(self) -> None:
+        """Makes each driver call of the program fail, as the process cannot be restored."""
+
 
 class Pod(NamedTuple):
     namespace: str
@@ -197,6 +200,7 @@ class Client:
         self.parkable: Parkable | None = None
         self.parking = ""               # its state in moving.py, such as parked; "": running
         self.context = 0                # host bytes of its context while it is parked
+        self.context_size = 0           # bytes of a card that the context took at the last park
         self.suspended_to_park = False  # it is suspended until it is parked
         self.unparkable = ""            # why the driver can never checkpoint it; "": no reason
         self.park_after = 0             # us: earliest time to park it under the setting deep-idle
@@ -335,6 +339,9 @@ class GPU:
         self._foreign: frozenset[int] = frozenset()
         # Calls its argument once the sample is fresh, at once while NVML stalls. Set by Sampler.
         self.request_sample: Callable[[Callable[[], None]], None] = lambda done: done()
+        # Asks NVML for the bytes of the card in use now, or used by the process of this pid. None:
+        # it does not say, or not in time. Set by Sampler.
+        self.measure: Callable[[int | None], Awaitable[int | None]] = self._last_measured
         # Returns a joining client's tenants' terms that the scheduler lacks. Set by Tenancy.
         self.terms_of: Callable[[Client], Mapping[str, TenantTerms]] = lambda client: {}
 
@@ -486,7 +493,7 @@ class GPU:
         """Adds a client after HELLO. `before`: the same client on its last card. Raises GPULost."""
         self._require_card()
         account = client.peer.account
-        self.capacity.joined(client.id, account)
+        self.capacity.joined(client.id, account, (before and before.context_size) or None)
         self.apply_capacity()
         self.clients[client.id] = client
         self.processes[client.peer.pid] += 1
@@ -533,6 +540,7 @@ class GPU:
         if not self.processes[client.peer.pid]:
             del self.processes[client.peer.pid]
         self.capacity.forget(client.id)
+        self.capacity.release(client.id)
         self.apply_capacity()
         self.client_removed.emit(client)
 
@@ -562,9 +570,24 @@ class GPU:
             self.tell(events.SettingsChanged(settings))
 
     def expect_context(self, client: Client) -> None:
-        """Reserves memory for a client's context that will be created or restored on the card."""
-        self.capacity.joined(client.id, client.peer.account)
+        """Reserves memory for a client's context that will be restored, or has been."""
+        self.capacity.joined(client.id, client.peer.account, client.context_size or None)
         self.apply_capacity()
+
+    def hold_context(self, client: Client) -> None:
+        """Keeps memory free for a client's context until release_context()."""
+        self.capacity.hold(client.id, client.context_size)
+        self.apply_capacity()
+
+    def release_context(self, client: Client) -> None:
+        self.capacity.release(client.id)
+        self.apply_capacity()
+
+    async def _last_measured(self, pid: int | None) -> int | None:
+        """The figure of the last sample, for `measure`."""
+        if pid is None:
+            return self.sample.memory_used
+        return next((one.memory for one in self.sample.processes or () if one.pid == pid), None)
 
     def apply_capacity(self) -> None:
         if self.capacity.bytes != self.settings.capacity:

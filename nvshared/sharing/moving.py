@@ -1,43 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parks programs: checkpoints them off their card, and restores them there or on another card.
 
-If a step fails, the program goes on as before. nvshare-checkpoint may be killed at any step: then
-the driver is asked for the state of the process, and NVML for its card."""
+A restore that lacks memory of the card cannot be taken back: the driver never restores that process
+(580 on an H200). So _order_restore() alone orders restores, once NVML shows that the card has room,
+which is held until the restore has ended. If another step fails, the program goes on as before.
+nvshare-checkpoint may be killed at any step: then the driver is asked for the state of the process,
+and NVML for its card."""
 
 import asyncio
 import contextlib
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from nvshared.clock import repeat
 from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
 from nvshared.lanes import Run, call, here
 from nvshared.machine import cgroup, checkpoint, host
-from nvshared.machine.checkpoint import Answer, NotSent, Step
+from nvshared.machine.checkpoint import NOT_ORDERED, Answer, NotSent, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.client import PACE, Average
 from nvshared.scheduler.domains import SharedBudget
+from nvshared.scheduler.events import Event, GPULost
 from nvshared.sharing.gpu import GPU, Client, Parkable
-from nvshared.sharing.sampler import take_samples
-from nvshared.units import MIB, SECOND
+from nvshared.units import GIB, MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
 MOVED = "moved"                         # a new Client on another card replaces this one
+LOST = "lost"                           # the driver cannot restore it, now or later
 
 CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
+# CUresults of a restore after which none can succeed: CUDA_ERROR_OUT_OF_MEMORY, OPERATING_SYSTEM.
+FINAL_ERRORS = frozenset({2, 304})
+IN_PROGRESS = frozenset({PARKING, RESTORING})
 
-CHECK_EVERY = 0.01                      # seconds between checks of an awaited condition
+CHECK_EVERY = 0.01                      # seconds between checks of an awaited condition, at first
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
+ROOM_WITHIN = 10.0                      # seconds for room on a card, else another card is tried
+ROOM_CHECK_MOST = 0.25                  # seconds: longest pause between questions for that room
+LOCKED_FOR = 5.0                        # seconds after which a locked process is not just parked
 JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
 FREE_READ_WITHIN = 5 * SECOND           # us to read the limits of cgroups; later the park fails
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between failing helpers, see _try()
-HELPERS_AT_ONCE = 4                     # nvshare-checkpoint processes (helpers) of an account
-PARKS_AT_ONCE = 3                       # under deep-idle; one helper remains for waking clients
+HELPERS_AT_ONCE = 4                     # nvshare-checkpoint processes (helpers) of an account,
+HELPERS_MOST = 12                       # of all accounts; nvshare-checkpoint.socket allows 16
+CLAIM_MOST = 4 * GIB                    # bytes of a context that its client alone vouches for
+RESTORES_AT_ONCE = 4                    # of an account; room is held for each
+PARKS_AT_ONCE = 3                       # of an account, under deep-idle
+ACCOUNTS_KNOWN = 1000                   # most accounts of which failures of helpers are counted
+ERRORS_KNOWN = 16                       # most errors of a helper that are logged for a client
 NOT_SENT = "not asked"                  # Answer.state if no helper got the command
 # CUresults that may be temporary: CUDA_ERROR_OUT_OF_MEMORY, NOT_READY (a thread is stopped).
 TEMPORARY_ERRORS = frozenset({2, 600})
@@ -60,16 +74,19 @@ def start_task(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]) ->
 
 async def ask_driver(
     ask: Ask, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
+    lacks: Callable[[], Awaitable[str]] | None = None,
 ) -> Answer:
     """Returns and logs nvshare-checkpoint's answer; state NOT_SENT or "none": no answer came."""
     try:
-        answer = await ask(command, client.peer.pid, pairs)
+        answer = await ask(command, client.peer.pid, pairs, lacks)
     except NvshareError as error:
         state = NOT_SENT if isinstance(error, NotSent) else "none"
         answer = Answer(state, (Step(command, -1, 0, error.message),))
     for step in answer.steps:
         logger.debug("%s: %s: %s (%d) after %.3f s", client, step.name, step.words, step.code,
                      step.took / SECOND)
+    if answer.state == NOT_ORDERED:
+        return answer
     if not (why := answer.trouble):
         if command != "state":
             client.checkpoint_errors.clear()
@@ -77,8 +94,43 @@ async def ask_driver(
         # A program that the driver refuses to checkpoint runs on, so a warning suffices.
         level = logging.WARNING if answer.state == "running" else logging.ERROR
         logger.log(level, "%s: nvshare-checkpoint %s failed: %s", client, command, why)
-        client.checkpoint_errors.add(why)
+        if len(client.checkpoint_errors) < ERRORS_KNOWN:
+            client.checkpoint_errors.add(why)
     return answer
+
+
+class Places:
+    """Bounds work by account: at most `each` pieces at once; others wait, in order of arrival."""
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._of: dict[str, asyncio.Semaphore] = {}
+        self._claims: Counter[str] = Counter()      # pieces of work that wait or run, by account
+
+    async def take(self, account: str) -> None:
+        self._claims[account] += 1
+        try:
+            await self._of.setdefault(account, asyncio.Semaphore(self._each)).acquire()
+        except asyncio.CancelledError:
+            self._leave(account)
+            raise
+
+    def give_back(self, account: str) -> None:
+        self._of[account].release()
+        self._leave(account)
+
+    @contextlib.asynccontextmanager
+    async def one(self, account: str) -> AsyncIterator[None]:
+        await self.take(account)
+        try:
+            yield
+        finally:
+            self.give_back(account)
+
+    def _leave(self, account: str) -> None:
+        self._claims[account] -= 1
+        if not self._claims[account]:
+            del self._claims[account], self._of[account]
 
 
 class Moving:
@@ -95,19 +147,45 @@ class Moving:
         self._claimed = 0               # bytes of host memory that running checkpoints will need
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
-        # By account: a semaphore that bounds its helpers; its number of unclear results in a row.
-        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(HELPERS_AT_ONCE))
-        self._failures: Counter[str] = Counter()
+        self._parks, self._restores = Places(HELPERS_AT_ONCE), Places(RESTORES_AT_ONCE)
+        self._helpers, self._all_helpers = Places(HELPERS_AT_ONCE), asyncio.Semaphore(HELPERS_MOST)
+        self._failures: Counter[str] = Counter()    # by account: unclear results in a row
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._watched: dict[Client, set[asyncio.Event]] = {}    # set when the client has changed
+
+    def follow(self, gpu: GPU) -> None:
+        gpu.client_removed.connect(self._forget)
+        gpu.happened.connect(partial(self._happened, gpu))
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
         """Parks a client; `ahead`: unless it wants the card. On NvshareError the client runs on."""
-        await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
+        await self._start(client, partial(self._park, client, ahead=ahead), done=PARKED)
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
         """Moves a client to a card. Raises NvshareError. `why`: reason of the balancer, if any."""
-        await asyncio.shield(start_task(self._tasks, self._move(client, target, why)))
+        await self._start(client, partial(self._move, client, target, why))
+
+    async def _start(
+        self, client: Client, work: Callable[[str], Coroutine[Any, Any, None]], done: str = "none",
+    ) -> None:
+        """Does work on a client that is not being parked or restored, unless it is in state `done`.
+
+        A caller that is cancelled stops waiting for that; work that has begun goes on. `work` gets
+        Client.parking as it was."""
+        account = client.peer.account
+        while True:
+            await self._settle(client)
+            await self._parks.take(account)
+            if client.parking not in IN_PROGRESS and _is_there(client):
+                break
+            self._parks.give_back(account)
+        if (was := client.parking) == done:
+            self._parks.give_back(account)
+            return
+        self._enter(client, RESTORING if was == PARKED else PARKING)
+        task = start_task(self._tasks, work(was))
+        task.add_done_callback(lambda _: self._parks.give_back(account))
+        await asyncio.shield(task)
 
     def check_target(self, client: Client, target: GPU) -> None:
         """Raises NvshareError with the reason if a client may not be moved to a card."""
@@ -161,32 +239,86 @@ class Moving:
     def wake(self, client: Client) -> None:
         """Restores a parked client when its turn comes. No-op for a client that is not parked."""
         if client.parking == PARKED:
-            client.parking = RESTORING
+            self._enter(client, RESTORING)
             start_task(self._tasks, self._wake(client))
 
     def take_over(self, client: Client, context: int) -> None:
-        """Takes over a client parked or being parked by an earlier daemon, with its `context`."""
-        client.parking = RESTORING
-        self._set_context(client, context)
+        """Takes over a client parked or being parked by an earlier daemon, which says that its
+        context takes `context` bytes. The checkpoint is in private memory of its process."""
+        self._enter(client, RESTORING)
+        self._set_context(client, min(context, client.private))
+        client.context_size = max(
+            min(context, max(client.private, CLAIM_MOST), client.gpu.facts.memory_total),
+            client.gpu.capacity.context_reserve)
         start_task(self._tasks, self._find(client))
 
-    def forget(self, client: Client) -> None:
+    def _forget(self, client: Client) -> None:
         """Gives the host memory of a removed client's parked context back to the budget."""
         self._set_context(client, 0)
+        self._notify(client)
 
     def _set_context(self, client: Client, size: int) -> None:
         self._budget.contexts += size - client.context
         client.context = size
 
+    def _enter(self, client: Client, parking: str) -> None:
+        client.parking = parking
+        self._notify(client)
+
+    def _happened(self, gpu: GPU, _now: int, event: Event) -> None:
+        if not self._watched:
+            return
+        if isinstance(event, GPULost):
+            for client in gpu.clients.values():
+                self._notify(client)
+        elif (found := gpu.clients.get(getattr(event, "client", 0))) is not None:
+            self._notify(found)
+
+    def _notify(self, client: Client) -> None:
+        for changed in self._watched.get(client, ()):
+            changed.set()
+
+    async def _until(
+        self, client: Client, is_met: Callable[[], bool], within: float | None = None
+    ) -> bool:
+        """Waits until a condition on a client is met. False: it was not, `within` these seconds."""
+        changed = asyncio.Event()
+        self._watched.setdefault(client, set()).add(changed)
+        try:
+            async with asyncio.timeout(within):
+                while not is_met():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._watched[client].discard(changed)
+            if not self._watched[client]:
+                del self._watched[client]
+        return True
+
+    async def _settle(self, client: Client) -> None:
+        await self._until(
+            client, lambda: client.parking not in IN_PROGRESS or not _is_there(client))
+        _require(client)
+
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
         parks: set[asyncio.Task[Any]] = set()
+        parking: Counter[str] = Counter()       # number of these parks by account
 
         async def park_idle_clients() -> None:
-            idle = (one for gpu in self._gpus for one in gpu.clients.values()
-                    if self._is_idle_for_long(one))
-            for client in list(islice(idle, PARKS_AT_ONCE - len(parks))):
-                start_task(parks, self._park_idle(client))
+            for client in [one for gpu in self._gpus for one in gpu.clients.values()]:
+                account = client.peer.account
+                if parking[account] < PARKS_AT_ONCE and self._is_idle_for_long(client):
+                    parking[account] += 1
+                    start_task(parks, self._park_idle(client)).add_done_callback(
+                        partial(ended, account))
+
+        def ended(account: str, _: object) -> None:
+            parking[account] -= 1
+            if not parking[account]:
+                del parking[account]
 
         await repeat(IDLE_CHECK_EVERY, park_idle_clients)
 
@@ -203,24 +335,31 @@ class Moving:
                 and not refusal(client) and client.view.state is ClientState.IDLE
                 and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
 
-    async def _park(self, client: Client, *, ahead: bool) -> None:
-        await _settle(client)
-        if client.parking == PARKED:
-            return
-        await self._checkpoint(client, ahead=ahead)
-        client.parking = PARKED
+    async def _park(self, client: Client, was: str, *, ahead: bool) -> None:
+        await self._checkpoint(client, was, ahead=ahead)
+        self._enter(client, PARKED)
         client.suspend_to_park(False)
 
-    async def _move(self, client: Client, target: GPU, why: str) -> None:
-        await _settle(client)
-        self.check_target(client, target)
+    async def _move(self, client: Client, target: GPU, why: str, was: str) -> None:
         began, resident = client.gpu.now, client.memory.resident
-        self.arriving[client] = target, _size(client)
+        reason = ""
         try:
-            if client.parking != PARKED:
-                await self._checkpoint(client, ahead=False)
-            client.parking = RESTORING
-            await _make_room(client, target)
+            try:
+                self.check_target(client, target)
+                self.arriving[client] = target, _size(client)
+                if was != PARKED:
+                    _require_parkable(client)
+                    client.context_size = await _measure_context(client)
+                # Before the program is parked: the way back to its own card may be gone then.
+                if lack := await self._await_room(client, target, EVICTED_WITHIN):
+                    raise NvshareError(f"{client} cannot be moved: {lack}")
+                _require(client)
+            except Exception:
+                self._enter(client, was)
+                raise
+            if was != PARKED:
+                await self._checkpoint(client, was, ahead=False)
+            self._enter(client, RESTORING)
             others = [gpu for gpu in self._possible_cards(client) if gpu is not target]
             reason = await self._restore(client, [target, *others])
             if not reason:
@@ -229,35 +368,36 @@ class Moving:
                 self._rest_time = self._rest_time.after(max(0.0, rest))
             await self._wait_until_joined(client)
         finally:
+            target.release_context(client)
             self.arriving.pop(client, None)
             if client.parking == RESTORING:     # an unexpected exception has ended the restore
-                client.parking = PARKED
+                self._enter(client, PARKED)
             if client.parking == PARKED and _parkable(client).has_turn:
                 self.wake(client)       # an earlier wake() was a no-op during the move
         if reason:
             raise NvshareError(f"{client} was not moved: {reason}")
 
-    async def _checkpoint(self, client: Client, *, ahead: bool) -> None:
+    async def _checkpoint(self, client: Client, was: str, *, ahead: bool) -> None:
         """Checkpoints a client. If that fails, the program goes on; raises NvshareError then."""
-        if why := refusal(client) or client.unparkable:
-            raise NvshareError(f"{client} cannot be parked: {why}")
-        client.parking = PARKING
         asked = False
         try:
+            _require_parkable(client)
             # An upgrade may have removed nvshare-checkpoint: after PARK, threads would wait for it.
             answer = await self._try(client, "state")
             _require(client)
             if answer.state != "running":
                 raise NvshareError(answer.reason)
-            size = await _context_bytes(client)
             began, resident = client.gpu.now, client.memory.resident
             client.suspend_to_park(True)
-            await _wait_until_evicted(client, ahead=ahead)
+            await self._wait_until_evicted(client, ahead=ahead)
             if resident >= PACE_LEAST:
                 self._pace = self._pace.after((client.gpu.now - began) / resident)
+            size = await _measure_context(client)
             async with self._host_memory(client, size):
                 asked = True
                 await _parkable(client).park(size, ahead=ahead)
+                # Its threads may have made the context larger until PARK.
+                client.context_size = max(size, await _measure_context(client))
                 answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.reason
@@ -265,7 +405,7 @@ class Moving:
                     client.unparkable = why
                 raise NvshareError(why)
         except Exception as error:      # even after an unexpected exception the program must go on
-            client.parking = ""
+            self._enter(client, was if was == LOST else "")
             self._set_context(client, 0)
             client.park_after = client.gpu.now + PARK_RETRY_AFTER
             if _is_there(client):
@@ -304,51 +444,123 @@ class Moving:
         answer = await self._try(client, "park")
         if answer.state == NOT_SENT:
             raise NvshareError(answer.trouble)
+        clear = answer.state in CLEAR
         while answer.state not in CLEAR:
             _require(client)
-            answer = await self._try(client, "wake")
-            if answer.state == "running":
-                raise NvshareError("nvshare-checkpoint was ended before it was done")
-            await asyncio.sleep(RETRY_AFTER)
+            answer = await self._try(client, "state")
+            if answer.state == "locked":
+                answer = await self._unlock(client)
+            if answer.state not in CLEAR:
+                await asyncio.sleep(RETRY_AFTER)
         _require(client)
+        if answer.state == "running" and not clear:
+            raise NvshareError("nvshare-checkpoint was ended before it was done")
         return answer
 
     async def _try(
         self, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
+        lacks: Callable[[], Awaitable[str]] | None = None,
     ) -> Answer:
         """Runs a helper, few at once for an account: clients may falsely claim to be parked."""
         account = client.peer.account
-        async with self._slots[account]:
+        async with self._helpers.one(account):
             if (failures := self._failures[account]) > 1:
                 await asyncio.sleep(min(RETRY_AFTER * 2 ** min(failures - 2, 10), RETRY_AFTER_MOST))
-            answer = await ask_driver(self._ask, client, command, pairs)
-            self._failures[account] += 1
-            if answer.state not in ("none", NOT_SENT):
+            async with self._all_helpers:
+                answer = await ask_driver(self._ask, client, command, pairs, lacks)
+            if answer.state in ("none", NOT_SENT):
+                self._failures[account] += 1
+            else:
                 del self._failures[account]
+            if len(self._failures) > ACCOUNTS_KNOWN:
+                self._failures.clear()
         return answer
 
+    async def _order_restore(self, client: Client, gpu: GPU, *, is_locked: bool = False) -> Answer:
+        """Restores a process on a card. No other function orders a restore.
+
+        It is ordered once NVML shows that the card has room for the context, beside all that the
+        daemon has promised; the room is held until the restore has ended. State NOT_ORDERED: there
+        was no room in time. `is_locked`: the context is on the card, so it needs no room."""
+        async def lacks() -> str:
+            return "" if is_locked else await _lacks_room(client, gpu)
+
+        async with self._restores.one(client.peer.account):
+            # The driver requires a pair (UUID before, after) for each card; none: no change.
+            swapped = {} if gpu is client.gpu else {client.gpu: gpu, gpu: client.gpu}
+            pairs = [(one.facts.uuid, swapped.get(one, one).facts.uuid)
+                     for one in self._gpus if swapped]
+            answer = Answer(NOT_ORDERED)
+            try:
+                if not is_locked and (why := await self._await_room(client, gpu, ROOM_WITHIN)):
+                    return Answer(NOT_ORDERED, (Step("restore", -1, 0, why),))
+                answer = await self._try(client, "wake", pairs, lacks)
+            finally:
+                if answer.state in ("running", "locked") and _is_there(client):
+                    gpu.expect_context(client)      # until the samples show it
+                gpu.release_context(client)
+        return answer
+
+    async def _await_room(self, client: Client, gpu: GPU, within: float) -> str:
+        """Holds room for a client's context on a card, and waits until it is free, `within` s.
+
+        Returns "", or why there is none. The caller calls release_context() in any case."""
+        loop, pause = asyncio.get_running_loop(), CHECK_EVERY
+        end = loop.time() + within
+        while why := await _lacks_room(client, gpu):
+            if loop.time() > end or not _is_there(client):
+                return why
+            if why := await _lacks_room(client, gpu, evicted=True):
+                return why
+            gpu.hold_context(client)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, ROOM_CHECK_MOST)
+        gpu.hold_context(client)
+        return ""
+
+    async def _unlock(self, client: Client) -> Answer:
+        """Lets a locked process go on. Returns the driver's last answer.
+
+        A helper of an earlier daemon may be about to checkpoint the process, and then the order
+        would restore it: so at first there must be room for it."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LOCKED_FOR
+        while True:
+            answer = await self._order_restore(
+                client, client.gpu, is_locked=loop.time() > end)
+            if answer.state not in ("locked", NOT_ORDERED) or not _is_there(client):
+                return answer
+            await asyncio.sleep(ROOM_CHECK_MOST)
+            answer = await self._try(client, "state")
+            if answer.state != "locked":
+                return answer
+
     async def _wake(self, client: Client) -> None:
+        level = logging.INFO
         while _is_there(client):
             try:
                 reason = await self._restore(client, self._possible_cards(client))
                 await self._wait_until_joined(client)
             except Exception:           # even after an unexpected exception the program must go on
                 logger.exception("%s could not be restored", client)
-                reason, client.parking = "a fault of the daemon", PARKED
+                reason = "a fault of the daemon"
+                self._enter(client, PARKED)
             finally:
                 self.arriving.pop(client, None)
             if client.parking != PARKED or not _is_there(client):
                 return
-            logger.debug("%s cannot be restored yet: %s", client, reason)
+            logger.log(level, "%s: %s cannot be restored yet: %s", client.gpu, client, reason)
+            level = logging.DEBUG
             await asyncio.sleep(RETRY_AFTER)
             if client.parking != PARKED:
                 return                  # a move or another _wake() restores the client
-            client.parking = RESTORING
+            self._enter(client, RESTORING)
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
-        """Restores a client on the first card that accepts it. Returns why the first refused it."""
+        """Restores a client on the first card that has room. Returns why the first was not it."""
         reason = ""
         for gpu in targets:
+            where: GPU | None = gpu
             if gpu is not client.gpu:
                 try:                    # clients may have moved there since the first check
                     self.check_target(client, gpu)
@@ -356,40 +568,61 @@ class Moving:
                     reason = reason or error.message
                     continue
                 self.arriving[client] = gpu, _size(client)
-            # The driver requires a pair (UUID before, after) for each card; none: no change.
-            swapped = {} if gpu is client.gpu else {client.gpu: gpu, gpu: client.gpu}
-            answer = await self._try(client, "wake", [
-                (one.facts.uuid, swapped.get(one, one).facts.uuid)
-                for one in self._gpus if swapped])
+            answer = await self._order_restore(client, gpu)
             if not _is_there(client):
                 return f"{client} has ended"
+            if answer.state not in (*CLEAR, NOT_ORDERED):
+                # How far the restore got is unknown.
+                unclear, answer = answer, await self._try(client, "state")
+                if answer.state == "locked":
+                    answer = await self._unlock(client)
+                if not _is_there(client):
+                    return f"{client} has ended"
+                reason = reason or unclear.reason
+                where = None
             if answer.state == "running":
                 restored = any(one.name == "restore" and not one.code for one in answer.steps)
-                await self._resume(client, gpu if restored else None)
+                await self._resume(client, where if restored else None)
                 return reason
             reason = reason or answer.reason
             if answer.state == "failed":    # final: the program's calls return the driver's error
                 await self._resume(client, None)
                 return reason
-        client.parking = PARKED
+            if is_final(answer):
+                self._give_up(client, answer)
+                return reason
+            if where is None:
+                break
+        self._enter(client, PARKED)
         client.suspend_to_park(False)
         return reason
+
+    def _give_up(self, client: Client, answer: Answer) -> None:
+        """Ends the wait of a program whose process the driver does not restore any more."""
+        client.unparkable = f"the driver cannot restore it: {answer.trouble}"
+        self._enter(client, LOST)
+        logger.error(
+            "%s: %s is lost: the driver did not restore it (%s), and cannot do so later. What it "
+            "had on the GPU is gone, and its calls of the driver fail; end it and start it again",
+            client.gpu, client, answer.trouble)
+        _parkable(client).give_up()
+        client.suspend_to_park(False)
 
     async def _resume(self, client: Client, gpu: GPU | None) -> None:
         """Lets the program go on, as its process runs on this card; None: NVML tells the card."""
         if gpu is None:
-            await take_samples(self._gpus)
-            gpu = next((one for one in self._gpus if any(
-                process.pid == client.peer.pid for process in one.sample.processes or ())),
-                client.gpu)
+            for gpu in self._gpus:
+                if await gpu.measure(client.peer.pid) is not None:
+                    break
+            else:
+                gpu = client.gpu
         if not _is_there(client):
             return
         moved = gpu is not client.gpu
-        client.parking = ""
         self._set_context(client, 0)
         _parkable(client).resume_on(gpu)
+        self._enter(client, MOVED if moved else "")
         if moved:
-            client.parking = MOVED
             if client in self.arriving:    # NVML may show another card than the expected one
                 self.arriving[client] = gpu, self.arriving[client][1]
         else:
@@ -398,19 +631,32 @@ class Moving:
     async def _wait_until_joined(self, client: Client) -> None:
         """Waits up to JOINED_WITHIN until a moved client counts against its new card's limits."""
         gpu, _ = self.arriving.get(client, (client.gpu, 0))
-        await _poll(JOINED_WITHIN, lambda: (
-            client.parking != MOVED or bool(gpu.lost) or client.peer.pid in gpu.processes))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOINED_WITHIN):
+                while client.parking == MOVED and not gpu.lost and (    # noqa: ASYNC110
+                        client.peer.pid not in gpu.processes):
+                    await asyncio.sleep(CHECK_EVERY)
 
     async def _find(self, client: Client) -> None:
+        """Asks the driver about a client that claims to be parked."""
         answer = await self._try(client, "state")
         if answer.state == "locked":
-            answer = await self._try(client, "wake")
+            answer = await self._unlock(client)
         if not _is_there(client):
             return
         if answer.state in ("running", "failed"):
             await self._resume(client, None)
             return
-        client.parking = PARKED
+        if is_final(answer):
+            self._give_up(client, answer)
+            return
+        if answer.state == "none" and not answer.trouble:
+            # Not unparked: if the driver had only lost sight of it, its calls could crash it.
+            logger.warning("%s: %s says that it is parked, and the driver has no state of its "
+                           "process: nothing is kept for it", client.gpu, client)
+            self._set_context(client, 0)
+            client.context_size = 0
+        self._enter(client, PARKED)
         client.gpu.capacity.forget(client.id)
         if _parkable(client).has_turn:
             self.wake(client)
@@ -423,6 +669,43 @@ class Moving:
                 self.check_target(client, gpu)
                 cards.append(gpu)
         return sorted(cards, key=lambda gpu: bool(gpu.lost))
+
+    async def _wait_until_evicted(self, client: Client, *, ahead: bool) -> None:
+        """Waits until only pinned memory is resident. Raises NvshareError; `ahead`: also if the
+        client waits for the card."""
+        def is_evicted() -> bool:
+            _require(client)
+            if client.gpu.lost:
+                raise NvshareError(f"{client.gpu} is lost")
+            if ahead and client.view.waiting is not None:
+                raise NvshareError("it wants to use the GPU")
+            memory = client.memory
+            return not memory.resident + memory.borrowed and client.gpu.scheduler.rests(client.id)
+
+        if not await self._until(client, is_evicted, EVICTED_WITHIN):
+            raise NvshareError("its memory does not leave the card")
+
+
+def is_final(answer: Answer) -> bool:
+    """Whether a restore has failed so that none of this process can succeed any more."""
+    return any(one.name == "restore" and one.code in FINAL_ERRORS for one in answer.steps)
+
+
+async def _lacks_room(client: Client, gpu: GPU, *, evicted: bool = False) -> str:
+    """Returns why a card has no room for a client's context now, or "" if it has.
+
+    `evicted`: why it has none even if all memory of its other clients were evicted."""
+    used = await gpu.measure(None)
+    if used is None:
+        return f"NVML does not say how much memory of GPU {gpu.facts.index} is free"
+    others = -gpu.scheduler.evictable(client.id) if evicted else gpu.scheduler.unfilled(client.id)
+    left = gpu.facts.memory_total - used - others - gpu.capacity.held_before(client.id)
+    needed = client.context_size + gpu.capacity.restore_margin
+    if left >= needed:
+        return ""
+    holder = "programs that do not share it hold the rest" if evicted else "the rest is in use"
+    return (f"GPU {gpu.facts.index} has {max(0, left) // MIB} MiB for it, {holder}, and to be "
+            f"restored its context needs {-(-needed // MIB)} MiB")
 
 
 def _parkable(client: Client) -> Parkable:
@@ -441,19 +724,9 @@ def _require(client: Client) -> None:
         raise NoSuchClient(f"{client} has {'moved' if client.parking == MOVED else 'ended'}")
 
 
-async def _settle(client: Client) -> None:
-    await _poll(None, lambda: client.parking not in (PARKING, RESTORING) or not _is_there(client))
-    _require(client)
-
-
-async def _poll(within: float | None, is_met: Callable[[], bool]) -> bool:
-    """Waits until a condition is met. False: it was not met `within` these seconds."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within):
-            while not is_met():         # noqa: ASYNC110
-                await asyncio.sleep(CHECK_EVERY)
-            return True
-    return False
+def _require_parkable(client: Client) -> None:
+    if why := refusal(client) or client.unparkable:
+        raise NvshareError(why)
 
 
 def refusal(client: Client) -> str:
@@ -462,6 +735,8 @@ def refusal(client: Client) -> str:
         return f"{client.gpu} is lost"
     if client.peer.pid == 0:
         return "its process cannot be seen from here"
+    if client.gpu.facts.mig:
+        return "NVML does not say how much memory a part of a divided GPU has"
     if client.memory.pin_reason:
         return "its memory does not leave the card"
     if client.gpu.processes[client.peer.pid] > 1 or any(
@@ -477,27 +752,15 @@ def _size(client: Client) -> int:
     return client.memory.allocated + client.memory.pinned
 
 
-async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
-    """Waits until only pinned memory is resident. Raises NvshareError; `ahead`: also if waiting."""
-    def is_evicted() -> bool:
-        _require(client)
-        if client.gpu.lost:
-            raise NvshareError(f"{client.gpu} is lost")
-        if ahead and client.view.waiting is not None:
-            raise NvshareError("it wants to use the GPU")
-        memory = client.memory
-        return not memory.resident + memory.borrowed and client.gpu.scheduler.rests(client.id)
+async def _measure_context(client: Client) -> int:
+    """Returns the bytes of the client on its card, by NVML, that are not its resident memory.
 
-    if not await _poll(EVICTED_WITHIN, is_evicted):
-        raise NvshareError("its memory does not leave the card")
-
-
-async def _context_bytes(client: Client) -> int:
-    """Returns the bytes of the client on the card, by NVML, that are not its resident memory."""
-    await take_samples([client.gpu])
+    Raises NvshareError if NVML does not say: it could not be proven that the card has room for it.
+    """
+    shown = await client.gpu.measure(client.peer.pid)
     _require(client)
-    shown = sum(one.memory or 0 for one in client.gpu.sample.processes or ()
-                if one.pid == client.peer.pid)
+    if shown is None:
+        raise NvshareError("NVML does not say how much of the GPU's memory its process uses")
     return max(0, shown - client.memory.resident)
 
 
@@ -505,15 +768,3 @@ def free_host_memory(pid: int) -> int:
     """Returns the host bytes that a process can still allocate within its cgroups' limits."""
     limits = [group.limit() for group in cgroup.chain(host.process(pid, "cgroup"))]
     return min([host.free(), *(limit.free for limit in limits if limit is not None)])
-
-
-async def _make_room(client: Client, target: GPU) -> None:
-    """Waits up to EVICTED_WITHIN until the target has evicted enough for the client's context."""
-    target.expect_context(client)
-    try:
-        if not await _poll(EVICTED_WITHIN, lambda: (
-                not _is_there(client) or bool(target.lost)
-                or sum(target.occupied.values()) <= target.capacity.bytes)):
-            logger.info("%s has no room for the context of %s", target, client)
-    finally:
-        target.capacity.forget(client.id)

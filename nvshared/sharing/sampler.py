@@ -13,7 +13,7 @@ from functools import partial
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost, NvshareError
-from nvshared.lanes import Run
+from nvshared.lanes import Run, call
 from nvshared.machine.nvml import Sample
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import MILLISECOND, SECOND
@@ -57,11 +57,13 @@ async def take_samples(gpus: Iterable[GPU]) -> None:
 
 class Sampler:
     def __init__(
-        self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int
+        self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int,
+        memory: Callable[[str, int | None], int | None] = lambda *_: None,
     ) -> None:
-        """`query`: NVML.sample, which blocks. `interval`: us from a sample to the next query."""
+        """`query`, `memory`: NVML.sample and .memory, which block. `interval`: us from a sample to
+        the next query."""
         self.interval = interval
-        self._query, self._run = query, run
+        self._query, self._memory, self._run = query, memory, run
         self._clock, self._timer = clock, timer
         self._watches: dict[str, _Watch] = {}
 
@@ -90,6 +92,15 @@ class Sampler:
         gpu.client_new.connect(client_joined)
         gpu.client_removed.connect(client_left)
         gpu.request_sample = partial(self._request, watch)
+        gpu.measure = partial(self._measure, gpu)
+
+    async def _measure(self, gpu: GPU, pid: int | None) -> int | None:
+        def read() -> int | None:
+            with contextlib.suppress(NvshareError):     # the next sample reports it
+                return self._memory(gpu.facts.uuid, pid)
+            return None
+
+        return None if gpu.lost else await call(self._run, gpu.facts.uuid, read, PATIENCE)
 
     def _query_in(self, watch: _Watch, delay: int) -> None:
         watch.disarm()

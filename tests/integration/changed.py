@@ -19,7 +19,7 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,9 @@ def cut(fault: str) -> None:
     whole = checkpoint.ask
     left = [first]
 
-    async def ask(
-        command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()
-    ) -> checkpoint.Answer:
+    async def ask(command: str, pid: int, *words: Any, **named: Any) -> checkpoint.Answer:
         if command not in left:
-            return await whole(command, pid, pairs)
+            return await whole(command, pid, *words, **named)
         left.remove(command)
         driver = await asyncio.create_subprocess_exec(
             sys.executable, "-c", DRIVER, str(pid), *CALLS[command][:int(calls)])

@@ -228,18 +228,22 @@ FILLS_CARDS = """
 import ctypes, sys
 cuda, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
 cuda.cuInit(0)
-for card in map(int, sys.argv[1:]):
+for card in map(int, sys.argv[2:]):
     cuda.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, card)
-    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(900 << 20)) == 0
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    size = free.value - (int(sys.argv[1]) << 20)
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
 print("full", flush=True)
 input()
 """
 
 
-def fill_cards(site: Site, *cards: int) -> Process:
-    """Starts a program without the library that leaves less than 124 MiB of these cards free."""
+def fill_cards(site: Site, *cards: int, leave: int = 100) -> Process:
+    """Starts a program without the library that leaves `leave` MiB of these cards free."""
     foreign = Process(site.program(
-        [sys.executable, "-c", FILLS_CARDS, *cards], {"LD_PRELOAD": ""}))
+        [sys.executable, "-c", FILLS_CARDS, leave, *cards],
+        {"LD_PRELOAD": "", "NVSHARE_SIM_CONTEXT": "8M"}))
     assert foreign.line() == "full"
     return foreign
 
@@ -695,6 +699,140 @@ def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start
     program.check()
     wait_until(partial(is_on, control, 1))
     assert used(site)[0] == 0
+
+
+CONTEXT = {"NVSHARE_SIM_CONTEXT": "200M"}
+# A client's call fails with this error once the driver cannot restore its process.
+LOST = "('cuMemcpyDtoH_v2', 304)"
+
+
+@pytest.fixture
+def large_contexts(site: Site) -> None:
+    site.environment |= CONTEXT
+
+
+def restores(site: Site) -> list[str]:
+    """The driver's answers to all restores, by the daemon's log of --debug."""
+    return re.findall(r"\]: restore: [^\n]*\((\d+)\)", site.log.read_text())
+
+
+def waits_for_room(site: Site, number: int = 1) -> bool:
+    return site.log.read_text().count("cannot be restored yet") >= number
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same daemon", "next daemon"])
+@pytest.mark.usefixtures("large_contexts")
+def test_no_restore_is_ordered_while_other_programs_leave_no_room_for_the_context(
+    site: Site, start: Start, *, restart: bool
+) -> None:
+    control = start("--debug")
+    program = Program(site)
+    park(site, control)
+    foreign = fill_cards(site, 0, 1)
+    if restart:
+        kill(site.started[0])
+        control = start("--debug")
+    program.tell("read()")
+    wait_until(partial(waits_for_room, site))
+    assert only(control).state in ("parked", "restoring")
+    assert not restores(site)
+    foreign.kill()
+    assert program.line() == program.right
+    assert restores(site) == ["0"]
+
+
+@pytest.mark.parametrize(("grows", "works"), [(800, False), (600, True)], ids=["idle", "busy"])
+@pytest.mark.usefixtures("large_contexts")
+def test_clients_that_fill_the_card_are_evicted_for_a_context_before_the_restore_is_ordered(
+    site: Site, start: Start, grows: int, *, works: bool
+) -> None:
+    control = start("--debug", "--tq", "1")
+    program = Program(site)
+    park(site, control)
+    other = Program(site)
+    assert other.ask(f"grow({grows})") == str(grows)
+    assert used(site)[0] >= 1024 - 216
+    if works:
+        other.tell("work()")
+    program.check()
+    if works:
+        assert other.ask("stop") == other.right
+    program.end()                       # beside its context the larger one would not fit
+    other.check()
+    assert restores(site) == ["0"]
+
+
+@pytest.mark.usefixtures("large_contexts")
+def test_programs_that_wake_at_the_same_time_are_restored_only_as_far_as_the_card_has_room(
+    site: Site, start: Start
+) -> None:
+    control = start("--debug")
+    programs = [Program(site) for _ in range(3)]
+    for client in control.snapshot().clients:
+        control.park(client.id)
+    foreign = [fill_cards(site, 0, leave=500), fill_cards(site, 1, leave=30)]
+    for program in programs:
+        program.tell("read()")
+    wait_until(partial(waits_for_room, site))
+    wait_until(lambda: len(restores(site)) == 2)
+    for one in foreign:
+        one.kill()
+    assert [program.line() for program in programs] == [program.right for program in programs]
+    assert set(restores(site)) == {"0"}
+
+
+@pytest.mark.usefixtures("large_contexts")
+def test_program_is_not_parked_for_a_move_to_a_card_without_room_for_its_context(
+    site: Site, shared: Shared
+) -> None:
+    control, program = shared("--debug")
+    fill_cards(site, 1)
+    with pytest.raises(NvshareError, match="GPU 1 has 100 MiB for it"):
+        control.move(only(control).id, "1")
+    assert "checkpoint:" not in site.log.read_text()
+    program.check()
+
+
+@pytest.mark.parametrize("code", [2, 304])
+def test_program_that_the_driver_cannot_restore_gets_an_error_and_no_further_restore_is_ordered(
+    site: Site, shared: Shared, code: int
+) -> None:
+    control, program = shared("--debug", NVSHARE_SIM_FAIL=f"cuCheckpointProcessRestore:1:{code}")
+    park(site, control)
+    program.tell("read()")
+    assert program.line() == LOST
+    assert only(control).state == "lost"
+    assert f"({code})" in only(control).unparkable
+    for order in (control.park, partial(control.move, gpu="1")):
+        with pytest.raises(NvshareError, match="the driver cannot restore it"):
+            order(only(control).id)
+    # Later calls get the error, too, whichever function they are of.
+    names = [name for name in entries() if not name.startswith("cuGetError")]
+    assert program.ask(f"{{getattr(cuda, n)(*[ctypes.c_uint64(0)] * 12) for n in {names!r}}}") == (
+        "{304}")
+    assert restores(site) == [str(code)]
+    lines = [line for line in site.log.read_text().splitlines() if "is lost" in line]
+    assert len(lines) == 1
+    program.end()
+    wait_until(lambda: not control.snapshot().clients)
+
+
+def test_program_that_waits_for_its_turn_when_its_restore_fails_gets_the_error(
+    site: Site, start: Start
+) -> None:
+    """So it does under the next daemon; other programs go on."""
+    control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:2")
+    program = Program(site)
+    park(site, control)
+    assert program.ask("fill(3)") == "('cuMemsetD8_v2', 304)"
+    kill(site.started[0])
+    control = start()
+    wait_until(lambda: bool(control.snapshot().clients))
+    assert program.ask("fill(3)") == "('cuMemsetD8_v2', 304)"
+    other = Program(site)
+    assert other.ask("grow(900)") == "900"
+    other.check()
+    program.end()
 
 
 def test_move_with_a_failing_restore_leaves_the_program_on_its_card(

@@ -45,10 +45,11 @@ from nvshared.scheduler.actions import (
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
+from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
 from tests.records import encode_report
-from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, Wire, peer, script
+from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, Wire, joined, peer, script
 
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
 OTHER = replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
@@ -566,7 +567,7 @@ def answer(number: int, park: int) -> ReportRecord:
 def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(
         monkeypatch: pytest.MonkeyPatch) -> None:
     async def park_twice() -> None:
-        hook = ParkedHook(lambda order, page: None)
+        hook = ParkedHook(Wire())
         with monkeypatch.context() as patched:
             patched.setattr(session, "PARK_PATIENCE", 0)
             with pytest.raises(NvshareError, match="does not answer"):
@@ -622,19 +623,82 @@ async def test_session_answers_evict_and_writeback_orders_to_a_parked_client(
 
 
 def test_park_order_with_an_unknown_reply_raises_a_protocol_error() -> None:
-    hook = ParkedHook(lambda order, page: None)
+    hook = ParkedHook(Wire())
     with pytest.raises(ProtocolError, match="99"):
         hook.handle_parked(answer(1, 99))
 
 
-def test_descriptor_of_an_order_held_back_during_a_park_is_closed_with_the_connection() -> None:
-    parked = ParkedHook(lambda _, __: None)
-    parked.take_over()
-    read, write = os.pipe()
-    parked.hold(OrderRecord(Type.WATCH), write)
-    parked.end()
-    assert os.read(read, 1) == b""      # the pipe has no writer any more
-    os.close(read)
+async def parked(hook: Hook) -> Client:
+    """The hook's client, whose process is checkpointed."""
+    parks = asyncio.create_task(hook.session.park(0, ahead=False))
+    await asyncio.sleep(0)
+    hook.says(answer(1, Park.DONE))
+    await parks
+    hook.session.confirm_checkpoint()
+    assert hook.session.client is not None
+    hook.wire.sent.clear()
+    return hook.session.client
+
+
+async def test_parked_client_keeps_no_descriptor_and_gets_only_the_watches_in_force_at_the_end(
+        hook: Hook) -> None:
+    client = await parked(hook)
+    others = [joined(client.gpu, number) for number in range(10, 14)]
+    for other in others:
+        hook.is_told(Watch(client.id, other.id, on=True))
+    hook.is_told(Publish(client.id, on=True))
+    hook.is_told(Watch(client.id, 10, on=False))
+    hook.is_told(Watch(client.id, 99, on=False))    # watched since before it was parked
+    client.gpu.leave(others[1])
+    assert not [other for other in others if "_page" in vars(other.inflight_page)]
+    assert not hook.wire.sent
+    hook.session.resume_on(client.gpu)
+    assert [(one.type, one.number) for one in hook.wire.sent] == [
+        (Type.UNPARK, 0), (Type.WATCH, 12), (Type.WATCH, 13), (Type.PUBLISH, 0), (Type.WATCH, 99)]
+    assert len(hook.wire.descriptors) == 3
+    for descriptor in hook.wire.descriptors:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("asks", [Type.WAITING, Type.COMMIT])
+async def test_parked_client_that_asks_over_and_over_keeps_a_bounded_number_of_orders(
+        hook: Hook, asks: Type) -> None:
+    client = await parked(hook)
+    Scripted.latest.decide = lambda event: [Limits(
+        1, event.number, 0, 0, GIB, 0, "no")] if isinstance(event, events.CommitAsked) else []
+    for number in range(1, 2 * session.HELD_MOST):
+        if not hook.wire.dropped:
+            hook.says(ReportRecord(asks, number=number, wanted=GIB))
+    held = hook.session._parked._held
+    assert held is not None
+    assert len(held) <= (1 if asks is Type.WAITING else session.HELD_MOST + 2)
+    assert bool(hook.wire.dropped) == (asks is Type.COMMIT)
+    client.gpu.leave(client)
+
+
+async def test_stop_of_a_parked_client_is_answered_and_cancels_the_run_held_back(
+        hook: Hook) -> None:
+    client = await parked(hook)
+    hook.is_told(Run(1))
+    held = [hook.session.has_turn]
+    stop: list[Order] = [Stop(1)]
+    Scripted.latest.decide = lambda _: [stop.pop()] if stop else []
+    client.gpu.tell(events.Tick())
+    assert [*held, hook.session.has_turn] == [True, False]
+    assert Scripted.latest.events[-1] == events.Stopped(1, Memory(), wants=False)
+    hook.session.resume_on(client.gpu)
+    assert [one.type for one in hook.wire.sent] == [Type.UNPARK]
+
+
+async def test_client_that_cannot_be_restored_is_told_so_and_counts_nothing_on_the_card(
+        hook: Hook) -> None:
+    client = await parked(hook)
+    hook.is_told(Run(1))
+    hook.session.give_up()
+    assert [(one.type, one.flags) for one in hook.wire.sent] == [
+        (Type.UNPARK, Flag.DRIVER_ERROR), (Type.RUN, 0)]
+    hook.says(ReportRecord(Type.MEMORY, memory=Memory(pinned=GIB, pending=GIB)))
+    assert client.memory == Memory()
 
 
 GATHER = SECOND

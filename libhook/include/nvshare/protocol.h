@@ -116,7 +116,9 @@ enum nvshare_type {
      * WAKE, HELLO and, for a thread that waits at the gate, MEMORY. */
     NVSHARE_PARK = 14,
     /* The program's threads may call the driver again. The process now uses the GPU `gpu`. Has no
-     * answer; the daemon sends INTRODUCE to get the memory figures, or a HELLO for another GPU. */
+     * answer; the daemon sends INTRODUCE to get the memory figures, or a HELLO for another GPU.
+     * With NVSHARE_DRIVER_ERROR: the process stays checkpointed for ever, because the driver cannot
+     * restore it. Each call of the driver must fail from now on. */
     NVSHARE_UNPARK = 15,
     /* Keep at most `file` bytes of the client's blocks in its file. In the background, the hook
      * moves swapped blocks from host memory to the file until the file holds `file` bytes, and
@@ -218,7 +220,7 @@ enum nvshare_flag {
     NVSHARE_YIELDED = 1 << 5,        /* the order was ended early by YIELD */
     NVSHARE_NO_MEMORY = 1 << 6,      /* EVICT: `host` or the host's memory is used up. LOAD: the
                                         driver has less free memory than the room */
-    NVSHARE_DRIVER_ERROR = 1 << 7,   /* the driver failed for another reason */
+    NVSHARE_DRIVER_ERROR = 1 << 7,   /* the driver failed for another reason; UNPARK: to restore */
     /* HELLO, MEMORY, STOPPED */
     NVSHARE_WANTS = 1 << 8,          /* a thread waits at the gate */
     NVSHARE_RUNNING = 1 << 9,        /* HELLO: the gate is open */

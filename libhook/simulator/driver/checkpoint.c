@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of other processes (shared/shared_state.c). The driver does not block calls that
  * take no lock of its own; such a call of a checkpointed process fails or crashes (580 on an
- * H100). Here it aborts the process, so that a test notices. */
+ * H100). Here it aborts the process, so that a test notices. A restore for which the GPU has too
+ * little free memory is the last that the driver tries: each later one fails. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

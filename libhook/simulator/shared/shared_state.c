@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 7
+#define LAYOUT 8
 #define EXPORTS 4096
 
 struct slot {
@@ -39,6 +39,7 @@ struct slot {
     int32_t saved_contexts[SHARED_GPUS];
     bool managed, refused;           /* the process has had managed memory; a checkpoint was
                                         refused because of it */
+    bool lost;                       /* a restore lacked memory: none can succeed any more */
     int8_t shift[SHARED_GPUS];       /* index of the GPU on which the process was restored, minus
                                         that on which it began */
 };
@@ -738,6 +739,8 @@ CUresult shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHA
     struct slot *slot = slot_in(map, pid, SHARED_CHECKPOINTED, &result);
     if (slot == NULL)
         return result;
+    if (slot->lost)                      /* the state stays "checkpointed" (580 on an H200) */
+        return CUDA_ERROR_OPERATING_SYSTEM;
     memset(bytes, 0, SHARED_GPUS * sizeof *bytes);
     for (int gpu = 0; gpu < map->gpus; gpu++) {
         if (slot->saved_bytes[gpu] == 0 && slot->saved_contexts[gpu] == 0)
@@ -747,8 +750,10 @@ CUresult shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHA
         bytes[to[gpu]] += slot->saved_bytes[gpu];
     }
     for (int gpu = 0; gpu < map->gpus; gpu++)
-        if (sum(map, gpu) + bytes[gpu] > map->total)
+        if (sum(map, gpu) + bytes[gpu] > map->total) {
+            slot->lost = true;
             return CUDA_ERROR_OUT_OF_MEMORY;
+        }
     for (int gpu = 0; gpu < map->gpus; gpu++) {
         int card = gpu + slot->shift[gpu];
         if (to[card] >= 0)

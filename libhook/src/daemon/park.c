@@ -10,7 +10,8 @@
  *
  * A thread that waits at a stub may hold any lock of the library. While parked, the service
  * thread therefore takes no lock and calls no driver function: it sends WAKE when a thread calls
- * the driver, and waits for UNPARK. HELLO tells a new daemon that the client is parked. */
+ * the driver, and waits for UNPARK. HELLO tells a new daemon that the client is parked. If the
+ * driver cannot restore the process, the stubs stay closed, and each call returns an error. */
 #define _GNU_SOURCE
 #include "daemon/park.h"
 
@@ -224,7 +225,13 @@ void park(struct client *client, const struct nvshare_order *order)
         wake.type = NVSHARE_WAKE;
         if (report.park == NVSHARE_PARK_DONE && connection_send(client->socket, &report))
             stay_parked(client, hello, &wake, &end);
-        stubs_open();
+        if ((end.flags & NVSHARE_DRIVER_ERROR) != 0) {
+            complain("the driver cannot restore what this program had on GPU %d: each of its CUDA "
+                     "calls fails from now on. End it, and start it again.", (int)client->device);
+            stubs_lose();
+        } else {
+            stubs_open();
+        }
     }
     pthread_mutex_lock(&service_lock);
     LOCKED(memory_lock);

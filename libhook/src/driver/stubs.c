@@ -9,6 +9,7 @@
 #include "driver/bell.h"
 #include "driver/forked.h"
 #include "driver/real.h"
+#include "driver/symbols.h"
 
 extern const char stub_first[], stub_end[];
 void stub_slow(void);
@@ -18,8 +19,8 @@ static KEPT_IN_CHILD _Atomic(void *) functions[STUBS] = { NULL };       /* NULL:
 static KEPT_IN_CHILD _Atomic bool missed = false;
 
 static struct {
-    _Atomic bool closed, called;
-    _Atomic uint32_t opened;         /* futex word (bell.h), rung by stubs_open() */
+    _Atomic bool closed, called, lost;
+    _Atomic uint32_t opened;         /* futex word (bell.h), rung by stubs_open(), stubs_lose() */
     void (*on_call)(void);
 } stubs;
 
@@ -119,6 +120,36 @@ void stubs_open(void)
     bell_ring(&stubs.opened);
 }
 
+/* What the driver answers to each restore of a process after one that lacked memory. */
+static CUresult lost_call(void)
+{
+    return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+/* A program that reports an error may not check whether the driver has described it. */
+static bool describes_errors(const void *entry)
+{
+    static const char *const names[] = { "cuGetErrorString", "cuGetErrorName" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (symbols_function(real_driver(), names[i]) == entry)
+            return true;
+    return false;
+}
+
+static void *target_if_lost(unsigned index)
+{
+    void *entry = atomic_load(&functions[index]);
+    return describes_errors(entry) ? entry : (void *)lost_call;
+}
+
+void stubs_lose(void)
+{
+    atomic_store(&stubs.lost, true);
+    for (unsigned i = 0; i < STUBS && atomic_load(&functions[i]) != NULL; i++)
+        atomic_store(&stub_targets[i], target_if_lost(i));
+    bell_ring(&stubs.opened);
+}
+
 bool stubs_called(void)
 {
     return atomic_load(&stubs.called);
@@ -128,7 +159,7 @@ void stubs_await(void)
 {
     for (;;) {
         uint32_t opened = atomic_load(&stubs.opened);
-        if (!atomic_load(&stubs.closed))
+        if (!atomic_load(&stubs.closed) || atomic_load(&stubs.lost))
             return;
         if (!atomic_exchange(&stubs.called, true))
             stubs.on_call();
@@ -141,5 +172,6 @@ void *stub_wait(unsigned index)
     int before = errno;
     stubs_await();
     errno = before;
-    return is_forked_child() ? NULL : atomic_load(&functions[index]);
+    return is_forked_child() ? NULL : atomic_load(&stubs.lost) ? target_if_lost(index)
+        : atomic_load(&functions[index]);
 }

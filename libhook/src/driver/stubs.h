@@ -23,8 +23,11 @@ void stubs_miss(void);
  * would bypass the stubs. Threads that passed a stub before may still be in the driver. */
 bool stubs_close(void (*called)(void));
 void stubs_open(void);
+/* Makes each driver call return CUDA_ERROR_OPERATING_SYSTEM from now on, except the two functions
+ * that describe an error. For a process that the driver cannot restore. Called while closed. */
+void stubs_lose(void);
 bool stubs_called(void);             /* the driver was called since stubs_close() */
-void stubs_await(void);              /* returns when the stubs are open */
+void stubs_await(void);              /* returns when the stubs are open or lost */
 
 /* For stub_code.S: the address to which each stub jumps. stub_wait() returns the function to call;
  * NULL, in a forked child: the call fails. */

@@ -69,6 +69,7 @@ static const CUresult FOR_GOOD[] = {
     CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,
     CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_MPS_CLIENT_TERMINATED,
     CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN,
+    CUDA_ERROR_OPERATING_SYSTEM,     /* stubs_lose() */
 };
 
 /* Asks the driver a second time after an error, because a single call may fail by chance. */

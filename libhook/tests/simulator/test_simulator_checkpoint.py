@@ -112,6 +112,23 @@ def test_restore_with_gpu_pairs_for_two_of_four_gpus_keeps_the_other_gpus(
         assert ask("uuid()") == second
 
 
+def test_restore_that_lacks_memory_is_final_for_the_process(
+    environment: dict[str, str], python: Python,
+) -> None:
+    """As driver 580 answers on an H200."""
+    small = environment | {"NVSHARE_SIM_MEMORY": "128M"}
+    with program(small) as (process, _):
+        assert helper(small, "park", process.pid)[-1] == ["state", "checkpointed"]
+        with program(small):
+            assert helper(small, "wake", process.pid) == [
+                ["init", "0"], ["restore", "2"], ["state", "checkpointed"]]
+        for _ in range(2):
+            assert helper(small, "wake", process.pid) == [
+                ["init", "0"], ["restore", "304"], ["state", "checkpointed"]]
+        assert used(python) == [0, 0]
+        process.kill()
+
+
 def test_checkpoint_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(
     environment: dict[str, str],
 ) -> None:

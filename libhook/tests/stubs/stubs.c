@@ -20,6 +20,7 @@
     do { if (!(condition)) { printf("line %d: not so: %s\n", __LINE__, #condition); failed = true; } \
     } while (0)
 #define NOT_INITIALIZED 3
+#define OPERATING_SYSTEM 304
 
 typedef uint64_t function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                           uint64_t, uint64_t, uint64_t, double, double, double, double, double,
@@ -76,6 +77,12 @@ static uint64_t mix(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, 
     return sum;
 }
 
+CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    *text = error == OPERATING_SYSTEM ? "the error" : NULL;
+    return CUDA_SUCCESS;
+}
+
 static uint64_t call(function *entry)
 {
     return entry(1ull << 63, 2, 3ull << 40, 4, 5, 6ull << 33, 7, 8, 9ull << 50, 10, 0.25, 1.5, 2.75,
@@ -110,6 +117,29 @@ static uint64_t call_while_closed(void *entry)
     return (uintptr_t)result;
 }
 
+/* A waiting call and later ones return the error, except those that describe an error. */
+static void call_after_loss(void *stub)
+{
+    pthread_t thread;
+    void *result = NULL;
+    void *describes = stub_of((void *)cuGetErrorString);
+    const char *text = NULL;
+    unsigned before = entered, told = woken;
+    CHECK(stubs_close(on_call));
+    CHECK(pthread_create(&thread, NULL, call_in_thread, stub) == 0);
+    while (!stubs_called() || woken == told)
+        usleep(1000);
+    stubs_lose();
+    stubs_await();                   /* returns */
+    pthread_join(thread, &result);
+    CHECK((unsigned)(uintptr_t)result == OPERATING_SYSTEM);
+    CHECK((unsigned)call((function *)(uintptr_t)stub) == OPERATING_SYSTEM);
+    CHECK((unsigned)call((function *)(uintptr_t)stub_of((void *)call)) == OPERATING_SYSTEM);
+    CHECK(entered == before);
+    CHECK(((CUresult (*)(CUresult, const char **))describes)(OPERATING_SYSTEM, &text) == 0);
+    CHECK(text != NULL);
+}
+
 int main(void)
 {
     atomic_store(&real_functions[0], (void *)mix);
@@ -125,9 +155,9 @@ int main(void)
     is_child = true;
     CHECK(call_while_closed(stub) == NOT_INITIALIZED);
     is_child = false;
+    call_after_loss(stub);
     stubs_miss();
     CHECK(!stubs_close(on_call));
-    CHECK(call((function *)(uintptr_t)stub) == expected);
     puts(failed ? "failed" : "well");
     return failed;
 }

@@ -11,7 +11,7 @@ from libhook.tests.doubles import FLAGS, SOURCE
 
 ARM = "aarch64-linux-gnu"
 PROGRAM = Path(__file__).with_name("stubs.c")
-SOURCES = [SOURCE / "driver" / name for name in ("stubs.c", "stub_code.S")]
+SOURCES = [SOURCE / "driver" / name for name in ("stubs.c", "symbols.c", "stub_code.S")]
 EMULATED = pytest.mark.skipif(
     shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
     reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)")
@@ -25,6 +25,7 @@ def test_stub_called_while_closed_passes_the_arguments_once_the_stub_opens(
     compiler: str, emulator: list[str], tmp_path: Path
 ) -> None:
     program = tmp_path / "stubs"
-    subprocess.run([compiler, *FLAGS, PROGRAM, *SOURCES, "-ldl", "-o", program], check=True)
+    subprocess.run([compiler, *FLAGS, "-rdynamic", PROGRAM, *SOURCES, "-ldl", "-o", program],
+                   check=True)
     done = subprocess.run([*emulator, program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "well\n"), done
