@@ -12,6 +12,7 @@ from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 BLOCK = 32 * MIB                        # the largest block of hooks on a small card
 LARGE_CARD = 8 * GIB                    # from this size of a card on, blocks are twice as large
 HUGE_CARD = 64 * GIB                    # from this size of a card on, blocks are 4 times as large
+LARGEST_BLOCK = 256 * MIB               # exportable memory of up to this size is one block
 
 
 class AntiThrash(StrEnum):

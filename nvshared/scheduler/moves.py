@@ -13,7 +13,16 @@ from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
 from nvshared.scheduler.client import WRITEBACK_AFTER, Direction, Goal, Move, Phase, ScheduledClient
 from nvshared.scheduler.domains import Loan
-from nvshared.scheduler.events import BLOCK, Evicted, Loaded, Moved, Standing, Stored, WrittenBack
+from nvshared.scheduler.events import (
+    BLOCK,
+    LARGEST_BLOCK,
+    Evicted,
+    Loaded,
+    Moved,
+    Standing,
+    Stored,
+    WrittenBack,
+)
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,
@@ -162,6 +171,8 @@ class Evictions:
                     # Blocks that go to another card release their host memory only afterwards.
                     spare = 0 if card.neighbour.lender() else client.host_spare
                     more = max(BLOCKS * block, min(card.settings.step, free // HOST_PART))
+                    if client.failures.spare_host_unusable:     # the next block may be larger
+                        more = max(more, LARGEST_BLOCK)
                     host += min(free, max(0, moved - spare) + more)
                 self._card.evict(
                     client, client.ordered - unfilled - moved, host, goal if moved else None)
@@ -400,7 +411,8 @@ def return_loans(card: Card) -> None:
             card.load(client, client.ordered + home, client.host_charged)
         # Return `step` bytes more, so that slow growth on the lending card does not always wait.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
-        host = min(max(0, card.host_free_for(client)), RETURN_BLOCKS * card.settings.block)
+        most = max(RETURN_BLOCKS * card.settings.block, LARGEST_BLOCK)
+        host = min(max(0, card.host_free_for(client)), most)
         card.evict(client, client.ordered, client.host_charged + host, loan=loan)
 
 

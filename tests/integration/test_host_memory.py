@@ -210,3 +210,20 @@ def test_host_memory_of_a_destroyed_context_is_registered_again_in_another_conte
         assert program.hears() == ["Register:" not in failing]
     program.ends_well()
     assert max(counted(site)) == 32 * MIB
+
+
+EXPORTABLE = '''
+size = SIZE * MIB
+mapped, handle = map_memory(size, handles=1)
+data = noise(size)
+put(mapped, data)
+away()
+assert get(mapped, size) == data
+'''
+
+
+@pytest.mark.parametrize("size", [160, 256])
+def test_exportable_memory_is_evicted_although_its_block_exceeds_the_usual_step_of_host_memory(
+    site: Site, size: int
+) -> None:
+    evict_and_load(site, EXPORTABLE.replace("SIZE", str(size)), much=900 * MIB)
