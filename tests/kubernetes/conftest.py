@@ -119,8 +119,8 @@ def imported(cluster: Cluster, images: Path) -> None:
 
 @pytest.fixture(scope="session")
 def helm() -> None:
-    if "helm" not in programs.find():
-        pytest.skip("there is no helm")
+    if "helm" not in programs.find() and (why := programs.fetch()):
+        pytest.skip(f"there is no helm: {why}")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Helm chart, rendered by helm, equals the output of kustomize except for its values."""
 
-import shutil
 import subprocess
 from typing import Any
 
@@ -10,18 +9,14 @@ import yaml
 
 from nvshared import __version__
 from nvshared.kubelet import options
-from tests.unit.test_manifests import MANIFESTS, PLACES, built, documents, with_kustomize
+from tests.unit.test_manifests import MANIFESTS, built, documents, program
 
 CHART = MANIFESTS / "chart"
-HELM = shutil.which("helm", path=PLACES)
 # The values of the chart that correspond to each folder of kustomize.
 SAME = {
     "overlays/nvshared": "", "overlays/nvshared-daemonset": "daemon.enabled=true",
     "claims": "dra.enabled=true",
 }
-
-pytestmark = pytest.mark.skipif(not HELM, reason="there is no helm")
-
 
 def rendered(*values: str) -> dict[tuple[str, str], Any]:
     done = helm("template", "it", str(CHART), "--namespace=nvshare", *sets(values))
@@ -33,8 +28,7 @@ def rendered(*values: str) -> dict[tuple[str, str], Any]:
 
 
 def helm(*command: str) -> "subprocess.CompletedProcess[str]":
-    assert HELM
-    return subprocess.run([HELM, *command], capture_output=True, text=True, check=False)
+    return subprocess.run([program("helm"), *command], capture_output=True, text=True, check=False)
 
 
 def sets(values: tuple[str, ...]) -> list[str]:
@@ -50,7 +44,6 @@ def pod(objects: dict[tuple[str, str], Any]) -> dict[str, Any]:
         key: {one["name"]: one for one in spec[key]} for key in ("containers", "volumes")}
 
 
-@with_kustomize
 @pytest.mark.parametrize("folder", SAME)
 def test_helm_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
     ours, theirs = rendered(SAME[folder]), built(MANIFESTS / folder)

@@ -4,7 +4,6 @@
 Only fields on which they depend are checked; tests/kubernetes applies them to a real API server.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -25,15 +24,12 @@ from nvshared.kubelet.container import STATIC
 from nvshared.kubelet.plugin import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
-from tests.kubernetes.programs import FOLDER_VARIABLE
+from tests.kubernetes.programs import fetch, search_path
 from tests.kubernetes.values import VALUES
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes"
 BASE = MANIFESTS / "nvshared"
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
-PLACES = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
-KUSTOMIZE = [[path, verb] for program, verb in (("kustomize", "build"), ("kubectl", "kustomize"))
-             if (path := shutil.which(program, path=PLACES))]
 
 
 def documents(path: Path) -> list[Any]:
@@ -159,16 +155,29 @@ def test_strategies_page_compares_each_gpu_sharing_strategy_that_has_manifests()
     assert named == {"-4"} | {name for name in STRATEGIES if not name.endswith("-4")}
 
 
+def program(name: str) -> str:
+    """The path of helm or kubectl; downloads it at need, or skips the test."""
+    if not (found := shutil.which(name, path=search_path())):
+        if why := fetch():
+            pytest.skip(f"there is no {name}: {why}")
+        found = shutil.which(name, path=search_path())
+    assert found
+    return found
+
+
 @cache
+def kustomized(folder: Path) -> bytes:
+    command = [kustomize, "build"] if (kustomize := shutil.which("kustomize")) else [
+        program("kubectl"), "kustomize"]
+    return subprocess.run([*command, folder], capture_output=True, check=True).stdout
+
+
 def built(folder: Path) -> dict[tuple[str, str], Any]:
-    said = subprocess.run([*KUSTOMIZE[0], folder], capture_output=True, check=True).stdout
-    return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(said)}
+    """The objects that kustomize makes of a folder."""
+    objects = yaml.safe_load_all(kustomized(folder))
+    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
 
 
-with_kustomize = pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize and no kubectl")
-
-
-@with_kustomize
 @pytest.mark.parametrize(("folder", "roles"), [
     ("overlays/nvshared", {"nvshare-kubelet"}),
     ("overlays/nvshared-daemonset", {"nvshare-kubelet"}),
@@ -196,7 +205,6 @@ def test_daemon_set_uses_the_service_account_with_the_roles_and_images_of_the_ku
         assert set(one["resources"]["limits"]) == {"memory"}
 
 
-@with_kustomize
 def test_overlays_of_all_sharing_strategies_have_the_same_kubernetes_objects() -> None:
     found = {}
     for name in STRATEGIES:
