@@ -35,21 +35,21 @@ def release(helm: None, cluster: Cluster, manifests: str, imported: None) -> Ite
 def test_pods_keep_running_through_upgrade_and_rollback_of_the_chart(
     cluster: Cluster, release: str
 ) -> None:
-    run_helm(cluster, "install", "it", release, "--create-namespace", "--values", VALUES)
+    run_helm(cluster, "install", "nvshared", release, "--create-namespace", "--values", VALUES)
     cluster.until(lambda: cluster.allocatable() == 10, "ten shares are offered")
     cluster.start_pods(pod("steady", annotations={"gpu-memory": "64"}))
     cluster.until(lambda: cluster.terms("steady") == {"memory-limit": 64 << 20}, "it is read")
     process = first_process(cluster, "steady")
-    run_helm(cluster, "upgrade", "it", release, "--values", VALUES, "--set", "replicas=4")
+    run_helm(cluster, "upgrade", "nvshared", release, "--values", VALUES, "--set", "replicas=4")
     cluster.until(lambda: cluster.allocatable() == 4, "four shares are offered")
     cluster.start_pods(pod("later"))
-    run_helm(cluster, "rollback", "it", "1")
+    run_helm(cluster, "rollback", "nvshared", "1")
     cluster.until(lambda: cluster.allocatable() == 10, "ten shares are offered again")
     cluster.start_pods(pod("latest"))
     assert first_process(cluster, "steady") == process
     assert cluster.terms("steady") == {"memory-limit": 64 << 20}
     cluster.finish("steady", "later", "latest")
-    run_helm(cluster, "uninstall", "it", "--wait")
+    run_helm(cluster, "uninstall", "nvshared", "--wait")
     left = cluster.kubectl("get", KINDS, SPACE, "--output=name").split()
     assert [one for one in left if "nvshare" in one or "gpu-sharing" in one] == [
         "namespace/nvshare"]
@@ -64,7 +64,7 @@ def test_api_server_accepts_the_chart(
     cluster: Cluster, helm: None, manifests: str, values: list[str]
 ) -> None:
     options = [part for one in values for part in ("--set", one)]
-    made = run_helm(cluster, "template", "it", f"{manifests}/chart", *options)
+    made = run_helm(cluster, "template", "nvshared", f"{manifests}/chart", *options)
     cluster.kubectl("create", "namespace", "nvshare")
     try:
         taken = cluster.kubectl(

@@ -17,10 +17,12 @@ import yaml
 from nvshared import __version__
 from nvshared.kubelet import options
 from nvshared.kubelet.annotations import ANNOTATION_TERMS
+from nvshared.kubelet.api import PATIENCE
 from nvshared.kubelet.card import CHECKPOINT
 from nvshared.kubelet.claims import CONDITION, DRIVER, PREFIX, RESOURCE, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.container import STATIC
+from nvshared.kubelet.leaving import ADMISSION, REPORT, SETTLE
 from nvshared.kubelet.plugin import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
@@ -76,6 +78,22 @@ def test_nvshare_kubelets_role_has_no_more_permissions_than_needed() -> None:
             "ValidatingAdmissionPolicy", "nvshare-kubelet")]
     said = str(policy["spec"]["variables"])
     assert said.count(f'one.type != "{CONDITION}"') == 2
+
+
+@pytest.mark.parametrize("folder", ["overlays/nvshared", "overlays/nvshared-daemonset", "claims"])
+def test_daemon_set_is_updated_node_by_node_when_nvshare_kubelet_is_ready(folder: str) -> None:
+    spec = built(MANIFESTS / folder)["DaemonSet", "gpu-sharing"]["spec"]
+    # two nvshare-kubelets of one node cannot run
+    assert spec["updateStrategy"] == {
+        "type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    pod = spec["template"]["spec"]
+    (container,) = (one for one in pod["containers"] if one["name"] == "nvshare-kubelet")
+    command = container["readinessProbe"]["exec"]["command"]
+    assert command[:1] == container["command"]
+    given = options.parse(command[1:])
+    assert given.ready
+    assert given.state == options.parse(container["args"]).state
+    assert pod["terminationGracePeriodSeconds"] > SETTLE + ADMISSION + REPORT + 2 * PATIENCE
 
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
