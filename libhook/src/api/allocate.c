@@ -25,7 +25,7 @@ static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *
     return *pitch <= SIZE_MAX / height;
 }
 
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
                                    size_t height, unsigned int element)
 {
     CUresult result;
@@ -43,7 +43,7 @@ COUNTED(cuMemAllocPitch, counted_round(p3, 512) * p4, COUNTED_ADDRESS,
     (CUdeviceptr_v1 *, unsigned int *, unsigned int, unsigned int, unsigned int))
 
 /* If the memory is of a driver pool, pools_recount() counts the bytes that the pool still holds. */
-EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
+CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;
     if (pool_free(address, &result) || memory_free(address, &result)

@@ -33,12 +33,12 @@ static CUresult record_end(CUstream stream, CUresult result)
     return result;
 }
 
-EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     return record_end(stream, REAL(cuStreamEndCapture)(stream, graph));
 }
 
-EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
     return record_end(PER_THREAD(stream), REAL(cuStreamEndCapture_ptsz)(stream, graph));
 }
@@ -59,7 +59,7 @@ CREATE(cuStreamCreateWithPriority, (CUstream *, unsigned int, int))
 
 /* Removes the stream from the list first: after the driver's call its handle may be reused. */
 #define DESTROY(name)                                                                 \
-    EXPORT CUresult name(CUstream stream)                                             \
+    CUresult name(CUstream stream)                                             \
     {                                                                                 \
         struct capture *capture = stream == NULL ? NULL : capture_take(stream, NULL); \
         streams_destroy(stream);                                                      \

@@ -15,7 +15,7 @@
 
 #define DEVICES 128
 
-EXPORT CUresult cuInit(unsigned int flags)
+CUresult cuInit(unsigned int flags)
 {
     settings_read();
     process_end_watch();
@@ -135,7 +135,7 @@ static void end_context(CUcontext context)
 
 /* Lists a context that was created by a function that is not wrapped. */
 #define ENTER_CONTEXT(name)                                                        \
-    EXPORT CUresult name(CUcontext context)                                        \
+    CUresult name(CUcontext context)                                        \
     {                                                                              \
         CUresult result = REAL(name)(context);                                     \
         CUdevice device;                                                           \
@@ -160,7 +160,7 @@ static bool is_primary(CUcontext context)
 }
 
 #define DESTROY(name)                                                              \
-    EXPORT CUresult name(CUcontext context)                                        \
+    CUresult name(CUcontext context)                                        \
     {                                                                              \
         if (!is_primary(context))                                                  \
             end_context(context);                                                  \
@@ -172,7 +172,7 @@ DESTROY(cuCtxDestroy_v2)
 
 NOTED(cuCtxAttach, contexts_attach(*p1, 1), (CUcontext *, unsigned int))
 
-EXPORT CUresult cuCtxDetach(CUcontext context)
+CUresult cuCtxDetach(CUcontext context)
 {
     if (!contexts_attach(context, -1) && !is_primary(context))
         end_context(context);
@@ -202,14 +202,14 @@ static CUresult retain(CUcontext *context, CUdevice device)
     return result;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     WITH_PATIENCE(result, device, retain(context, device));
     return result;
 }
 
 #define RELEASE(name, all, kept)                                                   \
-    EXPORT CUresult name(CUdevice device)                                          \
+    CUresult name(CUdevice device)                                          \
     {                                                                              \
         struct release release = begin_release(device, all);                       \
         end_context(release.last);                                                 \
@@ -224,7 +224,7 @@ RELEASE(cuDevicePrimaryCtxRelease_v2, false, false)
 RELEASE(cuDevicePrimaryCtxReset, true, false)
 RELEASE(cuDevicePrimaryCtxReset_v2, true, true)
 
-EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned int flags)
 {
     CUcontext primary = NULL, context;
@@ -241,7 +241,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
     return result;
 }
 
-EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUdevice device = CU_DEVICE_INVALID;
     CUcontext context, primary;

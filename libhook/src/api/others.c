@@ -19,7 +19,7 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
 }
 
 #define PINNING_ALL(name, reason)                                  \
-    EXPORT uint64_t name(WORDS)                                    \
+    uint64_t name(WORDS)                                           \
     {                                                              \
         gate_enter(GATE_NO_STREAM);                                \
         clients_pin(reason);                                       \
@@ -41,7 +41,7 @@ static void pin(CUdeviceptr address, size_t size)
 }
 
 #define PINNING(name, absent, address, size)                   \
-    EXPORT uint64_t name(WORDS)                                \
+    uint64_t name(WORDS)                                       \
     {                                                          \
         pin(address, size);                                    \
         return call(OTHER_##name, absent, a, b, c, d, e, f);   \

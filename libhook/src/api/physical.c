@@ -9,7 +9,7 @@
 #include "memory/allocation.h"
 #include "memory/vmm.h"
 
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                             const CUmemAllocationProp *properties, unsigned long long flags)
 {
     CUdevice device = client_none() || properties == NULL ? CU_DEVICE_CPU
@@ -24,7 +24,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                    REAL(cuMemCreate)(handle, size, properties, flags));
 }
 
-EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CUresult result;
     if (vmm_release(handle, &result))
@@ -35,7 +35,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return result;
 }
 
-EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     if (memory_is_ours((CUdeviceptr)address))
         return CUDA_ERROR_INVALID_VALUE;
@@ -51,7 +51,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return result;
 }
 
-EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     if (memory_is_ours(address))
@@ -78,7 +78,7 @@ static void forget_mappings(CUdeviceptr address, size_t size)
     }
 }
 
-EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
     if (memory_is_ours(address))
         return CUDA_ERROR_INVALID_VALUE;
@@ -96,7 +96,7 @@ SERVED(cuMemSetAccess,
 NOTED(cuMemAddressReserve, reservation_add(*p1, p2),
     (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))
 
-EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
+CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
     return memory_is_ours(address) || vmm_mapped_in(address, size)
                ? CUDA_ERROR_INVALID_VALUE : reservation_free(address, size);
@@ -126,7 +126,7 @@ SERVED(cuLogicalEndpointBindMem, FAILED(vmm_pin_in_place(&p4)),
      cuuint64_t, unsigned long long))
 
 /* Pins the exported memory, because another process may write to it. */
-EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags)
 {

@@ -67,7 +67,7 @@ static bool free_in_library(CUdeviceptr address, CUstream stream, CUresult *resu
 }
 
 #define FREE(name, stream_)                                                        \
-    EXPORT CUresult name(CUdeviceptr address, CUstream stream)                     \
+    CUresult name(CUdeviceptr address, CUstream stream)                     \
     {                                                                              \
         CUresult result;                                                           \
         if (free_in_library(address, stream_, &result))                            \
@@ -83,7 +83,7 @@ static bool free_in_library(CUdeviceptr address, CUstream stream, CUresult *resu
 FREE(cuMemFreeAsync, stream)
 FREE(cuMemFreeAsync_ptsz, PER_THREAD(stream))
 
-EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
     CUdevice device = result == CUDA_SUCCESS ? counted_device(properties->location) : CU_DEVICE_CPU;
@@ -98,13 +98,13 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
     return result;
 }
 
-EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
     CUresult result;
     return pool_destroy(handle, &result) ? result : driver_pool_destroy(handle);
 }
 
-EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
     if (result == CUDA_SUCCESS)
@@ -113,7 +113,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     return result;
 }
 
-EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
 {
     return pool_set_access(pool, access, count);
 }

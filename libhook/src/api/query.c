@@ -67,7 +67,7 @@ static bool describe(CUdeviceptr address, struct memory_description *memory)
     return memory_is_ours(address);
 }
 
-EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
                                       CUdeviceptr address)
 {
     struct memory_description memory;
@@ -80,7 +80,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
-EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
                                        void **data, CUdeviceptr address)
 {
     struct memory_description memory;
@@ -93,7 +93,7 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *
     return result;
 }
 
-EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                       CUdeviceptr address)
 {
     if (value == NULL || !memory_is_ours(address)) {
@@ -111,7 +111,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
 {
     struct memory_description memory;
     if (!describe(address, &memory))
@@ -124,7 +124,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return memory.size == 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                                CUdeviceptr address)
 {
     struct memory_description memory;
@@ -147,7 +147,7 @@ static bool is_mapped_by_program(const void *memory)
     return vmm_mapped_in((uintptr_t)memory, 1);
 }
 
-EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory, unsigned int flags)
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory, unsigned int flags)
 {
     if (memory_is_ours((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
@@ -157,7 +157,7 @@ EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory,
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
+CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
 {
     if (memory_is_ours((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
@@ -196,7 +196,7 @@ static unsigned int narrow(size_t bytes)
     return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
 }
 
-EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
+CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
 {
     size_t wide_available, wide_total;
     if (available == NULL || total == NULL || !get_information(&wide_available, &wide_total))
@@ -206,7 +206,7 @@ EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
 {
     size_t wide;
     if (bytes == NULL || !memory_total(device, &wide))

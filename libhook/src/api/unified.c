@@ -5,7 +5,7 @@
 #include "flight/bus_sharing.h"
 #include "memory/managed.h"
 
-EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
     CUresult answer;
     if (managed_allocate(address, bytes, flags, &answer))

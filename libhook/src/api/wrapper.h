@@ -6,9 +6,6 @@
 #include "gate/gate.h"
 #include "memory/pinned.h"
 
-/* Visible to programs. The library's own references bind to this definition. */
-#define EXPORT __attribute__((visibility("protected")))
-
 /* SIGNATURE() declares the wrapper of a function with parameters p1, p2 and so on of the given
  * types. CALL() passes these to the driver's function. */
 #define EACH_1(X, a) X(a, p1)
@@ -30,7 +27,7 @@
 #define UNWRAP(...) __VA_ARGS__
 #define DECLARE(type, name) type name
 #define PASS(type, name) name
-#define SIGNATURE(name, parameters) EXPORT CUresult name(EACH(DECLARE, UNWRAP parameters))
+#define SIGNATURE(name, parameters) CUresult name(EACH(DECLARE, UNWRAP parameters))
 #define CALL(name, parameters) REAL(name)(EACH(PASS, UNWRAP parameters))
 
 /* Calls the driver unless `served`, which may set `result` by FAILED() or INVALID_IF(), is true. */

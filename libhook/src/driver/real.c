@@ -27,8 +27,17 @@ static const char *const names[REAL_COUNT] = {
 #undef USE
 };
 
-static void *const wrappers[HOOK_COUNT] = {
-#define HOOK(name, parameters) [REAL_##name] = (void *)name,
+/* The functions of api/entries.c. */
+#define ENTRY(name) extern const char entry_##name[] __asm__(#name);
+#define HOOK(name, parameters) ENTRY(name)
+#define OTHER(name) ENTRY(name)
+#include "driver/hooks.def"
+#include "driver/others.def"
+#undef HOOK
+#undef OTHER
+
+static const void *const wrappers[HOOK_COUNT] = {
+#define HOOK(name, parameters) [REAL_##name] = entry_##name,
 #include "driver/hooks.def"
 #undef HOOK
 };
@@ -80,7 +89,7 @@ void *real_find(enum real_index index)
 
 void *hook_wrapper(enum real_index index)
 {
-    return index < HOOKS_LISTED ? wrappers[index] : newer_calls[index - HOOKS_LISTED];
+    return index < HOOKS_LISTED ? (void *)wrappers[index] : newer_calls[index - HOOKS_LISTED];
 }
 
 const char *hook_name(enum real_index index)
@@ -146,8 +155,8 @@ enum real_index hook_named(const char *name)
     return entry == NULL ? HOOK_COUNT : hook_for(name, entry);
 }
 
-static const struct { const char *name; void *wrapper; } others[OTHER_COUNT] = {
-#define OTHER(name) { #name, (void *)name },
+static const struct { const char *name; const void *wrapper; } others[OTHER_COUNT] = {
+#define OTHER(name) { #name, entry_##name },
 #include "driver/others.def"
 #undef OTHER
 };
@@ -163,7 +172,7 @@ EARLY enum other other_named(const char *name)
 
 void *other_wrapper(enum other other)
 {
-    return others[other].wrapper;
+    return (void *)others[other].wrapper;
 }
 
 void other_found(enum other other, void *function)

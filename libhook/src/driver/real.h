@@ -8,9 +8,10 @@
 #include "driver/driver.h"
 #include "driver/newer.h"
 
-/* A test compiles these declarations with NVIDIA's cuda.h. The library defines only the hooks. */
-#define HOOK(name, parameters) CUresult name parameters;
-#define USE HOOK
+/* A test compiles these declarations with NVIDIA's cuda.h. The library defines only the hooks, as
+ * wrapper_NAME: the function NAME, which the program calls, is in api/entries.c. */
+#define HOOK(name, parameters) CUresult name parameters __asm__("wrapper_" #name);
+#define USE(name, parameters) CUresult name parameters;
 #include "driver/hooks.def"
 #include "driver/uses.def"
 #undef HOOK
@@ -76,7 +77,7 @@ enum other {
 
 typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
-#define OTHER(name) other_function name;
+#define OTHER(name) other_function name __asm__("wrapper_" #name);
 #include "driver/others.def"
 #undef OTHER
 

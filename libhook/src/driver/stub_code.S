@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stubs of stubs.h. Each stub loads its number into a register that carries no argument, and
- * jumps to its target: the driver's function, or stub_slow. stub_slow saves all registers that may
+ * The stubs of stubs.h. Each stub loads its number into a register that carries no argument (%eax:
+ * only of variadic functions), and jumps to its target: the driver's function, or stub_slow. It
+ * begins so that other libraries can patch it (api/entries.c). stub_slow saves all registers that may
  * carry arguments, calls stub_wait(), and jumps to the function that stub_wait() returns. This is
  * assembly because no compiler guarantees the registers or the jump.
  */
@@ -19,9 +20,11 @@
 stub_first:
         .set    number, 0
         .rept   STUBS
-        endbr64
-        movl    $number, %r11d
+        movl    $number, %eax
+        movl    $number, %eax
+        movl    $number, %eax
         jmp     *stub_targets + 8 * number(%rip)
+        .p2align 3
         .set    number, number + 1
         .endr
 stub_end:
@@ -45,8 +48,7 @@ stub_slow:
         pushq   %r8
         pushq   %r9
         pushq   %r10
-        pushq   %rax
-        subq    $128, %rsp
+        subq    $136, %rsp
         movups  %xmm0, -192(%rbp)
         movups  %xmm1, -176(%rbp)
         movups  %xmm2, -160(%rbp)
@@ -56,7 +58,7 @@ stub_slow:
         movups  %xmm6, -96(%rbp)
         movups  %xmm7, -80(%rbp)
         andq    $-16, %rsp
-        movl    %r11d, %edi
+        movl    %eax, %edi
         call    stub_wait
         movq    %rax, %r11
         movups  -192(%rbp), %xmm0
@@ -74,7 +76,6 @@ stub_slow:
         movq    -40(%rbp), %r8
         movq    -48(%rbp), %r9
         movq    -56(%rbp), %r10
-        movq    -64(%rbp), %rax
         leave
         .cfi_def_cfa %rsp, 8
         testq   %r11, %r11
@@ -93,7 +94,7 @@ stub_slow:
 stub_first:
         .set    number, 0
         .rept   STUBS
-        hint    #34                     /* bti c */
+        movz    w16, #number
         movz    w16, #number
         adrp    x17, stub_targets + 8 * number
         ldr     x17, [x17, #:lo12:(stub_targets + 8 * number)]

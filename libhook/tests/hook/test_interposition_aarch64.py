@@ -11,6 +11,7 @@ import pytest
 
 from libhook.tests.hook import recorded_driver as recorded
 from libhook.tests.hook.programs import LAUNCH, compile_c
+from libhook.tests.hook.test_interposition_patching import patchable
 from libhook.tests.hook.test_interposition_ways import PROGRAM, compiled, expected
 
 ARM = "aarch64-linux-gnu"
@@ -65,6 +66,24 @@ def test_aarch64_program_finds_every_wrapper(
 ) -> None:
     program = compiled(PROGRAM, tmp_path / "program", arm_driver, compiler=f"{ARM}-gcc")
     assert run(program, arm_library, arm_driver) == expected("program")
+
+
+def test_function_of_library_for_aarch64_begins_with_instructions_that_ucx_can_copy(
+    arm_library: Path, tmp_path: Path
+) -> None:
+    def output(*command: object) -> str:
+        return subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, check=True).stdout
+
+    output(f"{ARM}-objcopy", "-O", "binary", "-j", ".text", arm_library, tmp_path / "text")
+    text = (tmp_path / "text").read_bytes()
+    section = re.search(r" \.text +PROGBITS +(\w+)", output("readelf", "-SW", arm_library))
+    assert section is not None
+    symbols = {line.split()[2]: int(line.split()[0], 16) - int(section[1], 16)
+               for line in output(f"{ARM}-nm", arm_library).splitlines()
+               if len(line.split()) == 3}
+    for name in [*recorded.hooks(), *recorded.others(), "stub_first"]:
+        assert patchable(text[symbols[name]:][:32], "aarch64"), name
 
 
 def test_library_for_aarch64_starts_with_glibc_2_17(arm_library: Path) -> None:
