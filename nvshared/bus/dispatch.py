@@ -36,7 +36,9 @@ from nvshared.names import MANAGER_PATH
 logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0                          # seconds that close() waits for pending calls
-CALLS_EACH = 64                         # maximum number of pending calls of one caller
+CALLS_EACH = 64                         # maximum number of pending calls of one caller,
+CALLS_EACH_USER = 256                   # of all callers of a user
+CALLERS_KNOWN = 4096                    # most callers of which the user is remembered
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between PropertiesChanged rounds
 SLICE = 0.000_25                        # seconds of a round before other tasks of the loop may run
@@ -48,7 +50,8 @@ POLKIT = (
 )
 _ALLOW_USER_INTERACTION = 1
 POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no password is asked for
-PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
+PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus, while
+                                        # one of its calls is pending
 CHECKS = 64                             # most checks pending at polkit, of all callers
 CHECKS_EACH_USER = 8
 CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending check
@@ -114,14 +117,14 @@ class Caller:
         self._connection = connection
         self._checks = checks
         self.name: str = message.sender
-        self._uid: int | None = None    # None: the bus has not been asked
+        self.known_uid: int | None = None       # None: the bus has not been asked
         self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
     async def uid(self) -> int:
         """User id of the caller. Raises BusError if it has left the bus."""
-        if self._uid is None:
-            self._uid = int(await self._ask_bus("GetConnectionUnixUser"))
-        return self._uid
+        if self.known_uid is None:
+            self.known_uid = int(await self._ask_bus("GetConnectionUnixUser"))
+        return self.known_uid
 
     async def administers(self) -> bool:
         """Whether the caller is root or the daemon's user: polkit is not asked about them."""
@@ -133,10 +136,7 @@ class Caller:
 
     async def present(self) -> bool:
         """Whether the caller is still on the bus."""
-        try:
-            return bool(await self._ask_bus("NameHasOwner"))
-        except BusError:
-            return False
+        return await is_present(self._connection, self.name)
 
     async def _ask_bus(self, member: str) -> Any:
         (found,) = await self._connection.ask(BUS, member, "s", [self.name])
@@ -191,8 +191,10 @@ class Bus(BaseMessageBus):
         self._polkit = polkit
         self._connection: BusConnection | None = None
         self._checks: Checks | None = None
-        self._calls: set[asyncio.Task[None]] = set()
-        self._of_caller: Counter[str] = Counter()
+        self._calls: dict[str, set[asyncio.Task[None]]] = {}    # pending calls by caller
+        self._of_user: Counter[int | str] = Counter()           # number of pending calls
+        self._uids: dict[str, int] = {}     # by caller; a name on the bus is never used again
+        self._presence: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()  # held while a reply is sent: large replies one by one
         self._announced: dict[Interface, dict[str, Any]] = {}
         self._dirty: dict[Interface, None] = {}
@@ -213,44 +215,83 @@ class Bus(BaseMessageBus):
 
     async def close(self) -> None:
         """Answers all pending calls: after PATIENCE with the error that nvshared is stopping."""
+        if self._presence is not None:
+            self._presence.cancel()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=PATIENCE)
-        calls = tuple(self._calls)
+            await asyncio.wait(set().union(*self._calls.values()), timeout=PATIENCE)
+        calls = [call for each in self._calls.values() for call in each]
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
     def take(self, connection: BusConnection, received: Received) -> None:
         """Starts a task that answers a call, unless its sender has too many pending calls."""
-        sender = received.message.sender
-        if self._of_caller[sender] >= CALLS_EACH:
-            _refuse(connection, received.message, BusError(
-                ErrorType.LIMITS_EXCEEDED, f"{CALLS_EACH} calls of yours are under way already; "
-                "wait for an answer first"))
+        loop, sender = asyncio.get_running_loop(), received.message.sender
+        calls = self._calls.setdefault(sender, set())
+        if len(calls) >= CALLS_EACH:
+            _refuse(connection, received.message, _too_many(CALLS_EACH))
             return
-        self._of_caller[sender] += 1
-        call = asyncio.get_running_loop().create_task(self._answer(connection, received))
-        self._calls.add(call)
+        call = loop.create_task(self._answer(connection, received))
+        calls.add(call)
         call.add_done_callback(partial(self._done, sender))
+        if self._presence is None or self._presence.done():
+            self._presence = loop.create_task(self._drop_departed(connection))
 
     def _done(self, sender: str, call: "asyncio.Task[None]") -> None:
-        self._calls.discard(call)
-        self._of_caller -= Counter([sender])    # Counter's -= removes counts of zero
+        self._calls[sender].discard(call)
+        if not self._calls[sender]:
+            del self._calls[sender]
+
+    async def _drop_departed(self, connection: BusConnection) -> None:
+        """Cancels calls of callers that have left the bus, until no call is pending."""
+        while self._calls:
+            before = {sender: tuple(calls) for sender, calls in self._calls.items()}
+            await asyncio.sleep(PRESENCE_INTERVAL)
+            for sender, calls in before.items():
+                pending = [call for call in calls if not call.done()]
+                if pending and not await is_present(self._connection or connection, sender):
+                    for call in pending:
+                        call.cancel()
 
     async def _answer(self, connection: BusConnection, received: Received) -> None:
         message = received.message
-        caller.set(Caller(connection, message, self._checks))
+        sender = Caller(connection, message, self._checks)
+        caller.set(sender)
+        user: int | str | None = None   # None: not counted
         try:
-            reply = await self._outcome(received)
-            await self._sending.acquire()
-        except asyncio.CancelledError:
-            _refuse(connection, message, NotRunning("nvshared is stopping"))
-            return
-        try:
-            if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
-                await connection.deliver(reply)
+            try:
+                user = await self._count(sender)
+                reply = await self._outcome(received)
+                await self._sending.acquire()
+            except BusError as error:   # of _count(): the caller has left, or has too many calls
+                _refuse(connection, message, error)
+                return
+            except asyncio.CancelledError:
+                _refuse(connection, message, NotRunning("nvshared is stopping"))
+                return
+            try:
+                if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
+                    await connection.deliver(reply)
+            finally:
+                self._sending.release()
         finally:
-            self._sending.release()
+            if user is not None:
+                self._of_user -= Counter([user])    # Counter's -= removes counts of zero
+
+    async def _count(self, sender: Caller) -> int | str | None:
+        """Counts a pending call for its user, unless that is the administrator. Raises BusError."""
+        sender.known_uid = self._uids.get(sender.name)
+        if await sender.administers():
+            return None
+        uid = await sender.uid()
+        if len(self._uids) >= CALLERS_KNOWN:
+            self._uids.clear()
+        self._uids[sender.name] = uid
+        user = subordinate.lender(uid)  # uids that /etc/subuid gives one user count as one
+        if self._of_user[user] >= CALLS_EACH_USER:
+            raise _too_many(CALLS_EACH_USER)
+        self._of_user[user] += 1
+        return user
 
     async def _outcome(self, received: Received) -> Message:
         message, reply = received.message, _Reply()
@@ -459,6 +500,20 @@ class Bus(BaseMessageBus):
         """Queues a signal, which is encoded later: this call may delay a hand-over."""
         if self._connection is not None:
             self._connection.post(Message.new_signal(path, interface, member, signature, body))
+
+
+async def is_present(connection: BusConnection, name: str) -> bool:
+    """Whether a name has an owner on the bus."""
+    try:
+        return bool((await connection.ask(BUS, "NameHasOwner", "s", [name]))[0])
+    except BusError:
+        return False
+
+
+def _too_many(most: int) -> BusError:
+    return BusError(
+        ErrorType.LIMITS_EXCEEDED, f"{most} calls of yours are under way already; "
+        "wait for an answer first")
 
 
 def _managed(path: str) -> bool:

@@ -3,6 +3,7 @@
 
 import asyncio
 import gc
+import os
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -15,8 +16,9 @@ from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
+from nvshared.bus import dispatch
 from nvshared.bus.connection import LONGEST, LONGEST_HEADER, BusConnection
-from nvshared.bus.dispatch import CALLS_EACH
+from nvshared.bus.dispatch import CALLS_EACH, CALLS_EACH_USER
 from nvshared.bus.dispatch import Bus as Dispatcher
 from nvshared.bus.interface import ANYONE, Interface, method
 from nvshared.dbus import SIGNATURES, Received, WireError, pack, size
@@ -218,10 +220,17 @@ class SlowBus:
 
     def __init__(self) -> None:
         self.connection = cast(BusConnection, SimpleNamespace(
-            post=self._post, deliver=self._deliver))
+            post=self._post, deliver=self._deliver, ask=self._ask))
+        self.left: set[str] = set()     # callers that have left the bus
+        self.uid = os.geteuid()
         self.refused: list[Message] = []
         self.waiting: list[asyncio.Event] = []
         self.most = 0
+
+    async def _ask(
+        self, _peer: object, member: str, _signature: str, names: list[str]
+    ) -> list[Any]:
+        return [self.uid if member == "GetConnectionUnixUser" else names[0] not in self.left]
 
     def _post(self, message: Message) -> None:
         self.refused.append(message)
@@ -286,3 +295,43 @@ async def test_dbus_calls_with_queued_replies_are_refused_when_the_daemon_stops(
     await library.close()
     assert len(bus.refused) == 2        # the first call is not refused: its reply is being sent
     assert {message.error_name for message in bus.refused} == {NotRunning.bus_name}
+
+
+async def test_calls_of_a_user_over_any_number_of_connections_are_limited() -> None:
+    bus = SlowBus()
+    bus.uid = os.geteuid() + 1000
+    library = a_library(bus)
+    for number in range(2 * CALLS_EACH_USER // CALLS_EACH):
+        for _ in range(CALLS_EACH):
+            bus.take(library_call(f":1.{number}"))
+    await all_that_can()
+    assert len(bus.refused) == CALLS_EACH_USER
+    bus.waiting[0].set()                # the place of a call that was answered is free again
+    await all_that_can()
+    bus.take(library_call(":1.99"))
+    await all_that_can()
+    assert len(bus.refused) == CALLS_EACH_USER
+    await close(bus, library)
+
+
+async def close(bus: SlowBus, library: Dispatcher) -> None:
+    closing = asyncio.create_task(library.close())
+    while not closing.done():
+        for waiting in bus.waiting:
+            waiting.set()
+        await asyncio.sleep(0)
+
+
+async def test_pending_calls_of_a_caller_end_when_the_caller_leaves_the_bus(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "PRESENCE_INTERVAL", 0)
+    bus = SlowBus()
+    library = a_library(bus)
+    for sender in (":1.1", ":1.1", ":1.2"):
+        bus.take(library_call(sender))
+    await all_that_can()
+    bus.left.add(":1.1")
+    while ":1.1" in library._calls:     # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert len(library._calls[":1.2"]) == 1
+    await close(bus, library)

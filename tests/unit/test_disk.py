@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.lanes import here
 from nvshared.machine import disk
 from nvshared.machine.nvml import Sample
 from nvshared.settings.config import load
-from nvshared.sharing.disk import AGAIN, APART, Disk
+from nvshared.sharing.disk import AGAIN, APART, LEFT_MOST, Disk, File
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests import pages
@@ -105,3 +106,20 @@ def test_disk_budget_is_zero_when_the_directory_check_times_out_or_the_setting_i
     answers.pop()("it is gone" if is_changed else None)
     fault = "" if is_changed else f"{tmp_path} does not answer"
     assert (made.shared.size, made.fault) == (0, fault)
+
+
+def test_user_with_files_of_disconnected_processes_gets_no_further_file(tmp_path: Path) -> None:
+    time = Time()
+    made = Disk(time.clock, time.timer, here)
+    made.setting = tmp_path, GIB
+    files: list[File | None] = []
+    for _ in range(LEFT_MOST + 1):
+        made.open(peer(uid=1000), lambda _: None, files.append)
+        for file in files:
+            if file is not None:
+                file.connected = False
+    made.open(peer(uid=1001), lambda _: None, files.append)
+    assert [file is None for file in files] == [False] * LEFT_MOST + [True, False]
+    for file in files:
+        if file is not None:
+            os.close(file.descriptor)

@@ -14,7 +14,7 @@ from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import config
 from nvshared.settings.rules import TERMS
-from nvshared.sharing.moving import PARKED, PARKING, RESTORING
+from nvshared.sharing.moving import LOST, PARKED, PARKING, RESTORING
 from nvshared.tui.tables import UNSHARED
 from nvshared.units import GIB, MIB
 from tests import pages
@@ -196,5 +196,18 @@ def test_command_block_listed_as_not_run_is_run_by_no_test() -> None:
 def test_manual_explains_each_state_that_the_column_state_shows() -> None:
     page = (ROOT / "packaging/man/nvsharectl.1.in").read_text()
     section = page.partition(".SH STATES")[2].partition(".SH ")[0]
-    shown = {*map(str, ClientState), PARKING, PARKED, RESTORING, UNSHARED}
+    shown = {*map(str, ClientState), PARKING, PARKED, RESTORING, LOST, UNSHARED}
     assert set(re.findall(r"^\.B (.+)$", section, re.MULTILINE)) == shown
+
+
+def test_each_bound_of_what_the_daemon_keeps_names_an_existing_test() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    table = page.partition("### What the daemon keeps")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    tests = set(re.findall(r"def (test_\w+)", "".join(
+        path.read_text() for path in ROOT.glob("tests/**/test_*.py"))))
+    assert rows
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named or row.endswith("| the same |"), row
+        assert tests.issuperset(named), row

@@ -19,7 +19,17 @@ from nvshared.sharing import moving
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
-from tests.unit.scripted import DEFAULTS, FACTS, NO_RESERVE, OTHER, SETTINGS, Noted, Time, joined
+from tests.unit.scripted import (
+    DEFAULTS,
+    FACTS,
+    NO_RESERVE,
+    OTHER,
+    SETTINGS,
+    Noted,
+    Time,
+    joined,
+    peer,
+)
 
 
 class QuietHook:
@@ -370,3 +380,146 @@ async def test_drain_of_a_card_moves_only_clients_that_the_tenants_memory_limit_
     await limited.moving.drain(first)
     assert [client.parking for client in first.clients.values()] == [moving.PARKED]
     assert len(second.clients) == 2
+
+
+async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_other_goes_on(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    obeyed = asyncio.Event()
+
+    async def obey_later(_: QuietHook, context: int, *, ahead: bool) -> None:
+        await obeyed.wait()
+
+    monkeypatch.setattr(QuietHook, "park", obey_later)
+    async with parking(Answer("running"), Answer("checkpointed")) as (_, client, one):
+        first = asyncio.create_task(one.park(client))
+        while client.parking != moving.PARKING:     # noqa: ASYNC110
+            await asyncio.sleep(0)
+        later = [asyncio.create_task(one.park(client)) for _ in range(50)]
+        while len(one._watched.get(client, ())) < 50:   # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for call in (*later, first):
+            call.cancel()
+        await asyncio.wait([*later, first])
+        assert not one._watched
+        obeyed.set()
+        await asyncio.wait(one._tasks)
+        assert client.parking == moving.PARKED
+
+
+async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_do_not_answer(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_: QuietHook, context: int, *, ahead: bool) -> None:
+        await asyncio.Event().wait()
+
+    class SilentHook(QuietHook):
+        park = never
+
+    async def ask(command: str, *_: object) -> Answer:
+        return Answer("running" if command == "state" else "checkpointed")
+
+    monkeypatch.setattr(moving, "IDLE_CHECK_EVERY", 0)
+    async with parking() as (_, first, one):
+        one.deep_idle, one._ask = 0, ask
+        first.parkable = SilentHook()
+        others = [joined(first.gpu, number, process=peer(
+            4000 + number, 1000 if number < 20 else 1001)) for number in range(2, 24)]
+        for client in others:
+            client.parkable = SilentHook() if client.peer.uid == 1000 else QuietHook()
+        first.gpu.sample = shows(first, *others)
+        watch = asyncio.create_task(one.watch())
+        mine = [client for client in others if client.peer.uid == 1001]
+        while any(client.parking != moving.PARKED for client in mine):      # noqa: ASYNC110
+            await asyncio.sleep(0)
+        silent = [client for client in (first, *others) if client.parking == moving.PARKING]
+        assert len(silent) == moving.PARKS_AT_ONCE
+        watch.cancel()
+        for task in one._tasks:
+            task.cancel()
+
+
+async def test_client_is_neither_parked_nor_restored_while_nvml_is_silent(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "RETRY_AFTER", 0)
+    ordered: list[str] = []
+
+    async def ask(command: str, *_: object) -> Answer:
+        ordered.append(command)
+        return Answer({"state": "running", "park": "checkpointed", "wake": "running"}[command])
+
+    async with parking() as (_, client, one):
+        one._ask, seen = ask, client.gpu.sample
+        client.gpu.sample = Sample()
+        with pytest.raises(NvshareError, match="NVML does not say how much of the GPU"):
+            await one.park(client)
+        client.gpu.sample = seen
+        await one.park(client)
+        client.gpu.sample = Sample()
+        one.wake(client)
+        while client.parking != moving.PARKED:      # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert "wake" not in ordered
+        client.gpu.sample = seen
+        await asyncio.wait(one._tasks)
+        assert (ordered[-1], client.parking) == ("wake", "")
+
+
+async def test_room_for_a_context_is_taken_from_what_clients_may_fill_until_the_restore_has_ended(
+) -> None:
+    async with parking(Answer("running"), Answer("checkpointed")) as (_, client, one):
+        gpu = client.gpu
+        gpu.sample = shows(client, size=GIB)
+        await one.park(client)
+        gpu.capacity.sampled(0, 0)
+        gpu.sample = shows(used=0)
+        before = gpu.capacity.bytes
+        during: list[int] = []
+
+        async def ask(*words: Any) -> Answer:
+            lacks = words[3]
+            assert not await lacks()
+            gpu.sample = shows(used=FACTS.memory_total - GIB)
+            during.append(gpu.settings.capacity)
+            assert "has 1024 MiB for it" in await lacks()
+            return Answer("running", (Step("restore", 0, 0, ""),))
+
+        one._ask = ask
+        one.wake(client)
+        await asyncio.wait(one._tasks)
+        margin = gpu.capacity.restore_margin
+        assert during == [before - GIB - margin]
+        assert gpu.capacity.bytes == before - GIB       # until the samples show the context
+        gpu.capacity.sampled(GIB, 0)
+        gpu.capacity.sampled(GIB, 0)
+        assert gpu.capacity.bytes == before - GIB
+
+
+async def test_false_claim_to_be_parked_reserves_neither_host_memory_nor_room_on_the_card(
+) -> None:
+    async with parking(Answer("none")) as (_, client, one):
+        client.private = 8 * GIB
+        one.take_over(client, 100 * GIB)
+        assert one._budget.contexts == 8 * GIB
+        await asyncio.wait(one._tasks)
+        assert (client.parking, one._budget.contexts, client.context_size) == (moving.PARKED, 0, 0)
+
+
+async def test_places_of_a_user_are_bounded_given_in_order_and_forgotten() -> None:
+    places, order = moving.Places(2), list[int]()
+
+    async def work(number: int, user: str, end: asyncio.Event) -> None:
+        async with places.one(user):
+            order.append(number)
+            await end.wait()
+
+    ends = [asyncio.Event() for _ in range(6)]
+    tasks = [asyncio.create_task(work(number, "a" if number < 5 else "b", end))
+             for number, end in enumerate(ends)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert order == [0, 1, 5]           # another user has places of its own
+    tasks[2].cancel()                   # leaves the queue
+    for end in ends:
+        end.set()
+    await asyncio.wait(tasks)
+    assert order == [0, 1, 5, 3, 4]
+    assert (len(places._of), len(places._claims)) == (0, 0)
