@@ -203,7 +203,25 @@ def read(api_object: Mapping[str, Any]) -> Claim:
             for one in status.get("reservedFor") or () if one["resource"] == "pods"),
         not any(one["kind"] == "Pod" for one in meta.get("ownerReferences") or ()),
         shares,
-        {"metadata": {key: meta.get(key) for key in METADATA}, "status": status})
+        {"metadata": {key: meta.get(key) for key in METADATA}, "status": _needed(status)})
+
+
+def _needed(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a claim's status that read() needs: the rest may have hundreds of kilobytes."""
+    devices = status["allocation"]["devices"]
+    results = [
+        {key: one[key] for key in ("request", "driver", "pool", "device", "shareID") if key in one}
+        | {"consumedCapacity": {
+            name: text for name, text in (one.get("consumedCapacity") or {}).items()
+            if name.removeprefix(f"{DRIVER}/") in TERMS}}
+        for one in devices["results"] if one["driver"] == DRIVER]
+    config = [{key: one[key] for key in ("requests", "opaque") if key in one}
+              for one in devices.get("config") or ()
+              if (one.get("opaque") or {}).get("driver") == DRIVER]
+    pods = [{key: one[key] for key in ("resource", "name", "uid")}
+            for one in status.get("reservedFor") or () if one["resource"] == "pods"]
+    return {
+        "allocation": {"devices": {"results": results, "config": config}}, "reservedFor": pods}
 
 
 def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> Share:

@@ -78,6 +78,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
             "please report this with the lines above it"))
 
     threading.excepthook = fail
+    is_given = options.kubelet is not None
     options.kubelet = options.kubelet or root_directory() or Path(KUBELET)
     lock = prepare(options.state)
     readiness = Readiness(options.state)
@@ -164,6 +165,11 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
             if not plugin.path.is_socket():     # `kubeadm reset` empties kubelet's folder
                 logger.warning("%s was removed, and is created again", plugin.path)
                 await plugin.start()
+            if not (is_given or plugin.is_registered):      # at boot, kubelet starts after us
+                found = await asyncio.to_thread(root_directory)
+                if found not in (None, plugin.kubelet):
+                    logger.info("kubelet's folder is %s", found)
+                    await plugin.start(found)
 
     tasks = []
     try:

@@ -4,6 +4,7 @@
 On failure the response has the reason, and kubelet retries. Preparing a claim is idempotent."""
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -22,7 +23,7 @@ from nvshared.kubelet.card import (
     of_device_manager,
     preferred,
 )
-from nvshared.kubelet.claims import DRIVER, RESOURCE, clipped
+from nvshared.kubelet.claims import DRIVER, RESOURCE, Claim, clipped
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.pods import MOST_IN_EVENT, Pods
 from nvshared.kubelet.rpc import DP, DRA, REG
@@ -48,7 +49,7 @@ class Plugin(ABC):
         self, kubelet: Path, offer: Offer, containers: Containers, runtime: Runtime,
         refresh: Callable[[], Awaitable[None]],
     ) -> None:
-        self.path = kubelet / REGISTRY / f"{self.name.replace('/', '-')}-reg.sock"
+        self.kubelet = kubelet          # kubelet's folder
         self._offer = offer
         self._containers = containers
         self._runtime = runtime
@@ -56,13 +57,21 @@ class Plugin(ABC):
         self._server: Any = None
         self._is_registered = asyncio.Event()       # kubelet knows the plugin, and its devices
 
+    @property
+    def path(self) -> Path:
+        """The plugin's socket."""
+        return self.kubelet / REGISTRY / f"{self.name.replace('/', '-')}-reg.sock"
+
     @abstractmethod
     def services(self) -> Mapping[str, rpc.Methods]:
         """The gRPC services that kubelet calls, by name."""
 
-    async def start(self) -> None:
-        """Serves at a new socket, which kubelet's plugin watcher finds. Raises NvshareError."""
+    async def start(self, kubelet: Path | None = None) -> None:
+        """Serves at a new socket, which kubelet's plugin watcher finds. Raises NvshareError.
+
+        `kubelet`: another folder of kubelet."""
         await self.stop()
+        self.kubelet = kubelet or self.kubelet
         registry = self.path.parent
         if not registry.parent.is_dir():
             raise NvshareError(
@@ -74,8 +83,9 @@ class Plugin(ABC):
             self.path.unlink(missing_ok=True)   # left by a killed nvshare-kubelet
         except OSError as error:
             raise NotPermitted(
-                f"cannot make a socket in {registry}: {error.strerror}", "run it as root"
-            ) from error
+                f"cannot make a socket in {registry}: {error.strerror}",
+                f"its unit needs ReadWritePaths={registry.parent} (systemctl edit nvshare-kubelet)"
+                if error.errno == errno.EROFS else "run it as root") from error
         self._server = await rpc.serve(self.path, {
             "pluginregistration.Registration": {
                 "GetInfo": (self._info, REG["InfoRequest"]),
@@ -89,15 +99,15 @@ class Plugin(ABC):
 
     async def await_registration(self) -> None:
         """Waits until a running kubelet has registered us: until then it fails pods with shares."""
-        if not _accepts(of_device_manager(self.path.parent.parent, KUBELET_SOCKET)):
+        if not _accepts(of_device_manager(self.kubelet, KUBELET_SOCKET)):
             return
         try:
             async with asyncio.timeout(REGISTRATION_PATIENCE):
                 await self._is_registered.wait()
         except TimeoutError:
             folder = await asyncio.to_thread(root_directory)
-            is_other = folder not in (None, self.path.parent.parent)
-            advice = f"; its --root-dir is {folder}: --kubelet names it" if is_other else ""
+            advice = "" if folder in (None, self.kubelet) else (
+                f"; its --root-dir is {folder}: --kubelet names it")
             logger.warning(
                 "kubelet has not registered %s within %d seconds%s", self.name,
                 REGISTRATION_PATIENCE, advice)
@@ -227,12 +237,16 @@ class Driver(Plugin):
     async def prepare(self, request: Any, _context: Any) -> Any:
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
         answer = DRA["NodePrepareResourcesResponse"]()
+        # All at once, and not under the lock: an answer that is late delays no other claim.
+        claims = await asyncio.gather(*(
+            asyncio.to_thread(self._pods.ask, one.namespace, one.name) for one in request.claims),
+            return_exceptions=True)
         async with self._lock:
             await self._refresh()
-            for requested in request.claims:
+            for requested, claim in zip(request.claims, claims, strict=True):
                 one = answer.claims[requested.uid]
                 try:
-                    for made in await self._prepare(requested):
+                    for made in await self._prepare(requested, claim):
                         one.devices.add(**made)
                 except FAILURES as error:
                     logger.error("claim %s/%s is not prepared: %s",
@@ -240,11 +254,14 @@ class Driver(Plugin):
                     one.error = clipped(f"nvshare: {error}", MOST_IN_EVENT)
         return answer
 
-    async def _prepare(self, requested: Any) -> list[dict[str, Any]]:
-        """Prepares one claim. Returns its devices for kubelet. Raises as Pods.ask() does."""
+    async def _prepare(
+        self, requested: Any, claim: Claim | BaseException
+    ) -> list[dict[str, Any]]:
+        """Prepares one claim, or raises its error. Returns its devices. Raises as Pods.ask()."""
         if why := await self._runtime.cdi_problem():
             raise NvshareError(why)
-        claim = await asyncio.to_thread(self._pods.ask, requested.namespace, requested.name)
+        if isinstance(claim, BaseException):
+            raise claim
         if claim.uid != requested.uid:
             raise InvalidArgs("there is another claim of that name now")
         if not claim.pods:

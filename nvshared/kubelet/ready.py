@@ -41,6 +41,8 @@ def check(state: Path) -> None:
             except BlockingIOError:
                 return
             why = file.read()
+    except FileNotFoundError:
+        raise NvshareError(f"no nvshare-kubelet uses {state}") from None
     except OSError as error:
         raise NvshareError(f"cannot read {state / FILE}: {error.strerror}") from error
     raise NvshareError(why or "nvshare-kubelet is not running")

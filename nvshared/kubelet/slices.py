@@ -78,6 +78,12 @@ def covers(there: Any, wanted: Any) -> bool:
     return bool(there == wanted)
 
 
+def valid(one: Any) -> Any:
+    """The slice. Raises KeyError, TypeError, AttributeError if it is malformed."""
+    devices_of_other_drivers({one["metadata"]["name"]: one})
+    return one
+
+
 class Published:
     """Writes what is wanted of the node, and with DRA the slice: again if that was changed."""
 
@@ -96,7 +102,7 @@ class Published:
             self._on_other_drivers = on_other_drivers
             self._slice = Writer("the ResourceSlice", self._write_slice)
             threading.Thread(target=watch, name="slices", daemon=True, args=(
-                "ResourceSlices", kubeconfig, SLICES, node, True, dict, self._update)).start()
+                "ResourceSlices", kubeconfig, SLICES, node, True, valid, self._update)).start()
 
     @property
     def has_slice(self) -> bool:

@@ -18,7 +18,7 @@ from nvshared.kubelet.container import FILE as CDI_FILE
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.plugin import DevicePlugin
 from nvshared.kubelet.rpc import DP
-from nvshared.kubelet.runtime import Runtime, endpoint, refusal
+from nvshared.kubelet.runtime import Runtime, endpoint, refusal, root_directory
 from nvshared.kubelet.slices import TAINT, device_entry, devices_of_other_drivers
 from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
@@ -286,3 +286,35 @@ def test_container_runtime_endpoint_is_read_from_the_running_kubelet(
             status="NSpid:\t6\t1\n")      # this kubelet runs in a container
     process(tmp_path / "proc", 7, "/usr/bin/kubelet", f"--config={file}", *options)
     assert endpoint() == (found and Path(found))
+
+
+@pytest.mark.parametrize(("options", "found"), [
+    (["--root-dir=/data/kubelet"], Path("/data/kubelet")),
+    (["--root-dir", "/a", "-root-dir=/b"], Path("/b")), ([], None),
+])
+def test_root_directory_is_read_from_the_running_kubelet(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], found: Path | None
+) -> None:
+    monkeypatch.setattr("nvshared.kubelet.runtime.PROCESSES", tmp_path)
+    process(tmp_path, 5, "/usr/bin/other", "--root-dir=/other")
+    process(tmp_path, 6, "/usr/bin/kubelet", "--root-dir=/inside", status="NSpid:\t6\t1\n")
+    process(tmp_path, 7, "/usr/bin/kubelet", *options)
+    assert root_directory() == found
+
+
+def test_what_is_kept_of_a_claim_is_what_its_terms_need() -> None:
+    huge = "y" * 10_000
+    other = {"opaque": {"driver": "other.example", "parameters": {"it": huge}}}
+    ours = {"opaque": {"driver": DRIVER, "parameters": {"weight": 7}}, "source": huge}
+    result = {"request": "gpu", "driver": DRIVER, "pool": "n", "device": "gpu-0a", "shareID": "s",
+              "consumedCapacity": {"memory": "1Gi", "other": huge}, "more": huge}
+    one = read({
+        "metadata": {"namespace": "n", "name": "c", "uid": "u", "annotations": {"a": huge}},
+        "status": {
+            "devices": [{"data": huge}],
+            "allocation": {"devices": {
+                "config": [*[other] * 32, ours], "results": [result, result | {"driver": "o"}]}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "v", "apiGroup": huge}]}})
+    assert read(one.api_object) == one
+    assert terms([one]) == {"memory-limit": 1 << 30, "weight": 7}
+    assert len(json.dumps(one.api_object)) < 1000
