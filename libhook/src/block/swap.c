@@ -622,8 +622,10 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
 
 /* Copies swapped blocks from another GPU to the host if no copy is there: the oldest first, until
  * `bytes` or COPIES_IN_FLIGHT blocks are chosen. The blocks are COPYING, so that a free is
- * deferred. Returns the bytes copied. Releases memory_lock. */
-static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
+ * deferred. Gives back their memory on the other GPU as long as more than `loan` bytes are borrowed.
+ * Returns the bytes copied. Releases memory_lock. */
+static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance,
+                              uint64_t loan)
 {
     struct block *block, *blocks[COPIES_IN_FLIGHT];
     struct place places[COPIES_IN_FLIGHT] = { { .tier = NULL } };
@@ -655,6 +657,8 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
         } else if (places[i].tier != NULL) {
             places[i].tier->give(client, block->size, &places[i]);
         }
+        if (block->copy.tier != NULL && client->borrowed > loan)
+            block_return_place(block);
         end_move(block, BLOCK_SWAPPED);
     }
     return copied;
@@ -691,8 +695,8 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     client->returning = surplus;
     host_expect(client, surplus);
     while (ready && client->borrowed > loan
-           && copy_borrowed(client, client->borrowed - loan, order->host) > 0)
-        swap_forget_borrowed(client, order);
+           && copy_borrowed(client, client->borrowed - loan, order->host, loan) > 0)
+        continue;
     host_expect(client, 0);
     client->memory.host += client->returning;
     client->returning = 0;
@@ -716,7 +720,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
         more = move_victims(&eviction);
     }
     while (more && client->dirty > 0 && !order_yields(client, order, &eviction.progress))
-        more = copy_borrowed(client, 1, order->host) > 0;
+        more = copy_borrowed(client, 1, order->host, UINT64_MAX) > 0;
     end_eviction(&eviction);
     *flags = eviction.flags;
     return search_bytes(client, SEARCH_READY);

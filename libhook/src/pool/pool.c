@@ -13,6 +13,7 @@
  */
 #include "pool/pool.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "block/block.h"
@@ -30,6 +31,8 @@
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
 #define MOST ((size_t)1 << 46)       /* upper limit, bytes of one allocation */
 #define SEARCHED 256                 /* most free allocations that one search looks at */
+#define QUERIED 16                   /* most streams in a row that one allocation finds busy */
+#define BUCKETS 1024
 
 struct pool {
     CUmemoryPool handle;
@@ -77,13 +80,14 @@ struct pending_frees {
     CUcontext context;
     uint64_t stream;                 /* stream_name(), unique in the context */
     struct ring allocations;         /* sorted by event, the oldest first */
-    struct pending_frees *next;
+    struct ring alike;               /* in the list of its bucket */
+    struct ring order;               /* in the list of all, those queried last at the end */
 };
 
 /* Protected by memory_lock, which static functions hold unless stated otherwise. */
 static struct pool *pools;
-static struct marker *unused_markers;
-static struct pending_frees *pending_lists;
+static struct marker *unused_markers[BUCKETS];     /* by context */
+static struct ring pending_lists, pending_buckets[BUCKETS];    /* of pending_frees */
 
 /* The library's pool with this handle. NULL: only the driver uses the pool. */
 static struct pool *pool_named(CUmemoryPool handle)
@@ -202,28 +206,45 @@ static struct async_allocation *async_retire(CUdeviceptr address)
  * the same (measured on an H100, driver 580).
  */
 
+static size_t bucket(CUcontext context, uint64_t stream)
+{
+    uint64_t hash = ((uint64_t)(uintptr_t)context ^ stream) * 0x9e3779b97f4a7c15;
+    return hash >> 32 & (BUCKETS - 1);
+}
+
 static struct pending_frees *pending_frees_of(CUcontext context, uint64_t stream)
 {
-    struct pending_frees *pending = pending_lists;
-    while (pending != NULL && (pending->stream != stream || pending->context != context))
-        pending = pending->next;
-    if (pending != NULL || (pending = malloc(sizeof *pending)) == NULL)
-        return pending;
-    *pending = (struct pending_frees){
-        .context = context, .stream = stream, .next = pending_lists,
-    };
+    struct ring *head = ring_ready(&pending_buckets[bucket(context, stream)]);
+    for (struct ring *link = head->next; link != head; link = link->next) {
+        struct pending_frees *pending = RING_MEMBER(link, struct pending_frees, alike);
+        if (pending->stream == stream && pending->context == context)
+            return pending;
+    }
+    struct pending_frees *pending = malloc(sizeof *pending);
+    if (pending == NULL)
+        return NULL;
+    *pending = (struct pending_frees){ .context = context, .stream = stream };
     ring_clear(&pending->allocations);
-    return pending_lists = pending;
+    ring_append(head, &pending->alike);
+    ring_append(ring_ready(&pending_lists), &pending->order);
+    return pending;
+}
+
+static void forget(struct pending_frees *pending)
+{
+    ring_leave(&pending->alike);
+    ring_leave(&pending->order);
+    free(pending);
 }
 
 /* An unused marker of the context, or a new one. NULL: out of memory. */
 static struct marker *take_marker(CUcontext context)
 {
-    struct marker *marker = unused_markers;
+    struct marker **unused = &unused_markers[bucket(context, 0)], *marker = *unused;
     while (marker != NULL && marker->context != context)
         marker = marker->next;
     if (marker != NULL)
-        LIST_REMOVE(unused_markers, marker);
+        LIST_REMOVE(*unused, marker);
     else if ((marker = calloc(1, sizeof *marker)) != NULL)
         marker->context = context;
     return marker;
@@ -235,8 +256,9 @@ static void give_marker(struct marker *marker)
         free(marker);
         return;
     }
-    marker->next = unused_markers;
-    unused_markers = marker;
+    struct marker **unused = &unused_markers[bucket(marker->context, 0)];
+    marker->next = *unused;
+    *unused = marker;
 }
 
 /* Records the marker's event in the stream. The stream's context is current. */
@@ -308,26 +330,42 @@ static bool event_reached(const struct async_allocation *async)
         || (result != CUDA_ERROR_NOT_READY && context_error(async->context) != CUDA_SUCCESS);
 }
 
-static bool pending_frees_poll(void)
+/* Completes frees that their streams have reached, stream by stream, beginning with the stream not
+ * queried for longest, until `queried` streams in a row have reached none. True if any. */
+static bool pending_frees_poll(unsigned queried)
 {
     bool any = false;
-    if (pending_lists == NULL)
+    struct ring *link = ring_ready(&pending_lists)->next, *last = pending_lists.previous;
+    if (ring_empty(&pending_lists))
         return false;
     RELAXED;
-    EACH_LISTED(struct pending_frees, pending, pending_lists) {
-        for (; !ring_empty(&pending->allocations) && event_reached(first(pending)); any = true)
+    for (unsigned busy = 0; link != &pending_lists && busy < queried;) {
+        struct pending_frees *pending = RING_MEMBER(link, struct pending_frees, order);
+        bool ends = link == last;
+        link = link->next;
+        busy++;
+        for (; !ring_empty(&pending->allocations) && event_reached(first(pending)); any = true) {
             complete(first(pending));
-        if (ring_empty(&pending->allocations)) {
-            LIST_REMOVE(pending_lists, pending);
-            free(pending);
+            busy = 0;
         }
+        if (ring_empty(&pending->allocations)) {
+            forget(pending);
+        } else {
+            ring_leave(&pending->order);
+            ring_append(&pending_lists, &pending->order);
+        }
+        if (ends)
+            break;
     }
     return any;
 }
 
 void pending_frees_context_ends(CUcontext context)
 {
-    EACH_LISTED(struct pending_frees, pending, pending_lists) {
+    struct ring *head = ring_ready(&pending_lists);
+    for (struct ring *each = head->next, *after; each != head; each = after) {
+        struct pending_frees *pending = RING_MEMBER(each, struct pending_frees, order);
+        after = each->next;
         bool ends = pending->context == context;
         for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations;
              link = next) {
@@ -337,14 +375,13 @@ void pending_frees_context_ends(CUcontext context)
             if (ends || (async->pool == NULL && region_owner(async->address)->context == context))
                 complete(async);
         }
-        if (ends) {
-            LIST_REMOVE(pending_lists, pending);
-            free(pending);
-        }
+        if (ends)
+            forget(pending);
     }
-    EACH_LISTED(struct marker, marker, unused_markers)
+    struct marker **unused = &unused_markers[bucket(context, 0)];
+    EACH_LISTED(struct marker, marker, *unused)
         if (marker->context == context) {
-            LIST_REMOVE(unused_markers, marker);
+            LIST_REMOVE(*unused, marker);
             free(marker);
         }
 }
@@ -426,7 +463,7 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t room = room_of(bytes, &class);
     struct async_allocation *async = fitting(pool, room, class, context, name, false);
-    if (async == NULL && pending_frees_poll())
+    if (async == NULL && pending_frees_poll(QUERIED))
         async = fitting(pool, room, class, context, name, false);
     bool made = async == NULL;
     CUresult result = made ? make(pool, client, bytes, room, class, &async) : CUDA_SUCCESS;
@@ -579,7 +616,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
 void pool_trim(CUmemoryPool handle, size_t keep)
 {
     LOCKED(memory_lock);
-    pending_frees_poll();
+    pending_frees_poll(UINT_MAX);
     struct pool *pool = pool_named(handle);
     if (pool != NULL)
         pool_shrink(pool, keep);
@@ -587,7 +624,7 @@ void pool_trim(CUmemoryPool handle, size_t keep)
 
 static void settle(void)
 {
-    pending_frees_poll();
+    pending_frees_poll(UINT_MAX);
     EACH_LISTED(struct pool, pool, pools)
         pool_shrink(pool, pool->threshold);
 }
@@ -634,7 +671,7 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
 bool pools_yield(const struct client *client)
 {
     bool any = false;
-    pending_frees_poll();
+    pending_frees_poll(UINT_MAX);
     EACH_LISTED(struct pool, pool, pools)
         if (pool->device == client->device)
             any |= pool_shrink(pool, 0);
@@ -690,7 +727,7 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
         ring_append(&pending->allocations, &async->order);
         /* No pool reuses this memory, so no later allocation polls the pending lists for it. */
         if (async->pool == NULL || async->pool->destroyed)
-            pending_frees_poll();
+            pending_frees_poll(QUERIED);
     } else {
         give_marker(marker);
         *result = pending == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;

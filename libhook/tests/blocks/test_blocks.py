@@ -91,6 +91,17 @@ def evict_to_half(program: Program) -> None:
     assert program.c.resident() == program.count // 2
 
 
+def evict_to_another_gpu(program: Program) -> None:
+    program.c.borrow(program.count)
+    program.evicts()
+
+
+def return_from_another_gpu(program: Program) -> None:
+    before = program.figure("copied")
+    assert program.c.return_borrowed(2 * program.count) == 0
+    assert program.figure("copied") == before + program.count
+
+
 def nothing(program: Program) -> None:
     """For cases that count the allocation itself."""
 
@@ -104,6 +115,7 @@ CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program],
     "loads and frees host memory": (100, [Program.evicts], Program.loads),
     "evicts to host memory of other blocks": (100, [keep_host_memory_of_older_half], evict_to_half),
     "writes back": (100, [Program.runs], Program.writes_back),
+    "returns memory of another GPU": (100, [evict_to_another_gpu], return_from_another_gpu),
     "frees evicted memory": (100, [Program.evicts], Program.frees),
 }
 
