@@ -522,7 +522,7 @@ class Session:
             raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
         match record.type:
             case Type.IDLE:
-                return events.WentIdle(id, memory)
+                return events.WentIdle(id, memory, wants)
             case Type.STOPPED:
                 return events.Stopped(id, memory, wants, record.took, record.moved or None)
             case Type.REOPENED:

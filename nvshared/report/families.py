@@ -154,7 +154,7 @@ CLIENT_GAUGES: Table[Memory] = [
 
 def _usage(subject: str) -> Table[Usage]:
     return [
-        ("gpu_seconds", f"GPU time of {subject}: divided among the programs that may use it",
+        ("gpu_seconds", f"GPU time of {subject}: divided among the programs that have work",
          lambda used: used.gpu),
         ("held_seconds", f"Time in which {subject} was allowed to use the GPU",
          lambda used: used.held),

@@ -107,6 +107,7 @@ class Turn:
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when its last further quantum began; 0: none began
     idle: bool = False                  # IDLE arrived after the RUN that requested it
+    rests_since: int | None = None      # since when it is idle, by the last IDLE; None: it works
     last_run: Run | None = None
     copying: frozenset[Direction] = frozenset()  # directions of the program's copies
     busy: int | None = None             # when BUSY last reported a second without a gap
@@ -455,6 +456,13 @@ class ScheduledClient(Counting):
                 and self.membership.standing in (Standing.FREE, Standing.CLAIMS))
 
     @property
+    def idle_since(self) -> int | None:
+        """Since when the client has had no work; None: it may have work, or waits to submit it."""
+        if self.phase is Phase.IDLE:
+            return self.since
+        return self.turn.rests_since if self.turn is not None and self.open else None
+
+    @property
     def is_idle(self) -> bool:
         """Whether the client wants no turn, and is not suspended."""
         return self.phase is Phase.IDLE and not self.terms.suspended
@@ -463,6 +471,11 @@ class ScheduledClient(Counting):
         """Whether an unanswered order loads the bus in this direction."""
         return direction in [move.direction for move in self.moves]
 
+    def rest(self, now: int, since: int | None) -> None:
+        """Records that a holder has been idle `since` a time, or works again (None)."""
+        self.its_turn.rests_since = since
+        self.history.hold(now, uses=since is None)
+
     def enter(self, phase: Phase, now: int) -> None:
         """Changes the phase, and bills the time spent in the previous phase."""
         runs = (phase is Phase.RUNNING) - (self.phase is Phase.RUNNING)
@@ -470,7 +483,7 @@ class ScheduledClient(Counting):
         for node in self.nodes if runs or drains else ():
             node.turn(now, runs, drains)
         if runs + drains:
-            self.history.hold(now, runs + drains)
+            self.history.hold(now, uses=runs + drains > 0)
         self.history.waited = self.time_waited(now)
         if not self.waits:
             self.waits_since = now

@@ -212,8 +212,11 @@ class Record(ClientEvent):
     memory: Memory
 
 
+@dataclass(frozen=True, slots=True)
 class WentIdle(Record):
     """IDLE: a holder had no work for the idle window of its RUN. The gate is still open."""
+
+    resumed: bool = False               # it has submitted work again since an earlier IDLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
 from heapq import heappop, heappush
+from math import inf, isfinite
 from typing import NamedTuple
 
 from nvshared.scheduler import queue, turns
@@ -18,6 +19,9 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Memory, Terms
 from nvshared.scheduler.tenants import Counters
+from nvshared.units import SECOND
+
+DRAIN_USUAL = SECOND // 2               # us; the end of a drain that takes longer is not forecast
 
 
 class Wait(NamedTuple):
@@ -49,7 +53,7 @@ class ClientView:
     fits: bool                          # False: too large to run even alone
     waited: int                         # us of all waits for the card, until Snapshot.now
     waiting: int | None                 # us of the current wait, part of `waited`; None: no wait
-    idle: int | None                    # us since it last wanted the card; None: not idle
+    idle: int | None                    # us since it last used or wanted the card; None: not idle
     counters: Counters                  # the scheduler's own object: it changes with the next event
     terms: Terms = Terms()
     loading: int = 0                    # bytes that its hand-over loads in all; 0: it loads none
@@ -122,7 +126,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         memory=client.memory, room=client.charged, commit=client.promise.commit, fits=fits,
         waited=client.time_waited(card.now),
         waiting=card.now - client.waits_since if client.waits else None,
-        idle=card.now - client.since if client.phase is Phase.IDLE else None,
+        idle=None if (since := client.idle_since) is None else card.now - since,
         loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
         counters=client.history, terms=client.terms, rationed=client.rationed)
 
@@ -130,8 +134,8 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
 def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
     alone = card.settings.capacity - card.groups.sums.pinned
-    taken, now = 0, 0                   # bytes that simulated holders fill; us after card.now
-    ends: list[tuple[int, int, int]] = []       # ends of turns: us, client id, bytes freed
+    taken, now = 0, 0.0                 # bytes that simulated holders fill; us after card.now
+    ends: list[tuple[float, int, int]] = []     # ends of turns: us, client id, bytes freed
     for client in card.holders:
         if client.phase is Phase.LOADING:
             come = card.load_time(client, client.missing_bytes)
@@ -146,8 +150,9 @@ def _forecast(card: Card) -> dict[int, Wait]:
             while ends and (card.one_at_a_time or taken + client.unpinned_need > alone):
                 end, _, freed = heappop(ends)
                 now, taken = max(now, end), taken - freed
-            left = now + card.load_time(client, client.missing_bytes)
-            heappush(ends, (left + _usual_turn(card, client), client.id, client.unpinned_need))
+            ready = now + card.load_time(client, client.missing_bytes)
+            left = int(ready) if isfinite(ready) else None
+            heappush(ends, (ready + _usual_turn(card, client), client.id, client.unpinned_need))
             taken += client.unpinned_need
         found[client.id] = Wait(position, left)
     for client in card.groups[Phase.LIMITED]:
@@ -164,8 +169,13 @@ def _usual_turn(card: Card, client: ScheduledClient) -> int:
     return min(held // before, most) if before > 0 else most
 
 
-def _turn_left(card: Card, client: ScheduledClient) -> int:
-    """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer."""
+def _turn_left(card: Card, client: ScheduledClient) -> float:
+    """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer.
+
+    Infinite while it drains for longer than drains take as a rule: how long the work takes that is
+    in flight is unknown."""
+    if client.phase is Phase.DRAINING:
+        return 0 if card.now - client.since < DRAIN_USUAL else inf
     if client.phase is Phase.LOADING:
         return card.load_time(client, client.missing_bytes) + _usual_turn(card, client)
     lasted, usual = card.now - client.its_turn.counted, _usual_turn(card, client)

@@ -276,8 +276,8 @@ class Usage(NamedTuple):
 
 @dataclass(slots=True)
 class Division:
-    """Divides the card's time equally among the clients whose gates are open at each time, as the
-    card itself does. So the sum over all clients is the time in which any client held the card."""
+    """Divides the card's time equally among the clients that use it at each time, as the card does
+    itself. So the sum over all clients is the time in which any client used the card."""
 
     holders: int = 0
     since: int = 0
@@ -318,19 +318,22 @@ class History(Counters):
     since: int                          # time of the last call of `fill`
     taken_over: int = 0                 # the part of `turns` that an earlier daemon began
     waited: int = 0                     # time of waiting for turns, before the current phase
-    gpu: float = 0                      # us of the card's time that it got before its current turn
-    began: float | None = None          # Division.per_holder when the gate opened; None: it is shut
+    gpu: float = 0                      # us of the card's time that it got before `began`
+    began: float | None = None          # Division.per_holder when it began to use the card, or None
     card: int = 0                       # byte-microseconds of memory on the card
     host: int = 0
     neighbour: int = 0
     disk: int = 0
 
-    def hold(self, now: int, more: int) -> None:
-        """Records that the gate opens (`more` is 1) or shuts (-1)."""
-        per_holder = self.division.turn(now, more)
+    def hold(self, now: int, *, uses: bool) -> None:
+        """Records whether the client uses the card from now on: the gate is open, and the client
+        is not known to be idle."""
+        if uses is (self.began is not None):
+            return
+        per_holder = self.division.turn(now, 1 if uses else -1)
         if self.began is not None:
             self.gpu += per_holder - self.began
-        self.began = per_holder if more > 0 else None
+        self.began = per_holder if uses else None
 
     def fill(self, memory: Memory, now: int) -> None:
         """Adds the memory held since the last call."""

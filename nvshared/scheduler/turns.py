@@ -45,7 +45,7 @@ BUSY_PROOF = SECOND                     # from the last holder's BUSY to the beg
 RETURNS_WITHIN = 20 * MILLISECOND       # most us from a busy client's drain until it waits again
 BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a client in busy turns
 REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
-OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
+OTHERS_IDLE = 2 * SECOND                # idle window if no client waits and no memory need move
 EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the exclusion
 WATCHED_MOST = 64                       # clients that a background client watches at most
 
@@ -69,8 +69,13 @@ def note_report(card: Card, client: ScheduledClient, report: events.Record) -> N
     if turn is None or turn.last_run is None or client.phase is not Phase.RUNNING:
         return
     match report:
-        case events.WentIdle():
-            turn.idle = turn.idle or turn.last_run.report_idle
+        case events.WentIdle() if turn.last_run.report_idle:
+            # A program idle for OTHERS_IDLE may work again by now: its hook rarely looks.
+            turn.idle = not report.resumed and turn.last_run.idle_window != OTHERS_IDLE
+            if report.resumed:
+                client.rest(card.now, None)
+            elif turn.rests_since is None:
+                client.rest(card.now, card.now - turn.last_run.idle_window)
         case events.Copies() if turn.last_run.report_copies:
             loaded = ((Direction.IN, report.inward), (Direction.OUT, report.outward))
             turn.copying = frozenset(direction for direction, is_loaded in loaded if is_loaded)
@@ -129,6 +134,7 @@ def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     turn.resumed = turn.resumed or turn.parked is not None
     turn.parked = turn.ending = turn.last_run = turn.busy = None  # so that a RUN is sent
     turn.idle, turn.copying = False, frozenset()
+    client.rest(card.now, None)
     client.enter(Phase.RUNNING, card.now)
 
 
@@ -461,13 +467,14 @@ def _stop_idle_holders(card: Card) -> None:
         return
     running = card.groups[Phase.RUNNING]
     others_idle = _awaits_idle(card) and all(
-        c.its_turn.busy is not None or c.its_turn.idle for c in running)
+        c.its_turn.busy is not None or c.its_turn.rests_since is not None for c in running)
     if not (ahead.pauses_matter(card) or others_idle):
         return
     for client in running:
         turn = client.its_turn          # gang members are not stopped: other members may be busy
         stays = client.standing or client.is_permanent
-        if turn.idle and not stays and card.due(turn.stop_after):
+        idle = turn.idle or (others_idle and turn.rests_since is not None)
+        if idle and not stays and card.due(turn.stop_after):
             card.stop(client, TurnEnd.IDLE)
 
 
@@ -478,7 +485,6 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
     moves = card.contended and not card.busy_members    # whether memory moves between turns
-    hinders = _awaits_idle(card)
     if not endless and _fixed_tq(card) is None:
         # By measured hand-overs; that to a blocked client without a measurement is estimated.
         fresh = _tq_now(card, None if blocked is None or blocked.cost is not None else blocked)
@@ -486,7 +492,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             card.shown_tq = fresh
     common = Run(
         0, pace=card.contended or bool(card.busy_members),
-        report_idle=moves or watched or hinders,
+        report_idle=moves or not card.contended,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
         idle_window=_idle_window(card, blocked), report_busy=_busy_reports_matter(card))
     changed = card.groups.take_changed("turns")
@@ -504,8 +510,8 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if moves or client.rationed:
             window = common.idle_window
             window = _idle_window_of(client, window) if card.contended else window
-        elif hinders and turn.busy is None and not window:
-            window = OTHERS_IDLE
+        elif not card.contended:
+            window = window or OTHERS_IDLE
         run = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
@@ -518,6 +524,8 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if not common.report_copies:
             turn.copying = frozenset()
         if not run.report_idle:
+            client.rest(card.now, None)
+        if not run.report_idle or run.idle_window == OTHERS_IDLE:
             turn.idle = False           # the hook sends IDLE again once a RUN requests IDLE
         if not run.report_busy:
             turn.busy = None
@@ -596,7 +604,7 @@ def _begin_busy_turns(card: Card) -> bool:
     since = card.busy_since + BUSY_PROOF
     for client in members:
         turn = client.its_turn
-        if turn.busy is None or turn.idle:
+        if turn.busy is None or turn.rests_since is not None:
             return False
         since = max(since, turn.busy + BUSY_PROOF, client.busy_exclusion.until, turn.stop_after)
     if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since):

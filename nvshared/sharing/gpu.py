@@ -33,6 +33,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline missed by this time means that the timer failed
 TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
+JOINS_WITHIN = 2 * SECOND               # us from HELLO to a pause that began before it
 GONE_KNOWN = 1000                       # tenants without clients: usage kept per card
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
@@ -189,6 +190,8 @@ class Client:
         self.terms = ClientTerms()
         self.held_before = 0            # us with its gate open, before this daemon or card
         self.waited_before = 0          # us it waited for its gate, before this daemon or card
+        self.joined = gpu.now           # us, when it connected
+        self.idle_before = 0            # us for which it had been idle under an earlier daemon then
         self.pod: Pod | None = None     # the process's pod, once nvshare-kubelet has sent its name
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
@@ -276,8 +279,13 @@ class Client:
 
     @property
     def idle(self) -> int:
-        """Microseconds since it became idle; 0: it is not idle."""
-        return 0 if self.view.idle is None else self.view.idle + self.gpu.since()
+        """Microseconds since its last work, also under an earlier daemon; 0: it is not idle."""
+        if self.view.idle is None:
+            return 0
+        idle, connected = self.view.idle + self.gpu.since(), self.gpu.now - self.joined
+        if self.idle_before and idle + JOINS_WITHIN >= connected:
+            return self.idle_before + connected     # it has had no work since it connected
+        return idle
 
     @property
     def position(self) -> int:

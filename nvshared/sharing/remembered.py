@@ -35,7 +35,8 @@ class RememberedTerms:
         self._clock, self._timer, self._run = clock, timer, run
         self._due = False
         self._gpus: list[GPU] = []
-        self._times: dict[Key, tuple[int, int]] = {}    # us held and waited under earlier daemons
+        # Us held and waited under earlier daemons; the time since when it is idle, 0: it was not.
+        self._times: dict[Key, tuple[int, int, int]] = {}
         # Terms from the file, if it was written since this boot. _read() also sets `_times`.
         found, self._due = self._file.load(self._read)
         self._kept = found or {}
@@ -49,7 +50,9 @@ class RememberedTerms:
         """Writes unwritten terms, and the times of all connected clients."""
         for client in (client for gpu in self._gpus for client in gpu.clients.values()):
             if key := _key(client):
-                self._times[key] = (client.held, client.waited)
+                idle = client.idle
+                since = int(self._clock()) - idle if idle else 0
+                self._times[key] = (client.held, client.waited, since)
         if self._due or self._times:
             self._store(dict(self._kept), dict(self._times))
 
@@ -57,7 +60,8 @@ class RememberedTerms:
         if not self._kept and not self._times:
             return
         key = _key(client) or (0, 0, "")
-        client.held_before, client.waited_before = self._times.pop(key, (0, 0))
+        client.held_before, client.waited_before, since = self._times.pop(key, (0, 0, 0))
+        client.idle_before = max(0, int(self._clock()) - since) if since else 0
         client.terms = self._kept.get(key, client.terms)
 
     def _note(self, client: Client) -> None:
@@ -81,7 +85,7 @@ class RememberedTerms:
         self._kept = {key: kept for key, kept in self._kept.items() if kept != ClientTerms()}
 
     def _store(
-        self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int]]
+        self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int, int]]
     ) -> set[Key]:
         """Writes the terms and times of living programs. Returns the keys of dead ones."""
         dead = {key for key in (*kept, *times) if host.started(key[0]) != key[1]}
@@ -96,8 +100,8 @@ class RememberedTerms:
                 "programs": living({
                     key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),
                 "times": living({
-                    key: {"held": held, "waited": waited}
-                    for key, (held, waited) in times.items()})})
+                    key: {"held": held, "waited": waited, "idle_since": since}
+                    for key, (held, waited, since) in times.items()})})
         return dead
 
     def _read(self, plain: dict[str, Any], wrong: Complain) -> dict[Key, ClientTerms]:
@@ -105,7 +109,8 @@ class RememberedTerms:
         if plain["boot"] != _boot():
             return {}
         self._times = _each(plain.get("times", []), lambda one: (
-            _number(one, "held"), _number(one, "waited")), wrong)
+            _number(one, "held"), _number(one, "waited"), _number({"idle_since": 0} | one,
+                                                                  "idle_since")), wrong)
         return _each(plain["programs"], lambda one: ClientTerms(
             _terms(one["administrator"]), _terms(one["owner"])), wrong)
 

@@ -46,18 +46,27 @@ def kept(site: Site) -> dict[str, int]:
     return dict(zip(FIELDS, sums[0], strict=True))
 
 
+def using(holds: dict[int, set[int]], idle: set[int]) -> int:
+    """The number of cards that a client uses which is not idle."""
+    return sum(bool(some - idle) for some in holds.values())
+
+
 def traced(site: Site) -> Counter[str]:
     """The sums of the history, computed from the trace as far as it has them."""
     found: Counter[str] = Counter()
     holds: dict[int, set[int]] = {}
+    idle: set[int] = set()
     before = 0
     for line in site.trace():
         passed, before = line["at"] - before, line["at"]
-        found["gpu"] += passed * sum(bool(some) for some in holds.values())
+        found["gpu"] += passed * using(holds, idle)
         found["held"] += passed * sum(map(len, holds.values()))
         match line.get("report") or line.get("event"):
             case "turn-started":
                 holds.setdefault(line["gpu"], set()).add(line["client"])
+                idle.discard(line["client"])
+            case "went-idle":
+                idle = idle | {line["client"]} if not line["resumed"] else idle - {line["client"]}
             case "turn-ended":
                 holds[line["gpu"]].discard(line["client"])
             case "evicted":
@@ -102,6 +111,29 @@ def test_history_of_turns_and_bytes_equals_the_trace_and_is_unchanged_by_a_daemo
     start(site)                         # a restart without clients counts nothing again
     stop(site)
     assert kept(site) == file
+
+
+def test_history_bills_no_gpu_time_to_a_holder_without_work(site: Site) -> None:
+    start(site)
+    worker, sleeper = site.holding(SMALL), site.holding(SMALL)
+    pump([worker, sleeper], lambda: worker.running and sleeper.running)
+    sleeper.say(Type.IDLE)
+    while not any(line.get("event") == "went-idle" for line in site.trace()):
+        time.sleep(0.01)
+    worker.close()                      # from now on, only the holder without work is there
+    while said(site)["turn-ended"] < 1:
+        time.sleep(0.01)
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pump([sleeper], lambda: True)
+        time.sleep(0.01)
+    sleeper.close()
+    while said(site)["turn-ended"] < 2:
+        time.sleep(0.01)
+    stop(site)
+    trace, file = traced(site), kept(site)
+    assert file["gpu"] == pytest.approx(trace["gpu"], abs=NEAR)
+    assert file["gpu"] + 500_000 <= file["held"]
 
 
 def test_history_counts_the_turn_of_a_program_that_spans_a_daemon_restart_once(site: Site) -> None:

@@ -55,3 +55,27 @@ def test_client_reports_idle_again_to_a_restarted_daemon(site: Site) -> None:
     program.go_on()
     daemon.rest()
     program.ends_well()
+
+
+SECONDS_OF_WORK = """
+import time
+spin = kernel("spin")
+os.read(0, 1)
+while True:                             # the test ends it
+    launch(spin, None, 1000)
+    call("cuCtxSynchronize")
+"""
+
+
+def test_client_reported_as_idle_reports_its_next_work_and_idleness_for_a_changed_window(
+        site: Site) -> None:
+    flags, window = Flag.REPORT_IDLE, 2_000_000
+    daemon = FakeDaemon(site)
+    program = Program(site, SECONDS_OF_WORK)
+    daemon.accept(flags, window)
+    assert not daemon.until(Type.IDLE).has(Flag.WANTS)
+    daemon.send(OrderRecord(Type.RUN, flags=flags | Flag.PACE, idle_window=100_000))
+    assert not daemon.until(Type.IDLE).has(Flag.WANTS)
+    program.go_on()
+    assert daemon.until(Type.IDLE).has(Flag.WANTS)
+    program.kill()

@@ -102,6 +102,7 @@ class Hook:
     want_sent: bool = False
     room_asked: bool = False
     idle_reported: bool = False
+    worked: int = 0                     # when its last work ended
     idle_window: int = IDLE_WINDOW
     reported: bool = True
     report_due: bool = False
@@ -297,7 +298,7 @@ class Hook:
                 self.changed()
             if self.work > 0 and not self.flying:
                 self.flying = True
-                self.idle_reported = False
+                self._work_again()
                 self.fly()
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
@@ -320,6 +321,18 @@ class Hook:
             self.idle_reported = True
             self.say(WentIdle(self.id, self.memory))
 
+    def _work_again(self) -> None:
+        """Reports that a program, reported as idle before, has submitted work again."""
+        if self.idle_reported and self.open and self.reports_idle and not self.stopping:
+            self.say(WentIdle(self.id, self.memory, resumed=True))
+        self.idle_reported = False
+
+    def _window_changed(self) -> None:
+        if not self.idle_reported or self.stopping:
+            return
+        self.idle_reported = self.world.now - self.worked >= self.idle_window
+        self.say(WentIdle(self.id, self.memory, resumed=not self.idle_reported))
+
     def _report_busy(self, state: tuple[int, bool]) -> None:
         """Reports BUSY or a gap, unless the state has changed since."""
         if self.open and self.reports_busy and not self.stopping and state == self.busy_state:
@@ -335,6 +348,7 @@ class Hook:
         done = min(self.kernel if done is None else done, self.work)
         self.work -= done
         self.computed += done
+        self.worked = self.world.now
         if self.stopping:
             self._drained()
         else:
@@ -437,8 +451,10 @@ class Hook:
         if not order.report_busy or not (self.reports_busy and self.granted):
             self.busy_state = self.busy_reported = None
         self.reports_busy = order.report_busy
-        self.idle_window = order.idle_window or self.idle_window
+        window, self.idle_window = self.idle_window, order.idle_window or self.idle_window
         self.idle_reported = self.idle_reported and not fresh
+        if self.reports_idle and self.idle_window != window:
+            self._window_changed()
         if not self.granted:
             self.granted = True
             self.opened = self.world.now

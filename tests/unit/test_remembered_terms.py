@@ -15,7 +15,8 @@ from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.events import Terms
+from nvshared.scheduler.events import Terms, WentIdle
+from nvshared.scheduler.turns import OTHERS_IDLE
 from nvshared.sharing import remembered
 from nvshared.sharing.gpu import Client, ClientTerms
 from nvshared.sharing.manager import Manager
@@ -41,9 +42,10 @@ class Daemon:
         for facts in (FACTS, OTHER):
             self.kept.follow(self.manager.add(facts, Sample(), gather=False))
 
-    def joins(self, pid: int = OURS, gpu: int = 0) -> Client:
+    def joins(self, pid: int = OURS, gpu: int = 0, *, running: bool = False) -> Client:
         process = replace(peer(1), pid=pid, started=host.started(pid))
-        return joined(self.manager.gpus[gpu], self.manager.next_id(), process=process)
+        return joined(
+            self.manager.gpus[gpu], self.manager.next_id(), process=process, running=running)
 
 
 def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Time) -> None:
@@ -82,6 +84,29 @@ def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: 
         next_one.manager.set_terms(again.id, "weight", 7)
         held, waited = again.held, again.waited
         next_one.kept.close()
+
+
+def test_client_without_work_keeps_its_idle_time_over_a_restart_until_its_next_work(
+        tmp_path: Path) -> None:
+    time = Time()                       # with the real scheduler
+    first = Daemon(tmp_path, time)
+    client = first.joins(running=True)
+    client.gpu.tell(WentIdle(client.id, client.memory))
+    time.pass_by(48 * SECOND)
+    assert client.idle == 48 * SECOND + OTHERS_IDLE
+    first.kept.close()
+    time.pass_by(3 * SECOND)            # no daemon runs
+    second = Daemon(tmp_path, time)
+    again = second.joins(running=True)
+    again.gpu.tell(WentIdle(again.id, again.memory))
+    time.pass_by(7 * SECOND)
+    assert again.idle == 58 * SECOND + OTHERS_IDLE
+    again.gpu.tell(WentIdle(again.id, again.memory, resumed=True))
+    assert again.idle == 0
+    time.pass_by(9 * SECOND)
+    again.gpu.tell(WentIdle(again.id, again.memory))
+    time.pass_by(SECOND)
+    assert again.idle == SECOND + OTHERS_IDLE
 
 
 def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_the_same_pid(

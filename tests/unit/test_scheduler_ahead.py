@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from nvshared.scheduler import turns
 from nvshared.scheduler.actions import Action, Evict, Load, Run, TurnEnd, TurnEnded, Writeback
 from nvshared.scheduler.card import BURST
 from nvshared.scheduler.domains import Domains
@@ -155,7 +156,8 @@ def test_writeback_is_not_ordered_when_all_clients_fit() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 50)
-    assert not any(action.report_idle for action in talk.said if isinstance(action, Run))
+    windows = {action.idle_window for action in talk.said if isinstance(action, Run)}
+    assert windows == {turns.OTHERS_IDLE}
     talk.idle(A)
     assert not stops(talk.said)
     assert not writebacks(talk.wait(10))

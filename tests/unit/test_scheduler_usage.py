@@ -5,10 +5,20 @@ from collections import Counter
 
 import pytest
 
-from nvshared.scheduler.actions import ClientState
-from nvshared.scheduler.events import AntiThrash, Event, Left, Settings, Terms, TermsChanged, Tick
+from nvshared.scheduler.actions import ClientState, Run, Stop
+from nvshared.scheduler.events import (
+    AntiThrash,
+    Event,
+    Left,
+    Settings,
+    Terms,
+    TermsChanged,
+    Tick,
+    WentIdle,
+)
 from nvshared.scheduler.snapshot import Wait
 from nvshared.scheduler.tenants import MIB_SECOND
+from nvshared.scheduler.turns import OTHERS_IDLE
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_talk import Talk
 from tests.unit.scheduler_world import World
@@ -38,9 +48,10 @@ class Watched(World):
     def sum_up(self) -> None:
         passed, self.seen = self.now - self.seen, self.now
         now = self.scheduler.snapshot()
-        for holder in now.holders:
-            self.parts[holder] = self.parts.get(holder, 0) + passed / len(now.holders)
-        self.busy += passed if now.holders else 0
+        using = [holder for holder in now.holders if now.clients[holder].idle is None]
+        for holder in using:
+            self.parts[holder] = self.parts.get(holder, 0) + passed / len(using)
+        self.busy += passed if using else 0
         for id, client in self.scheduler._card.clients.items():
             self.card[id] += passed * client.memory.filled
             self.waited[id] += passed if client.phase.value in WANTING else 0
@@ -79,6 +90,37 @@ def test_usage_divides_the_cards_time_among_holders(seed: int) -> None:
     assert sum(one.handovers for one in used) > 0
     assert sum(one.handover for one in used) <= world.scheduler.snapshot().counters.handover
     assert not any(world.scheduler.usage(hooks[1].id, world.now))       # it has left
+
+
+def test_holder_without_work_is_shown_as_idle_and_uses_no_gpu_time() -> None:
+    talk = Talk(capacity=100)
+    talk.run(1, 40)
+    talk.run(2, 40)
+    talk.wait(10)
+    talk.idle(1)
+    before = talk.scheduler.usage(1, int(talk.now)).gpu
+    talk.wait(20)
+    talk.tell(Tick())
+    assert talk.view(1).state is ClientState.RUNNING
+    assert talk.view(1).idle == 20 * SECOND + OTHERS_IDLE
+    assert talk.view(2).idle is None
+    assert talk.scheduler.usage(1, int(talk.now)).gpu == before
+    assert talk.scheduler.usage(2, int(talk.now)).gpu == before + 20 * SECOND
+    talk.tell(WentIdle(1, talk.memory[1], resumed=True))
+    assert talk.view(1).idle is None
+    talk.wait(10)
+    assert talk.scheduler.usage(1, int(talk.now)).gpu == before + 5 * SECOND
+
+
+def test_holder_idle_before_others_wait_is_stopped_only_if_its_hook_says_so_again() -> None:
+    talk = Talk(capacity=100)
+    talk.run(1, 70)
+    talk.idle(1)
+    talk.join(2, 70, commit=70)
+    actions = talk.want(2)
+    assert not any(isinstance(one, Stop) for one in actions)
+    assert any(isinstance(one, Run) and one.idle_window < OTHERS_IDLE for one in actions)
+    assert Stop(1) in talk.idle(1)
 
 
 TQ = 30
@@ -126,6 +168,20 @@ def test_expected_wait_of_a_client_that_never_fits_is_unknown() -> None:
     talk.run(2, 30)
     talk.run(3, 70)
     assert waits(talk)[3] == Wait(1, None)
+
+
+def test_expected_wait_is_unknown_while_the_holder_finishes_work_that_takes_long() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.run(3, 70)
+    talk.wait(TQ)
+    talk.tell(Tick())
+    assert talk.view(1).state is ClientState.DRAINING
+    assert waits(talk)[2].left is not None
+    talk.wait(5)
+    talk.tell(Tick())
+    assert waits(talk) == {2: Wait(1, None), 3: Wait(2, None)}
 
 
 def test_expected_wait_of_a_compute_limited_client_ends_with_the_next_accounting_window() -> None:

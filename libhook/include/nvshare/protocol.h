@@ -144,7 +144,10 @@ enum nvshare_type {
      * then closes the gate until a LOAD grants enough room. */
     NVSHARE_MEMORY = 65,
     /* The client runs with NVSHARE_REPORT_IDLE, and for RUN's `idle_window` its program had no
-     * work in flight and submitted none. A hint: the gate is still open. */
+     * work in flight and submitted none. A hint: the gate is still open. With NVSHARE_WANTS in
+     * flags: the program, reported as idle before, has submitted work again. If a RUN changes the
+     * `idle_window` of an idle program, the hook sends IDLE again, with NVSHARE_WANTS unless the
+     * program is idle for the new window. */
     NVSHARE_IDLE = 66,
     /* Answer to STOP: the gate is closed and the work drained. NVSHARE_WANTS in flags: a thread
      * waits at the gate, and no MEMORY will report it. `took`: us from the receipt of STOP to

@@ -33,6 +33,9 @@
 #define SAMPLE_US 5000
 #define RELEASE_SAMPLE_US 200            /* after nvshare_release(), until no work is in flight */
 #define IDLE_SAMPLES 100                 /* samples in the shortest pause that is reported */
+/* A window that is at least this long only tells whether the program is to be billed. */
+#define LONG_WINDOW_US 1000000
+#define LONG_SAMPLES 16
 #define PACE_US 2000
 #define BACKGROUND_US 50
 #define TIMER_SLACK_NS 1000              /* Linux's default of 50000 ns is too coarse */
@@ -52,6 +55,7 @@ static struct service {
     bool received;                   /* an order has arrived on this connection */
     bool complained;                 /* a message on stderr says that no order has arrived */
     bool idle_reported;
+    bool idle_asked;                 /* report again whether the program is idle: the window changed */
     /* us: next attempt to connect; when `received` was last true; next report (0: none); next
      * attempt to release host memory */
     uint64_t retry_at, received_at, report_at, trim_at;
@@ -193,8 +197,10 @@ static void run(struct client *client, const struct nvshare_order *order)
     client->squeezed = client->paced && !client->reports_busy;
     client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
     bus_sharing_watch(client, (order->flags & NVSHARE_REPORT_COPIES) != 0);
-    if (order->idle_window != 0)
+    if (order->idle_window != 0 && order->idle_window != client->idle_window) {
         client->idle_window = order->idle_window;
+        services[client->index].idle_asked = services[client->index].idle_reported;
+    }
     if (!client->running) {
         begin_turn(client);
         client->opened = now_microseconds();
@@ -506,23 +512,26 @@ static int64_t sample_activity(struct client *client)
                                    ACTIVITY_BURST | (idle ? ACTIVITY_IDLE : 0)
                                        | (busy && runs ? ACTIVITY_GAPS : 0));
     if (!idle) {
-        service->idle_reported = false;
+        service->idle_reported = service->idle_asked = false;
         return next;
     }
     uint64_t pause = activity_idle(&service->activity);
     bool released = activity_released(&service->activity);
     bool over = pause >= (released ? 1 : client->idle_window);
-    if (over && !service->idle_reported) {
+    if (over != service->idle_reported || service->idle_asked) {
         LOCKED(memory_lock);
-        client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
+        client_send(client, (struct nvshare_report){
+            .type = NVSHARE_IDLE, .flags = over ? 0 : NVSHARE_WANTS });
     }
     service->idle_reported = over;
+    service->idle_asked = false;
     if (released && !over)
         next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
     if (client->paced && pause >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
     /* While no client waits, only a long pause ends the turn, so samples may be rare. */
-    int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
+    int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window
+        / (client->idle_window < LONG_WINDOW_US ? IDLE_SAMPLES : LONG_SAMPLES);
     rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
     return rarely < next ? rarely : next;
 }
