@@ -176,6 +176,9 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
         problem = f"{uuid} cannot be relied on: {gpu['Fault']}"
     elif gpu["MIG"]:
         problem = f"{uuid} is divided (MIG), and nvshared shares whole cards"
+    elif avoided := [words for _, _, words, _, is_avoided, *_ in gpu.get("Faults", ())
+                     if is_avoided]:
+        problem = f"{uuid} cannot be shared: {'; '.join(avoided)}"
     else:
         problem = conflict(card, given)
     return replace(card, problem=problem, numa=numa_node(gpu["PCIBusID"]))

@@ -140,6 +140,9 @@ def test_offered_shares_of_unshareable_cards_are_unhealthy() -> None:
 @pytest.mark.parametrize(("changed", "problem"), [
     ({"MIG": True}, "GPU-0a is divided (MIG)"), ({"State": "lost"}, "GPU-0a fell off the bus"),
     ({"Fault": "Xid 79"}, "GPU-0a cannot be relied on: Xid 79"), ({}, ""),
+    ({"Faults": [("gpu-exclusive", "critical", "GPU 0 lets one process", "", True, {})]},
+     "GPU-0a cannot be shared: GPU 0 lets one process"),
+    ({"Faults": [("gpu-unshared", "warning", "programs use it", "", False, {})]}, ""),
 ])
 def test_card_is_offered_with_the_problem_that_the_daemon_reports(
         changed: dict[str, Any], problem: str) -> None:

@@ -94,6 +94,12 @@ def test_daemon_set_is_updated_node_by_node_when_nvshare_kubelet_is_ready(folder
     assert given.ready
     assert given.state == options.parse(container["args"]).state
     assert pod["terminationGracePeriodSeconds"] > SETTLE + ADMISSION + REPORT + 2 * PATIENCE
+    # programs have nvshared until kubelet, which reports each ten seconds, has forgotten the shares
+    others = [one for one in pod["containers"] if one is not container]
+    assert len(others) == 2 * (folder == "overlays/nvshared-daemonset")
+    for one in others:
+        wait = one["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert SETTLE + 10 < wait < pod["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
