@@ -29,9 +29,11 @@ from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings.config import DEFAULT_FILE, Config, load, parse, waiting
 from nvshared.settings.defaults import Defaults, check_disk, derive
+from nvshared.settings.rules import doubts
 from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
 from nvshared.sharing.control_groups import ControlGroups
+from nvshared.sharing.directory import Directory
 from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.sampler import Sampler
@@ -44,6 +46,7 @@ logger = logging.getLogger("nvshared")
 GIVE_WAY = 0.000_5
 THREADS = 32                            # maximum for calls that always return
 THREADS_FOR_NAMES = 8                   # maximum for calls that programs can block for ever
+THREADS_FOR_USERS = 8                   # maximum for calls that a directory of users delays
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +65,7 @@ def _run(argv: Sequence[str] | None) -> None:
     if only_check:
         derive(config, (), 0)
         check_disk(config)
-        for sentence in config.removed:
+        for sentence in (*config.removed, *doubts(config.rules)):
             log.write_line(sentence)
         return
     log.start(os.environ, debug=config.debug)
@@ -130,13 +133,16 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
             successor = successor or made.found_stale
         lanes = Lanes("lanes", THREADS, post, monotonic, timer)
         programs = Lanes("programs", THREADS_FOR_NAMES, post, monotonic, timer)
-        manager = _manager(cards, config, read, lanes, timer)
+        users = Lanes("users", THREADS_FOR_USERS, post, monotonic, timer)
+        directory = Directory(users.run, monotonic, timer)
+        manager = _manager(cards, config, read, lanes, directory, timer)
         limited = log.Limited(logger, monotonic, timer)
         queries = Lanes("nvml", len(cards), post, monotonic, timer)
         sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval,
                           nvml.memory)
         manager.disk.client_failed.connect(
-            lambda peer, words: journal.log_fault(limited, peer, "disk", words))
+            lambda peer, words: journal.log_fault(
+                limited, manager.tenancy.shown, peer, "disk", words))
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:
             stack.callback(trace.close)
@@ -175,7 +181,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
             publication = await publish(manager, config.bus, history)
             stack.push_async_callback(publication.close)
         server = Server(manager, listening, config, _descriptors(config),
-                        partial(journal.log_fault, limited), notifier, given.kept, lanes, programs)
+                        partial(journal.log_fault, limited, manager.tenancy.shown), notifier,
+                        given.kept, lanes, programs)
         stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
@@ -220,7 +227,7 @@ def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
 
 
 def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
-             timer: Timer) -> Manager:
+             directory: Directory, timer: Timer) -> Manager:
     safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
     logged: list[str] = []              # changed settings that were logged as needing a restart
@@ -245,7 +252,7 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
     terms = None if config.state_dir is None else TenantsFile(config.state_dir)
-    tenancy = Tenancy(terms, lanes.run)
+    tenancy = Tenancy(terms, directory)
     manager = Manager(derived, monotonic, timer, store, tenancy, lanes.run)
     safe.follow(manager)
     ControlGroups(manager, monotonic, timer, lanes.run)

@@ -260,6 +260,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
     async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
+        await self._found(tenant)
         await _kept(self.manager.tenancy.set(
             tenant, {name: one.value for name, one in terms.items()}))
 
@@ -276,9 +277,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("GetTenant", "found", action=ANYONE)
     async def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":
-        known = asyncio.Event()
-        self.manager.tenancy.read_groups(tenant, known.set)
-        await known.wait()
+        await self._found(tenant)
         return _row(self.manager.tenancy.tenant(tenant))
 
     @method("GetHistory", "from_usec to_usec each_usec rows missing",
@@ -331,6 +330,12 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         await asyncio.sleep(DRAINER_LINGER)
         del self._drainers[sender.name]
         self.manager.drain(bool(self._drainers))
+
+    async def _found(self, tenant: str) -> None:
+        """Waits until the user that a tenant's name has is known, or for a second."""
+        known = asyncio.Event()
+        self.manager.tenancy.find(tenant, await caller.get().uid(), known.set)
+        await known.wait()
 
     def _uuid(self, gpu: str) -> str:
         """The UUID of a GPU, "" for "". A removed GPU, still in the history, goes by UUID only."""

@@ -17,7 +17,7 @@ from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import counted, or_word
 from nvshared.tui import tables
-from nvshared.tui.tables import TERM_FORMATS, program_sentence, term_sentence, user
+from nvshared.tui.tables import TERM_FORMATS, program_sentence, term_sentence
 from nvshared.units import MILLISECOND, SECOND
 
 MODES = ("auto", "on", "off")
@@ -238,10 +238,13 @@ POLL = 0.02                             # seconds between two polls of the daemo
 
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
     index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
-    return any(
-        one.state != "suspended" or (one.resident and not one.pin_reason)
-        for one in daemon.snapshot().clients
-        if target in (one.pid, one.tenant, f"user:{user(one.uid)}") and index in (None, one.gpu))
+    if isinstance(target, str):
+        target = daemon.tenant(target).name     # as the daemon shows it, not as it was given
+    left = [one for one in daemon.snapshot().clients if index in (None, one.gpu) and (
+        one.state != "suspended" or (one.resident and not one.pin_reason))]
+    tenants = {one.tenant for one in left}
+    inside = {name for name in tenants if target in (name, *daemon.tenant(name).within)}
+    return any(one.pid == target or one.tenant in inside for one in left)
 
 
 @verb(

@@ -191,8 +191,7 @@ class History:
         used = client.gpu.scheduler.usage(client.id, now)
         self._last_usage[client.id] = used
         if used != before:
-            peer = client.peer
-            party = Party(peer.owner, peer.tenants[0].name, client.tenant)
+            party = Party(client.peer.owner, client.user, client.counted_for)
             more = Usage(*(max(0, min(one, store.MOST)) for one in map(sub, used, before)))
             add(self._collected.setdefault(client.gpu.facts.uuid, {}), party, more)
 

@@ -28,8 +28,8 @@ MOST = 1 << 60
 
 class Party(NamedTuple):
     uid: int
-    user: str
-    tenant: str                         # KIND:NAME, the most specific tenant
+    user: str                           # the user's name, as far as it was known, else the number
+    tenant: str                         # KIND:NAME, the most specific tenant; users by number
 
 
 EVERYBODY = Party(NOBODY, OTHERS, OTHERS)
@@ -316,14 +316,28 @@ MOST_NAMES = 1000
 MOST_ROWS = 20_000                      # most rows of a result
 LATEST = 1 << 40                        # largest end of a query in seconds since 1970, and step
 
+# Users are stored by number, and shown by the name that was known. What was used while no name was
+# known counts for the latest name; names are not joined otherwise, as a number may go to another.
 # total() adds as floating point, so it cannot overflow.
 _SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
 _QUERY = """
 WITH piece (long, low, high) AS (VALUES {pieces}),
+called AS (
+    SELECT uid, user AS latest, max(id) FROM party WHERE user != CAST(uid AS TEXT) GROUP BY uid),
+known AS (
+    SELECT id, uid, iif(user = CAST(uid AS TEXT), coalesce(latest, user), user) AS user, tenant
+    FROM party LEFT JOIN called USING (uid)),
+who AS (
+    SELECT id, uid, user, CASE
+        WHEN tenant = 'user:' || uid THEN 'user:' || user
+        WHEN tenant LIKE 'unit:' || uid || '/%' OR tenant LIKE 'container:' || uid || '/%'
+        THEN substr(tenant, 1, instr(tenant, ':')) || user || substr(tenant, instr(tenant, '/'))
+        ELSE tenant END AS tenant
+    FROM known),
 part AS (
     SELECT start, {name} AS name, user, {fields} FROM piece
     JOIN step ON length = long AND start >= low AND start < high
-    JOIN usage ON usage.step = step.id JOIN party ON party.id = party JOIN card ON card.id = card
+    JOIN usage ON usage.step = step.id JOIN who ON who.id = party JOIN card ON card.id = card
     WHERE (:card = '' OR uuid = :card) AND (:uid IS NULL OR uid = :uid)),
 largest AS (
     SELECT name FROM part WHERE name != ''

@@ -391,7 +391,7 @@ class Server:
     def _queue_connection(self, connected: socket.socket, name: str | None = None) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
         pid, uid = peer.credentials(connected)
-        owners = user, _ = subordinate.lender(uid), (pid, uid)
+        owners = subordinate.lender(uid), (pid, uid)
         waiting = sum(self._unserved_of[one] for one in owners)
         if name is None and waiting >= self._unserved_most - len(self.unserved):
             self.complain(
@@ -407,8 +407,15 @@ class Server:
         one = _Unserved(connected, name, owners, pidfd)
         self.unserved.add(one)
         self._unserved_of.update(owners)
-        grouped = self.manager.tenancy.has_group_rules
-        self._lanes.run(user, partial(peer.identify, pid, uid, grouped=grouped),
+        identify = partial(self._identify, one, pid, uid)
+        if name is None and not self.manager.budget.shared.gathering:
+            self.manager.tenancy.prepare(uid, identify)
+        else:                           # no decision may be made before its HELLO
+            identify()
+
+    def _identify(self, one: _Unserved, pid: int, uid: int) -> None:
+        number = self.manager.tenancy.directory.number
+        self._lanes.run(one.owners[0], partial(peer.identify, pid, uid, number),
                         partial(self._identified, one))
 
     def _take(self, one: _Unserved) -> None:
@@ -430,7 +437,8 @@ class Server:
                 logger.warning(
                     "%s is in the control group %s, which identifies no pod, job, container or "
                     "unit: it counts as its user's, %s",
-                    identity, peer.printable(path), identity.user)
+                    identity, peer.printable(path), self.manager.tenancy.shown(
+                        str(identity.tenants[0])).partition(":")[2])
 
         def name_read(name: str | None) -> None:        # None: it could not be read
             named = replace(identity, name=name or identity.name)

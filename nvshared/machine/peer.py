@@ -6,12 +6,13 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from nvshared.machine import cgroup as control_groups
-from nvshared.machine import host, subordinate, tenant
+from nvshared.machine import host, subordinate, tenant, users
 from nvshared.machine.tenant import Kind, Tenant, locate
 
 SO_PEERPIDFD = 77                       # not in module socket: the option that gets a peer's pidfd
@@ -37,7 +38,6 @@ class Peer:
     is_contained: bool = False          # may be in a container, where uid 0 is not the host's root
     started: int | None = None          # start time in ticks since boot; None: it had ended
     unknown_paths: tuple[str, ...] = ()     # cgroups that name no known kind of tenant
-    groups: frozenset[str] | None = None    # the groups of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
     gang: str = ""                      # NVSHARE_GANG; the same in all processes of a gang
     gang_size: int = 0                  # number of the gang's processes; 0: unknown
@@ -45,10 +45,6 @@ class Peer:
     @classmethod
     def unknown(cls, pid: int, uid: int) -> "Peer":
         return cls(pid, uid, uid, "?", (Tenant(Kind.USER, str(uid)),), is_contained=True)
-
-    @property
-    def user(self) -> str:
-        return self.tenants[0].name
 
     @property
     def tenant(self) -> Tenant:
@@ -84,21 +80,24 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
-    """Identifies a process by /proc and the user database; an ended process only by its user.
+def identify(
+    pid: int, uid: int, number: Callable[[str], int | None] = users.number
+) -> Peer:
+    """Identifies a process by /proc and its user's number; an ended process only by its user.
 
-    `grouped`: also reads the user's groups. May block (nvshared/lanes.py), but not on the process's
-    memory, except for a SLURM job with its number only in the environment."""
+    `number`: the number of a user in /etc/subuid, if known; the default may block. The rest may
+    block, too (nvshared/lanes.py), but not on the process's memory, except for a SLURM job with its
+    number only in the environment."""
     called = name(pid)
     started = host.started(pid)
-    owner = subordinate.owner(uid)
+    owner = subordinate.owner(uid, number)
     cgroup = _read(pid, "cgroup", FILE_LONGEST)
-    found, unknown_paths = locate(cgroup, owner, own("cgroup"), _owner_of, control_groups.slurm_job,
+    found, unknown_paths = locate(cgroup, owner, own("cgroup"), partial(_owner_of, number),
+                                  control_groups.slurm_job,
                                   lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
     contained = not cgroup or bool(unknown_paths) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
-    groups = tenant.groups(found[0].name) if grouped else None
-    return Peer(pid, uid, owner, called, found, contained, started, unknown_paths, groups)
+    return Peer(pid, uid, owner, called, found, contained, started, unknown_paths)
 
 
 def _is_of_the_systems_container(tenant: Tenant) -> bool:
@@ -168,10 +167,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _owner_of(controllers: str, path: str) -> int | None:
+def _owner_of(number: Callable[[str], int | None], controllers: str, path: str) -> int | None:
     """The owner of a control group; for a subordinate id, the user to which that id belongs."""
     found = control_groups.owner(controllers, path)
-    return found if found is None or found == tenant.OTHERS else subordinate.owner(found)
+    if found is None or found == tenant.OTHERS:
+        return found
+    return subordinate.owner(found, number)
 
 
 def _contained(pid: int) -> bool:

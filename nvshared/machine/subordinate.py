@@ -5,28 +5,34 @@ All ids of a range count as its user. In ranges of root or of a system user, for
 root runs, each id counts as a user of its own."""
 
 import os
-import pwd
 import re
-from contextlib import suppress
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+
+from nvshared.machine import users
 
 FILE = Path("/etc/subuid")
 LINE = re.compile(r"([^:\0]+):([0-9]{1,10}):([0-9]{1,10})")    # user, first id, number of ids
 LAST = (1 << 32) - 2                    # the kernel's last user id
 SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
+CONTAINERS = "containers"               # podman's name for ranges of root's; often no user has it
 
 Range = tuple[str, int, int]            # name or number of the user, first user id, number of ids
 
 
-def owner(uid: int) -> int:
-    """The user to whom a subordinate user id is assigned; any other user id itself. May block."""
+def owner(uid: int, number: Callable[[str], int | None] = users.number) -> int:
+    """The user to whom a subordinate user id is assigned; any other user id itself.
+
+    `number`: the number of the user with a name; the default may block. While it is unknown, the
+    whole range counts as the user of its first id, lest one user become thousands meanwhile."""
     for name, first, count in _all():
-        if first <= uid < first + count:
-            with suppress(KeyError):    # no user has this name
-                found = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-                if found > SYSTEM_LAST:
-                    return found
+        if first <= uid < first + count and name != CONTAINERS:
+            found = int(name) if name.isdecimal() else number(name)
+            if found is None:
+                return first
+            if found > SYSTEM_LAST:
+                return found
     return uid
 
 

@@ -6,17 +6,11 @@ and may have any name. Everything below the first directory not owned by root is
 Runtimes with other tenants below themselves (containerd.service) are skipped, and so are
 directories that a daemon in a container shares with its neighbours."""
 
-import grp
-import os
-import pwd
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
-
-from nvshared.names import user
 
 
 class Kind(StrEnum):
@@ -32,7 +26,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant; the name of a user's own unit or container is USER/NAME."""
+    """A tenant. The name of a user's own unit or container is UID/NAME, that of a user UID."""
 
     kind: Kind
     name: str
@@ -97,18 +91,6 @@ JobOf = Callable[[str, str], str]               # job number; "": not found
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
-def groups(name: str) -> frozenset[str]:
-    """The names of a user's groups; none for an unknown user."""
-    found = set()
-    try:
-        for number in os.getgrouplist(name, pwd.getpwnam(name).pw_gid):
-            with suppress(KeyError):    # a group without a name
-                found.add(grp.getgrgid(number).gr_name)
-    except KeyError:
-        return frozenset()
-    return frozenset(found)
-
-
 def locate(cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
            environment: Callable[[], str]) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
     """The tenants of a process: its user, then its pod, job, container or unit.
@@ -123,7 +105,7 @@ def locate(cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
         for controllers, path in lines(cgroup)]
     known = [one for _, one in found if isinstance(one, Tenant)]
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
-    whole = Tenant(Kind.USER, user(uid))
+    whole = Tenant(Kind.USER, str(uid))
     if best is None:
         return (whole,), tuple(path for path, one in found if one is UNKNOWN)
     if _is_unnumbered(best) and (
@@ -188,11 +170,11 @@ def _of_path(controllers: str, path: str, beside: str, uid: int, owner_of: Owner
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
     for folder in folders:
         if match := CONTAINER.fullmatch(folder):
-            return Tenant(Kind.CONTAINER, f"{user(uid)}/{_plain(match)}")
+            return Tenant(Kind.CONTAINER, f"{uid}/{_plain(match)}")
         if SESSION.fullmatch(folder):
             return None
         if UNIT.fullmatch(folder):
-            return Tenant(Kind.UNIT, f"{user(uid)}/{folder}")
+            return Tenant(Kind.UNIT, f"{uid}/{folder}")
     return None
 
 
@@ -229,5 +211,5 @@ def _container(folders: list[str]) -> str:
 def _plain(match: re.Match[str]) -> str:
     """A container's id or name, without systemd's escapes."""
     name = next(group for group in match.groups() if group)
-    # With a slash, the name could be USER/NAME of another user's container.
+    # With a slash, the name could be UID/NAME of another user's container.
     return ESCAPED.sub(lambda one: chr(int(one[1], 16)), name).replace("/", "\\x2f")

@@ -189,5 +189,5 @@ def _card(gpu: GPU) -> tuple[str, ...]:
 def _client(client: Client) -> tuple[str, ...]:
     peer, pod = client.peer, client.pod
     return (
-        *_card(client.gpu), str(client.id), str(peer.pid), peer.tenants[0].name, client.tenant,
+        *_card(client.gpu), str(client.id), str(peer.pid), client.user, client.tenant,
         *(("", "") if pod is None else pod[:2]), client.container, peer.title or peer.name)

@@ -67,9 +67,14 @@ def _held(strangers: dict[int, int]) -> str:
     return f"; these use it unshared: {held}" if held else ""
 
 
-def log_fault(limited: Limited, peer: Peer, kind: str, message: str) -> None:
-    """Logs an error of the client `peer`. Lines are limited by `kind` and user."""
-    limited.say(logging.WARNING, (kind, peer.account), lambda: f"{peer} of {peer.user}: {message}")
+def log_fault(
+    limited: Limited, display: Callable[[str], str], peer: Peer, kind: str, message: str
+) -> None:
+    """Logs an error of the client `peer`. Lines are limited by `kind` and user.
+
+    `display`: returns the displayed name of a tenant."""
+    limited.say(logging.WARNING, (kind, peer.account), lambda:
+                f"{peer} of {display(str(peer.tenants[0])).partition(':')[2]}: {message}")
 
 
 def log_waiting_clients(manager: Manager) -> None:
@@ -79,7 +84,7 @@ def log_waiting_clients(manager: Manager) -> None:
         swapped = client.memory.allocated - client.memory.resident
         logger.warning(
             "%s: %s of %s stands still at its next use of the GPU, with %d MiB in host memory, "
-            "until nvshared is started again", client.gpu, client, client.peer.user, swapped // MIB)
+            "until nvshared is started again", client.gpu, client, client.user, swapped // MIB)
     if len(left) > MOST_NAMED:
         logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)
 

@@ -2,8 +2,9 @@
 """The configuration's rules, which set terms of tenants, in sections [tenant PATTERN].
 
 In a pattern, * stands for any characters except a slash, and ? for one: owners of units choose the
-text after a slash. For each term a rule that names the tenant is in force, else one for a group of
-its user, else the rule with most characters besides wildcards; of equals, the last in the files.
+text after a slash. A user or group of digits alone is a number, also if one is called so. For each
+term a rule that names the tenant is in force, else one for a group of its user, else the rule with
+most characters besides wildcards; of equals, the last in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, the field of TenantTerms in
 nvshared/scheduler/events.py, its words in nvshared/tui/tables.py and an option in cli/settings.py.
@@ -17,9 +18,9 @@ from typing import NamedTuple
 
 from nvshared import quantity
 from nvshared.errors import ConfigError
-from nvshared.machine import host
+from nvshared.machine import host, users
 from nvshared.machine.tenant import Kind
-from nvshared.names import PRIORITIES, TENANT_KINDS, user
+from nvshared.names import PRIORITIES, TENANT_KINDS
 from nvshared.quantity import HEAVIEST, LARGEST, limit, or_word
 from nvshared.scheduler.events import UNLIMITED
 
@@ -28,6 +29,7 @@ GROUP = "group"
 KINDS = frozenset(map(str, Kind))
 WILDCARDS = re.compile(r"[*?]")
 LONGEST = 256                           # characters of a tenant's name
+DIGITS = re.compile(r"[0-9]+")          # of a number of a user or group, whatever users are called
 
 
 class Term(NamedTuple):
@@ -82,7 +84,7 @@ class Rule(NamedTuple):
 
 
 def tenant(text: str) -> str:
-    """The normalised name of a tenant: a user id becomes the user's name. Raises ValueError."""
+    """The normalised name of a tenant. All digits are a user's number. Raises ValueError."""
     kind, _, name = text.partition(":")
     if kind == GROUP:
         raise ValueError(f"a group has rules: [{SECTION} {GROUP}:NAME] in nvshared.conf")
@@ -94,7 +96,27 @@ def tenant(text: str) -> str:
 def _of_a_kind(kind: str, name: str) -> str:
     if kind not in KINDS or not name or not name.isprintable() or len(name) > LONGEST:
         raise ValueError(f"give {TENANT_KINDS}")
-    return f"{kind}:{user(int(name)) if kind == Kind.USER and name.isdecimal() else name}"
+    user = user_of(text := f"{kind}:{name}")
+    if user is None or not DIGITS.fullmatch(user):
+        return text
+    if int(user) > users.LAST:
+        raise ValueError(f"give a user's number of at most {users.LAST}, or the user's name")
+    return with_user(text, str(int(user)))      # without zeros in front
+
+
+def user_of(name: str) -> str | None:
+    """The user in a tenant's name or pattern: user:USER, unit:USER/NAME, container:USER/ID."""
+    kind, _, rest = name.partition(":")
+    user, slash, _ = rest.partition("/")
+    if kind == Kind.USER:
+        return rest
+    return user if slash and kind in (Kind.UNIT, Kind.CONTAINER) else None
+
+
+def with_user(name: str, user: str) -> str:
+    """The name or pattern of a tenant, which must have a user, with another user."""
+    start = name.index(":") + 1
+    return name[:start] + user + name[start + len(user_of(name) or ""):]
 
 
 def pattern(section: str, place: str) -> str:
@@ -110,7 +132,7 @@ def pattern(section: str, place: str) -> str:
             return text
         raise ValueError(f"name one group, as in {GROUP}:staff")
     except ValueError as wrong:
-        hint = str(wrong).replace("give ", f"give {GROUP}:NAME or a pattern of ")
+        hint = str(wrong).replace(TENANT_KINDS, f"{GROUP}:NAME or a pattern of {TENANT_KINDS}")
         raise ConfigError(f"{place}: [{section}] cannot be for {text!r}", hint) from None
 
 
@@ -149,20 +171,62 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
             f"beside {places}", f"together that is {whole} % of the time")
 
 
+def named_in(pattern: str) -> tuple[str, str]:
+    """What a pattern names without wildcards: ("user" or "group", its name or number); or ""."""
+    kind, _, name = pattern.partition(":")
+    user = name if kind == GROUP else user_of(pattern)
+    if user is None or WILDCARDS.search(user):
+        return "", ""
+    return GROUP if kind == GROUP else str(Kind.USER), user
+
+
+def doubts(rules: Iterable[Rule]) -> Iterator[str]:
+    """Sentences about users and groups in rules that this machine does not have. May block."""
+    first: dict[str, Rule] = {}
+    for rule in rules:
+        first.setdefault(rule.pattern, rule)
+    for pattern, rule in first.items():
+        word, name = named_in(pattern)
+        if word:
+            found = users.group(name) if word == GROUP else users.number(name)
+            close = ""
+            if found is None and not DIGITS.fullmatch(name):
+                close = users.similar(name, group=word == GROUP)
+            if words := doubt(word, name, found, close):
+                yield f"{rule.place}: {words}"
+
+
+def doubt(word: str, name: str, found: int | None, close: str = "") -> str:
+    """What is to be said of a user or group in a rule; "": nothing. `found`: the number of the one
+    called so, `close`: a similar name."""
+    if DIGITS.fullmatch(name):
+        return "" if found in (None, int(name)) else (
+            f"{name} is the {word} with this number, not the {word} that is called so: that is "
+            f"{word}:{found}")
+    if found is not None:
+        return ""
+    meant = f" (did you mean {close}?)" if close else ""
+    return f"there is no {word} {name!r} now{meant}; the rule holds once there is"
+
+
 def is_tenant(pattern: str) -> bool:
     return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
-def holding(rules: Iterable[Rule], names: Collection[str], groups: Collection[str]) -> list[Rule]:
-    """The rules that match a tenant with these names and its user's groups, most specific first."""
+def holding(rules: Iterable[Rule], names: Collection[str], groups: Collection[str],
+            numbers: Collection[str] = ()) -> list[Rule]:
+    """The rules that match a tenant with these names and its user's groups, most specific first.
+
+    `numbers`: its names with numbers of users, in which no wildcard stands for digits."""
     found = []
     for number, rule in enumerate(rules):
         kind, _, name = rule.pattern.partition(":")
-        if rule.pattern in names:
+        if rule.pattern in names or rule.pattern in numbers:
             found.append((2, 0, number, rule))
         elif kind == GROUP and name in groups:
             found.append((1, 0, number, rule))
-        elif any(map(_expression(rule.pattern).fullmatch, names)):
+        elif any(map(_expression(rule.pattern).fullmatch, (
+                *names, *(numbers if DIGITS.fullmatch(user_of(rule.pattern) or "") else ())))):
             found.append((0, len(WILDCARDS.sub("", rule.pattern)), number, rule))
     return [rule for *_, rule in sorted(found, key=lambda one: one[:3], reverse=True)]
 

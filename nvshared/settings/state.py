@@ -2,8 +2,12 @@
 """Settings that were changed at run time, and the files that keep them over a restart.
 
     {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
-    {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
-                               "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
+    {"version": 1, "tenants": {"user:1000": {"memory-limit": 42949672960, "weight": 200},
+                               "pod:UID": {"memory-limit": [4294967296, "annotation"]}},
+     "users": {"user:alice": 1000}}
+
+"users" has the last known numbers of users whom terms and rules name, for a time in which the
+directory that knows them is away. A tenant without a known number stands under its name.
 
 Each file has a thread that replaces it by rename. A file is read entry by entry. If it has anything
 that this version does not understand, it is put aside under another name first.
@@ -18,6 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nvshared.errors import NotKept
+from nvshared.machine.tenant import Kind
+from nvshared.machine.users import LAST
 from nvshared.names import TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import AntiThrash
@@ -135,20 +141,38 @@ class StateFile:
 class TenantsFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
+        self.users: dict[str, int] = {}     # numbers by name; written with the terms
         self._file = KeptFile(self.path)
         self._writer = ThreadPoolExecutor(1, TENANTS_FILE)
 
     def load(self) -> KeptTerms:
-        found, again = self._file.load(_kept)
+        """Returns the terms, and sets `users`."""
+        found, again = self._file.load(self._read)
         if again:
             self.save(found or {})      # KeptFile logs a failure
         return found or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
         """Like StateFile.save()."""
-        return self._writer.submit(self._file.keep, {"version": VERSION, "tenants": {
-            name: {term: given if given[1] else given[0] for term, given in terms.items()}
-            for name, terms in kept.items()}})
+        return self._writer.submit(self._file.keep, {
+            "version": VERSION,
+            "tenants": {
+                name: {term: given if given[1] else given[0] for term, given in terms.items()}
+                for name, terms in kept.items()},
+            "users": {f"{Kind.USER}:{name}": number for name, number in self.users.items()}})
+
+    def _read(self, plain: dict[str, Any], wrong: Complain) -> KeptTerms:
+        known(plain, ("tenants", "users"), wrong)
+
+        def read(name: str, terms: object) -> dict[str, tuple[int, str]]:
+            if tenant(name) != name:
+                raise ValueError(f"it is {tenant(name)}")
+            return each(terms, f"of {name}, the term", _term, wrong)
+
+        users = each(plain.get("users", {}), "the user", _user, wrong)
+        self.users = dict(users.values())
+        found = each(plain["tenants"], "the tenant", read, wrong)
+        return {name: terms for name, terms in found.items() if terms}
 
 
 def each(given: object, what: str, read: Callable[[Any, Any], Read], wrong: Complain,
@@ -201,16 +225,11 @@ def _plain_one(*, tq: int | None = 0, anti_thrash: AntiThrash | None = None) -> 
     return plain | {name: tq // unit} if tq else plain
 
 
-def _kept(plain: dict[str, Any], wrong: Complain) -> KeptTerms:
-    known(plain, ("tenants",), wrong)
-
-    def read(name: str, terms: object) -> dict[str, tuple[int, str]]:
-        if tenant(name) != name:
-            raise ValueError(f"it is {tenant(name)}")
-        return each(terms, f"of {name}, the term", _term, wrong)
-
-    found = each(plain["tenants"], "the tenant", read, wrong)
-    return {name: terms for name, terms in found.items() if terms}
+def _user(name: str, uid: object) -> tuple[str, int]:
+    kind, _, user = tenant(name).partition(":")
+    if kind != Kind.USER or type(uid) is not int or not 0 <= uid <= LAST:
+        raise ValueError(f"it cannot be {uid!r:.99}")
+    return user, uid
 
 
 def _term(term: str, given: object) -> tuple[int, str]:

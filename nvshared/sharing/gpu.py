@@ -222,7 +222,18 @@ class Client:
 
     @property
     def tenant(self) -> str:
+        """The displayed name of its tenant."""
+        return self.gpu.shown(self.counted_for)
+
+    @property
+    def counted_for(self) -> str:
+        """The tenant that its use counts for: users by number, pods by namespace and name."""
         return str(self.peer.tenant) if self.pod is None else f"{Kind.POD}:{self.pod}"
+
+    @property
+    def user(self) -> str:
+        """The displayed name of its user."""
+        return self.gpu.shown(str(self.peer.tenants[0])).partition(":")[2]
 
     @property
     def container(self) -> str:
@@ -350,6 +361,8 @@ class GPU:
         # Asks NVML for the bytes of the card in use now, or used by the process of this pid. None:
         # it does not say, or not in time. Set by Sampler.
         self.measure: Callable[[int | None], Awaitable[int | None]] = self._last_measured
+        # Returns the displayed name of a tenant. Set by Tenancy.
+        self.shown: Callable[[str], str] = str
         # Returns a joining client's tenants' terms that the scheduler lacks. Set by Tenancy.
         self.terms_of: Callable[[Client], Mapping[str, TenantTerms]] = lambda client: {}
 
@@ -556,13 +569,15 @@ class GPU:
         """Returns each tenant's use of the card so far, ended clients included."""
         found = dict(self._gone)
         for client in self.clients.values():
-            found[client.tenant] = _sum(found.get(client.tenant), client.usage)
-        return found
+            name = client.counted_for
+            found[name] = _sum(found.get(name), client.usage)
+        return {self.shown(name): usage for name, usage in found.items()}
 
     def _keep_usage(self, client: Client) -> None:
-        self._gone[client.tenant] = _sum(self._gone.pop(client.tenant, None), client.usage)
+        name = client.counted_for
+        self._gone[name] = _sum(self._gone.pop(name, None), client.usage)
         if len(self._gone) > GONE_KNOWN:
-            living = {one.tenant for one in self.clients.values() if one is not client}
+            living = {one.counted_for for one in self.clients.values() if one is not client}
             for old in [one for one in self._gone if one not in living][:-GONE_KNOWN]:
                 del self._gone[old]
 

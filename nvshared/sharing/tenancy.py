@@ -1,29 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of tenants: set over D-Bus ("by hand") or, with less precedence, by a rule in a file.
 
-A pod's terms are stored under its UID, as a later pod may have its name. Schedulers keep ENDED_KEPT
-tenants without programs, lest a program's restart clear the GPU time that its tenant owes."""
+A pod's terms are stored under its UID, as a later pod may have its name, and a user's under the
+user's number. What is set for a name that no user has, or that a directory out of reach does not
+tell, waits for the number and holds from then on, also for programs that run already. Schedulers
+keep ENDED_KEPT tenants without programs, lest a program's restart clear the GPU time that its
+tenant owes."""
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nvshared.errors import InvalidArgs
-from nvshared.lanes import Run, here
-from nvshared.machine import tenant as kernel
+from nvshared.machine import subordinate
 from nvshared.machine.tenant import Kind
 from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import UNLIMITED, Priority, TenantChanged, TenantTerms
-from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
+from nvshared.settings.rules import (
+    DIGITS,
+    GROUP,
+    TERMS,
+    WILDCARDS,
+    Rule,
+    doubt,
+    holding,
+    is_tenant,
+    named_in,
+    tenant,
+    user_of,
+    with_user,
+)
 from nvshared.settings.state import KeptTerms, TenantsFile, saved
+from nvshared.sharing.directory import Directory, Question
 from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.signal import Signal
-from nvshared.units import SECOND
+
+logger = logging.getLogger(__name__)
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
-# us for the lookup of a user's groups. After a longer one no rule for a group applies to the user.
-PATIENCE = SECOND
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
 
@@ -41,63 +57,149 @@ class TenantView(NamedTuple):
 
 
 class Tenancy:
-    def __init__(self, store: TenantsFile | None = None, run: Run = here) -> None:
-        """`store` keeps the terms set by hand. `run`: Lanes.run, for the group database."""
-        self._run = run
+    def __init__(
+        self, store: TenantsFile | None = None, directory: Directory | None = None
+    ) -> None:
+        """`store` keeps the terms set by hand."""
+        self.directory = directory or Directory()
+        self.directory.in_use = self._questions
+        self.directory.changed.connect(self._learn)
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
         self._pods: dict[str, Pod] = {}         # by tenant, pod:UID
         self._tenants: dict[str, str] = {}      # pod:UID by displayed name, pod:NAMESPACE/NAME
         self._store = store
         self._by_hand: KeptTerms = {} if store is None else store.load()
+        for name, uid in ({} if store is None else store.users).items():
+            self.directory.expect(name, uid)
         self._rules: tuple[Rule, ...] = ()
+        # By the name of a user or group that rules name: the place of such a rule, for messages.
+        self._named_in_rules: dict[Question, str] = {}
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._sent: dict[GPU, dict[str, TenantTerms]] = {}
         self._ended: dict[str, None] = {}   # tenants without programs, oldest first
-        # by user; read only if rules name groups
-        self._groups: dict[str, frozenset[str]] = {}
 
     def follow(self, gpu: GPU) -> None:
         self._sent[gpu] = {}
         gpu.terms_of = self._join
+        gpu.shown = self.shown
         gpu.client_removed.connect(self._leaves)
 
     def use(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules
-        self._groups.clear()
-        names = (*self._clients, *self._ended)
-        for name in (*names, *self._by_hand):
-            self.read_groups(name, lambda: None)
+        self._named_in_rules = {}
+        for rule in rules:
+            if (question := _question_of(rule.pattern)) is not None:
+                self._named_in_rules.setdefault(question, rule.place)
+        known = [*filter(self.directory.has_replied, self._named_in_rules)]
+        self.directory.refresh()
+        for question in known:
+            self._report(question)
+        for name in tuple(self._by_hand):
+            self._settle(name)
+        self._send_all((*self._clients, *self._ended))
+
+    def prepare(self, uid: int, then: Callable[[], None]) -> None:
+        """Asks for what rules need of a user, and calls `then` when it is known, or soon."""
+        names = [one for one in self._named_in_rules if not DIGITS.fullmatch(one.key)]
+        self.directory.wait([*names, *_of_range(uid), *self._of_rules(uid)], then)
+
+    def find(self, name: str, caller: Hashable, then: Callable[[], None]) -> None:
+        """Asks for the number of the user in a tenant's name, and for what rules need of the user;
+        calls `then` when it is known, or soon. `caller`: the user of the bus who gives the name."""
+        try:
+            user = user_of(tenant(name))
+        except ValueError:              # the caller will get the error
+            user = None
+        if user is None:
+            then()
+        elif DIGITS.fullmatch(user):
+            given = Question("number", user_of(name))
+            self.directory.wait([given, *self._of_rules(int(user))], then, caller)
+            self.directory.ask(Question("name", int(user)), caller)
+        else:
+            def found() -> None:
+                uid = self.directory.number(user)
+                more = [] if uid is None else [Question("name", uid), *self._of_rules(uid)]
+                self.directory.wait(more, then, caller)
+
+            self.directory.wait([Question("number", user)], found, caller)
+
+    def _questions(self) -> set[Question]:
+        """What must be known of users and groups for the present programs, rules and terms."""
+        names = {*self._clients, *self._by_hand}
+        return {*self._named_in_rules, *(one for name in names for one in self._of_name(name))}
+
+    def _of_name(self, name: str) -> list[Question]:
+        """What must be known of the user of a tenant that has programs or terms."""
+        found = [Question("name", self._owner(uid)) for uid in _user_ids(name)]
+        for uid in _user_ids(name):
+            found += [*_of_range(uid), *self._of_rules(uid)]
+        user = user_of(name)
+        return [Question("number", user)] if _is_name(user) else found
+
+    def _of_rules(self, uid: int) -> list[Question]:
+        """What rules need to know of a user: the groups, and the name for patterns of it."""
+        kinds = {"groups"} if any(one.kind == "group" for one in self._named_in_rules) else set()
+        parts = {user_of(one.pattern) for one in self._rules} - {None, "*"}
+        kinds |= {"name"} if any(WILDCARDS.search(part or "") for part in parts) else set()
+        return [Question(kind, self._owner(uid)) for kind in sorted(kinds)]
+
+    def _owner(self, uid: int) -> int:
+        """The user that a number counts for: programs may run since before that was known."""
+        return subordinate.owner(uid, self.directory.number)
+
+    def _learn(self, question: Question) -> None:
+        """Applies a new answer of the database of users, also to programs that run."""
+        names = [*self._clients, *self._ended]
+        if question.kind in ("number", "group"):
+            if question in self._named_in_rules:
+                self._report(question)
+            for name in [one for one in self._by_hand if user_of(one) == question.key]:
+                self._settle(name)
+        else:
+            names = [one for one in names if question.key in map(self._owner, _user_ids(one))]
+        if question.kind == "name":
+            found = {client for name in names for client in self._clients.get(name, {}).values()}
+            for client in sorted(found, key=lambda one: one.id):
+                self.renamed.emit(client)
         self._send_all(names)
+        if self._store is not None and self._users() != self._store.users:
+            self._keep()                # a failure is logged, and matters at the next start alone
 
-    @property
-    def has_group_rules(self) -> bool:
-        """Whether any rule is for a group, so that terms depend on the groups of a user."""
-        return any(one.pattern.startswith(f"{GROUP}:") for one in self._rules)
+    def _settle(self, name: str) -> None:
+        """Moves terms set for a user's name to the user's number, once that is known."""
+        known = self._with_number(name)
+        if known != name:
+            self._by_hand[known] = self._by_hand.pop(name) | self._by_hand.get(known, {})
+            self._keep()
 
-    def read_groups(self, name: str, then: Callable[[], None]) -> None:
-        """Reads the groups of a user if the rules need them and they are unknown; calls `then`."""
-        kind, _, user = name.partition(":")
-        if kind != Kind.USER or not self.has_group_rules or (
-                name in self._groups and name in self._clients):
-            then()
-            return
+    def _keep(self) -> Future[None]:
+        """Writes the terms set by hand, and the numbers of the users whom they and rules name."""
+        if self._store is None:
+            return saved()
+        self._store.users = self._users()
+        return self._store.save(self._by_hand)
 
-        def store(groups: frozenset[str] | None) -> None:
-            if groups is not None:
-                known = {*self._clients, *self._by_hand, *self._ended}
-                self._groups = {one: its for one, its in self._groups.items() if one in known}
-                self._groups[name] = groups
-                self._send_all([name])
-            then()
+    def _users(self) -> dict[str, int]:
+        """The known numbers, by name."""
+        uids = {uid for name in self._by_hand for uid in _user_ids(name)}
+        names = {self.directory.name(uid) for uid in uids} | {
+            one.key for one in self._named_in_rules if one.kind == "number" and _is_name(one.key)}
+        return {name: uid for name in sorted(filter(None, names))
+                if (uid := self.directory.number(name)) is not None}
 
-        self._run(GROUP, partial(kernel.groups, user), store, PATIENCE)
+    def _report(self, question: Question) -> None:
+        """Logs what is wrong with the name of a user or group in a rule."""
+        word = "group" if question.kind == "group" else "user"
+        if words := doubt(word, question.key, self.directory.last(question)):
+            logger.warning("%s: %s", self._named_in_rules[question], words)
 
     def name(self, pods: Mapping[str, Pod]) -> None:
         """Replaces the known pods of this machine; `pods` is keyed by the name of the tenant."""
         changed = sorted(name for name in self._pods.keys() | pods.keys()
                          if self._pods.get(name) != pods.get(name))
         self._pods = dict(pods)
-        self._tenants = {self._shown(name): name for name in pods}
+        self._tenants = {self.shown(name): name for name in pods}
         for name in changed:
             for client in self._clients.get(name, {}).values():
                 client.pod = self._pods.get(name)
@@ -115,6 +217,7 @@ class Tenancy:
                 f"the source of the terms of {name} cannot be {source!r}",
                 f"there are {', '.join(TERM_SOURCES)}")
         new = _checked(name, asked)
+        self._refuse_name_of_digits(name)
         name = self._named(name)
         if name.startswith(f"{Kind.POD}:") and "/" in name:
             raise InvalidArgs(
@@ -127,8 +230,18 @@ class Tenancy:
         if not self._by_hand[name]:
             del self._by_hand[name]
         self._send_all([name])
-        self.read_groups(name, lambda: None)
-        return saved() if self._store is None else self._store.save(self._by_hand)
+        for question in self._of_name(name):
+            self.directory.ask(question)
+        return self._keep()
+
+    def _refuse_name_of_digits(self, name: str) -> None:
+        """Raises InvalidArgs if a tenant's user is given by a number that another is called."""
+        user = user_of(name) or ""
+        found = self.directory.number(user)
+        if DIGITS.fullmatch(user) and found not in (None, int(user)):
+            raise InvalidArgs(
+                f"{user} is a user's number, and the user {found} is called so, too",
+                f"give user:{found} for that user, or user:0{user} for the number")
 
     def _check_requests(self, name: str, new: Mapping[str, int]) -> None:
         """Raises InvalidArgs if a compute request would exceed a limit, or all of them 100 %."""
@@ -143,20 +256,20 @@ class Tenancy:
                     continue
                 if (one == name and not request.pattern) or (outer == name and not limit.pattern):
                     raise InvalidArgs(
-                        f"the compute-request of {self._shown(one)}, {request.value} % "
+                        f"the compute-request of {self.shown(one)}, {request.value} % "
                         f"{request.source}, contradicts the compute-limit of "
-                        f"{self._shown(outer)}, {limit.value} % {limit.source}",
+                        f"{self.shown(outer)}, {limit.value} % {limit.source}",
                         "lower the one or raise the other")
         if not (percent := new.get("compute-request")):
             return
         ruled = [one.pattern for one in self._rules if is_tenant(one.pattern)]
-        names = {*self._clients, *self._by_hand, *(self._tenants.get(one, one) for one in ruled)}
+        names = {*self._clients, *self._by_hand, *map(self._named, ruled)}
         others = {other: self.terms(other).compute_request for other in sorted(names - {name})}
         if sum(others.values()) + percent > UNLIMITED:
             have = ", ".join(
-                f"{self._shown(other)} {has} %" for other, has in others.items() if has)
+                f"{self.shown(other)} {has} %" for other, has in others.items() if has)
             raise InvalidArgs(
-                f"the compute-request of {self._shown(name)} cannot be {percent} %",
+                f"the compute-request of {self.shown(name)} cannot be {percent} %",
                 f"others have, of {UNLIMITED} % in all: {have}")
 
     def _after(self, name: str, term: str, changed: str, new: Mapping[str, int]) -> Rule | None:
@@ -181,9 +294,9 @@ class Tenancy:
         for one in self._rules_of(name):
             read = {"priority": Priority, "suspended": bool}.get(one.term, int)
             settings.setdefault(one.term.replace("-", "_"), read(one.value))
-        if settings and self._pods.get(name) is not None:
-            settings["shown"] = self._shown(name)
-        return TenantTerms(**settings)
+        found = TenantTerms(**settings)
+        shown = self.shown(name)
+        return found if shown == name or found == TenantTerms() else replace(found, shown=shown)
 
     def tenants(self) -> list[TenantView]:
         """Returns tenants that have programs or terms set by hand, by name."""
@@ -196,18 +309,36 @@ class Tenancy:
     def _rules_of(self, name: str) -> list[Rule]:
         """Returns all settings of a tenant's terms; of each term the setting in force is first."""
         by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
-        names = {name, self._shown(name)}
-        rules = holding(self._rules, names, self._groups.get(name, frozenset()))
+        names, numbers, groups = {name, self.shown(name)}, {name}, frozenset[str]()
+        for uid in _user_ids(name):
+            owner = self._owner(uid)
+            users = {self.directory.name(owner) or str(owner), *(
+                one.key for one in self._named_in_rules
+                if one.kind == "number" and _is_name(one.key)
+                and self.directory.number(one.key) == owner)}
+            names = {with_user(name, user) for user in users}
+            if name.startswith(f"{Kind.USER}:"):
+                groups = self._groups(owner)
+            if owner != uid:            # a subordinate user id, whose owner became known later
+                numbers.add(theirs := with_user(name, str(owner)))
+                terms = self._by_hand.get(theirs, {})
+                by_hand += [Rule("", term, *given) for term, given in terms.items()]
+        rules = holding(self._rules, names, groups, numbers)
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
+
+    def _groups(self, uid: int) -> frozenset[str]:
+        """The groups of a user, as rules name them."""
+        last = self.directory.last
+        numbers = last(Question("groups", uid)) or ()
+        return frozenset(one.key for one in self._named_in_rules if one.kind == "group" and (
+            int(one.key) if DIGITS.fullmatch(one.key) else last(one)) in numbers)
 
     def _join(self, client: Client) -> dict[str, TenantTerms]:
         """Adds a client. Returns the terms of its tenants that its scheduler does not have."""
-        if client.peer.groups is not None:
-            self._groups[str(client.peer.tenants[0])] = client.peer.groups
+        for question in self._of_name(str(client.peer.tenants[0])):
+            self.directory.ask(question)
         for name in map(str, client.peer.tenants):
             self._clients.setdefault(name, {})[client.id] = client
-            if name not in self._groups:
-                self.read_groups(name, lambda: None)
             client.pod = self._pods.get(name) or client.pod
             self._ended.pop(name, None)
         names = map(str, client.peer.tenants)
@@ -220,7 +351,6 @@ class Tenancy:
             if of_it or name not in self._clients:
                 continue
             del self._clients[name]
-            self._groups.pop(name, None)
             if any(name in sent for sent in self._sent.values()):
                 self._ended[name] = None
         while len(self._ended) > ENDED_KEPT:
@@ -252,13 +382,13 @@ class Tenancy:
         figures = [client.memory for client in clients]
         others = {str(one): None for client in clients for one in client.peer.tenants}
         return TenantView(
-            self._shown(name),
+            self.shown(name),
             len({client.peer.pid or -client.id for client in clients}),
             sum(memory.allocated for memory in figures),
             sum(memory.resident for memory in figures),
             sum(memory.pinned for memory in figures),
             sum(client.held for client in clients),
-            tuple(self._shown(one) for one in others if one != name),
+            tuple(self.shown(one) for one in others if one != name),
             tuple(self._rules_of(name)))
 
     def _named(self, name: str) -> str:
@@ -267,11 +397,44 @@ class Tenancy:
             known = tenant(name)
         except ValueError as wrong:
             raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
-        return self._tenants.get(known, known)
+        return self._tenants.get(known) or self._with_number(known)
 
-    def _shown(self, name: str) -> str:
-        """Returns the displayed name: pod:NAMESPACE/NAME for a known pod, else the tenant."""
-        return f"{Kind.POD}:{self._pods[name]}" if name in self._pods else name
+    def _with_number(self, name: str) -> str:
+        """The name of a tenant or pattern with its user's number, if that is known."""
+        user = user_of(name)
+        found = self.directory.number(user) if user is not None and _is_name(user) else None
+        return name if found is None else with_user(name, str(found))
+
+    def shown(self, name: str) -> str:
+        """Returns the displayed name: pod:NAMESPACE/NAME, and users by name, as far as known."""
+        if name in self._pods:
+            return f"{Kind.POD}:{self._pods[name]}"
+        for uid in _user_ids(name):
+            if (known := self.directory.name(uid)) is not None:
+                return with_user(name, known)
+        return name
+
+
+def _user_ids(name: str) -> tuple[int, ...]:
+    """The number of the user in a tenant's name, if there is one."""
+    user = user_of(name)
+    return (int(user),) if user is not None and DIGITS.fullmatch(user) else ()
+
+
+def _is_name(user: str | None) -> bool:
+    return user is not None and not DIGITS.fullmatch(user)
+
+
+def _of_range(uid: int) -> list[Question]:
+    """What must be known for a subordinate user id: the number of the user who has the range."""
+    lender = subordinate.lender(uid)
+    return [Question("number", lender)] if isinstance(lender, str) and _is_name(lender) else []
+
+
+def _question_of(pattern: str) -> Question | None:
+    """What must be known for a rule; for a number: whether a user or group is called so."""
+    word, name = named_in(pattern)
+    return Question("group" if word == GROUP else "number", name) if word else None
 
 
 def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:

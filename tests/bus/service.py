@@ -104,7 +104,7 @@ def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) ->
 
 
 def a_client(manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
-             tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),)) -> Client:
+             tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "0"),)) -> Client:
     """A client that has sent HELLO: 20 GiB on the card, 10 GiB in host memory."""
     peer = Peer(pid, 0, 0, "python", tenants)
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)

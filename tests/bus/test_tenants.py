@@ -3,6 +3,8 @@
 
 import asyncio
 import json
+import pwd
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,7 +45,8 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
     terms = {"memory-limit": Variant("t", 40 * GIB), "compute-limit": Variant("i", 50)}
     reply = await other.call("SetTenantTerms", "sa{sv}", ["user:0", terms])
     assert reply.message_type is MessageType.METHOD_RETURN, reply.body
-    assert ruled.tenancy.terms("user:root") == TenantTerms(40 * GIB, 50, compute_limit=50)
+    assert ruled.tenancy.terms("user:0") == TenantTerms(
+        40 * GIB, 50, compute_limit=50, shown="user:root")
     rules = [[rule.term, rule.value, rule.pattern, rule.place] for rule in RULES]
     (shown,) = await other.result("ListTenants")
     name, programs, allocated, resident, pinned, _, within, found, more = shown
@@ -61,19 +64,21 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
 
 async def test_gettenant_replies_only_after_reading_the_groups_of_the_user_if_rules_name_groups(
         manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = Rule("group:staff", "weight", 50, "/etc/a.conf:2")
-    manager.tenancy.use((rule,))
-    loop, is_read = asyncio.get_running_loop(), asyncio.Event()
+    answers = {("number", "alice"): 1000, ("group", "staff"): 50, ("name", 1000): "alice",
+               ("groups", 1000): frozenset({50, 1000})}
+    loop, asked = asyncio.get_running_loop(), []
 
-    def read_later(_key: object, _read: object, answer: Any, _patience: object) -> None:
-        is_read.set()
+    def reply_later(_key: object, ask: Any, answer: Callable[[Any], None]) -> None:
+        (question,) = ask.args
+        asked.append(question)
         # Runs after the call of GetTenant has come to its first `await`.
-        loop.call_soon(answer, frozenset({"staff"}))
+        loop.call_soon(answer, (answers[question],))
 
-    monkeypatch.setattr(manager.tenancy, "_run", read_later)
-    terms = (await other.result("GetTenant", "s", ["user:alice"]))[7]
-    assert is_read.is_set()
-    assert terms == [["weight", 50, "group:staff", "/etc/a.conf:2"]]
+    monkeypatch.setattr(manager.tenancy.directory, "_run", reply_later)
+    manager.tenancy.use((Rule("group:staff", "weight", 50, "/etc/a.conf:2"),))
+    name, *_, terms, _ = await other.result("GetTenant", "s", ["user:alice"])
+    assert {*asked} == {*answers}
+    assert (name, terms) == ("user:alice", [["weight", 50, "group:staff", "/etc/a.conf:2"]])
 
 
 async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, ctl: Run) -> None:
@@ -146,9 +151,31 @@ async def test_limit_command_warns_of_a_disk_limit_where_no_disk_is_configured(
     assert (await ctl("limit", "user:root", "--disk", "none")).err == ""
 
 
+async def test_tenant_command_refuses_a_number_that_another_user_is_called(
+        ruled: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = pwd.getpwnam
+
+    def getpwnam(name: str) -> pwd.struct_passwd:
+        found = pwd.struct_passwd((name, "x", 3005, 3005, "", "/", "/bin/sh"))
+        return found if name == "2001" else real(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", getpwnam)
+    for command in (["limit", "user:2001", "--memory", "1GiB"], ["weight", "unit:2001/x", "3"],
+                    ["suspend", "user:2001"]):
+        ended = await ctl(*command)
+        assert (ended.code, sentence(ended)) == (
+            ExitCode.INVALID_ARGS, "2001 is a user's number, and the user 3005 is called so, too; "
+            "give user:3005 for that user, or user:02001 for the number")
+    assert ruled.tenancy.tenants() == []
+    for right, number in (
+            ("user:02001", "user:2001"), ("user:3005", "user:3005"), ("job:2001", "job:2001")):
+        await ctl("weight", right, "7")
+        assert ruled.tenancy.terms(number).weight == 7
+
+
 async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
         manager: Manager, ctl: Run) -> None:
-    unit, user = Tenant(Kind.UNIT, "train.service"), Tenant(Kind.USER, "root")
+    unit, user = Tenant(Kind.UNIT, "train.service"), Tenant(Kind.USER, "0")
     a_client(manager, manager.gpus[0], pid=11, tenants=(user, unit))
     await ctl("limit", "user:root", "--memory", "100MiB", "--compute", "30")
     ended = await ctl("limit", "11", "--memory", "none", "--compute", "50")
@@ -225,7 +252,7 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
 async def test_pods_are_shown_by_name_after_a_setpods_call(
         manager: Manager, publication: Publication, other: Peeper, ctl: Run) -> None:
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
-    client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "root"), pod))
+    client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "0"), pod))
     await announced(publication, other)
     await other.watch()
     pods = [["7d1c", "lab", "train", {"9f1c": "ma\x1bin"}]]

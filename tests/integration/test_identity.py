@@ -19,7 +19,6 @@ import pytest
 
 from bench.trace import Line
 from nvshared.machine import cgroup
-from nvshared.names import user
 from tests.integration.conftest import BUILD, ROOT, Process, Site, wait_until
 from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 
@@ -188,11 +187,11 @@ def test_user_cannot_change_tenants_of_programs_by_creating_cgroups(
         theirs[attacker.popen.pid] = own
     number = len([*paths()])
     wait_until(lambda: all(len(tenants(site, pid)) == number for pid in theirs))
-    prefixes = (f"unit:{user(ALICE)}/", f"container:{user(ALICE)}/")
+    prefixes = (f"unit:{ALICE}/", f"container:{ALICE}/")
     for pid, own in theirs.items():
         for found in tenants(site, pid):
-            assert found - {own} >= {f"user:{user(ALICE)}"}
-            assert all(one.startswith(prefixes) or one in (own, f"user:{user(ALICE)}")
+            assert found - {own} >= {f"user:{ALICE}"}
+            assert all(one.startswith(prefixes) or one in (own, f"user:{ALICE}")
                        for one in found), found
     journal = site.log.read_text()
     assert "Traceback" not in journal
@@ -209,7 +208,7 @@ def test_user_cannot_change_tenants_of_programs_by_cgroups_of_version_1(
         says(attacker, " ".join(name.hex() for name in folders), "was there")
     pid = attacker.popen.pid
     wait_until(lambda: len(tenants(site, pid)) == len(tried))
-    mine = user(ALICE)
+    mine = ALICE
     assert all(
         one == f"user:{mine}" or one.startswith((f"unit:{mine}/", f"container:{mine}/"))
         for found in tenants(site, pid) for one in found)
@@ -223,7 +222,7 @@ def test_user_in_a_cgroup_named_like_a_pod_cannot_import_memory_of_the_pod(
     # The same user id in both pods, as in many images.
     victim = workload(site, pod(groups), ALICE, "--memory", "40MiB", "--until-told")
     wait_until(lambda: bool(tenants(site, victim.pid)))
-    assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{user(ALICE)}"}]
+    assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{ALICE}"}]
     attacker = pretender(site, manager(groups, ALICE), ALICE)
     looks = [b"x\r0::", *map(os.fsencode, pod(groups).relative_to(cgroup.mount_point("")).parts)]
     says(attacker, " ".join(name.hex() for name in looks), "was there")
@@ -257,7 +256,7 @@ def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_client_slots(
         assert program.returncode == 0, said
         wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
     assert daemon.poll() is None
-    assert tenants(site, lies.pid)[0] == {f"pod:{UID}", "user:root"}
+    assert tenants(site, lies.pid)[0] == {f"pod:{UID}", "user:0"}
 
 
 LIES = '''
@@ -300,7 +299,7 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
         program.communicate()
         assert program.returncode == 0
     wait_until(lambda: all(tenants(site, one.pid) for one in programs))
-    mine = f"user:{user(ALICE)}"
+    mine = f"user:{ALICE}"
     found = [tenants(site, one.pid)[0] - {mine} for one in programs]
     assert found[0] == {"job:4711"}
     # its own job, or a job that no other process claims
@@ -345,14 +344,14 @@ def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
         program.communicate()
         assert program.returncode == 0
         wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
-        assert tenants(site, program.pid) == [{name, f"user:{user(BOB)}"}]
+        assert tenants(site, program.pid) == [{name, f"user:{BOB}"}]
     for group in (delegated(groups / "lab" / "alice", ALICE), manager(groups, ALICE)):
         attacker = pretender(site, group, ALICE)
         for folders in (["kubepods", f"pod{UID}"], [f"pod{UID}"], ["besteffort", f"pod{UID}"]):
             says(attacker, " ".join(os.fsencode(name).hex() for name in folders), "was there")
         pid = attacker.popen.pid
         wait_until(lambda pid=pid: len(tenants(site, pid)) == 3)  # type: ignore[misc]
-        assert all(found == {f"user:{user(ALICE)}"} for found in tenants(site, pid))
+        assert all(found == {f"user:{ALICE}"} for found in tenants(site, pid))
     blind = "cannot be seen; mount the host's /sys/fs/cgroup" in site.log.read_text()
     assert blind != mounts_the_hosts
 
@@ -364,7 +363,7 @@ def test_cgroup_path_of_no_known_form_is_logged_once(site: Site, groups: Path) -
         program = workload(site, task, ALICE, "--memory", "8MiB", "--steps", "1")
         program.communicate()
         wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
-        assert tenants(site, program.pid) == [{f"user:{user(ALICE)}"}]
+        assert tenants(site, program.pid) == [{f"user:{ALICE}"}]
     said = [line for line in site.log.read_text().splitlines() if "which identifies no" in line]
     assert len(said) == 1
     assert f"{groups.name}/engine/task-0, which" in said[0]

@@ -11,7 +11,6 @@ from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.names import user
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
@@ -30,7 +29,7 @@ DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB))
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
-    return Peer(pid, uid, uid, "python", (Tenant(Kind.USER, user(uid)),))
+    return Peer(pid, uid, uid, "python", (Tenant(Kind.USER, str(uid)),))
 
 
 class Time:

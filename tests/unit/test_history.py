@@ -247,6 +247,22 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
         store.close()
 
 
+def test_history_shows_users_by_the_name_known_then_or_later(store: Store) -> None:
+    known = (Party(1000, "alice", "user:1000"), Party(1000, "alice", "unit:1000/x.service"),
+             Party(1000, "alice", "user:alice"), Party(7, "7", "container:7/9f1c"))
+    unknown = (Party(1000, "1000", "user:1000"), Party(1000, "1000", "container:1000/9f1c"),
+               Party(1000, "1000", "job:7"))
+    other = (Party(1000, "bob", "user:1000"),)      # the number went to another user
+    for number, parties in enumerate((unknown, known, other)):
+        store.add([(NOON + 60 * number, {UUID: {one: used(1) for one in parties}})])
+    whole = NOON, NOON + 180
+    assert {one[1:] for one in found(store, *whole, by="user")} == {
+        ("bob", 4), ("alice", 3), ("7", 1)}
+    assert {one[1:] for one in found(store, *whole, by="tenant")} == {
+        ("user:bob", 2), ("user:alice", 2), ("unit:alice/x.service", 1), ("job:7", 1),
+        ("container:bob/9f1c", 1), ("container:7/9f1c", 1)}
+
+
 @pytest.mark.parametrize(("query", "sentence"), [
     (Query(5, 5, 0, "user"), "ends before it begins"),
     (Query(-1, 5, 0, "user"), "ends before it begins"),

@@ -56,7 +56,7 @@ def test_journal_names_programs_with_swapped_memory_when_the_daemon_stops(
     journal.log_waiting_clients(manager)
     assert len(caplog.messages) == journal.MOST_NAMED + 1
     first = manager.gpus[0].clients[0]
-    assert f"{first} of {first.peer.user}" in caplog.messages[0]
+    assert f"{first} of {first.user}" in caplog.messages[0]
     assert "2048 MiB in host memory" in caplog.messages[0]
     assert caplog.messages[-1].startswith("2 more")
 
@@ -150,7 +150,7 @@ def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
     gpu.leave(client)
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
-    journal.log_fault(limited, peer(uid=0), "silent", "it said nothing")
+    journal.log_fault(limited, lambda _: "user:root", peer(uid=0), "silent", "it said nothing")
     last = joined(gpu, 2, Noted())
     stopped.set()
     gpu.leave(last)                     # no line, as all clients leave when the daemon stops

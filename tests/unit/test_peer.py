@@ -15,7 +15,6 @@ import pytest
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import peer, subordinate
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.names import user
 
 
 def test_peer_has_pid_uid_and_name_from_the_kernel() -> None:
@@ -41,7 +40,7 @@ def test_tenants_of_a_peer_are_read_from_the_cgroup_path_of_the_process(
         monkeypatch, comm="python\n", environ="SLURM_JOB_ID=42\0",
         cgroup="0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n")
     assert identified.name == "python"
-    assert [str(one) for one in identified.tenants] == ["user:root", "job:42"]
+    assert [str(one) for one in identified.tenants] == ["user:0", "job:42"]
     assert str(identified.tenant) == "job:42"
     odd = identify(monkeypatch, comm="\x1b[2J\n", cgroup="0::/\x1b.service")
     assert (odd.name, str(odd.tenant)) == ("?[2J", "unit:?.service")
@@ -213,7 +212,11 @@ def test_owner_of_a_subuid_is_found_in_ranges_given_by_user_name(
     monkeypatch.setattr(pwd, "getpwnam", lambda name: users[name])
     lent.write_text(f"{NOBODY_HAS}:100000:65536\nalice:200000:65536\n")
     assert subordinate.owner(200001) == ALICE
+    # While no user has the name, the whole range is one user, and not 65,536 of them.
+    assert [*map(subordinate.owner, (100000, 100001, 165535))] == [100000] * 3
+    lent.write_text("containers:100000:65536\n")   # podman's name for ranges of root's
     assert subordinate.owner(100001) == 100001
+    lent.write_text(f"{NOBODY_HAS}:100000:65536\nalice:200000:65536\n")
     monkeypatch.delattr(pwd, "getpwnam")
     assert [*map(subordinate.lender, (99999, 100001, 200001))] == [99999, NOBODY_HAS, "alice"]
 
@@ -253,4 +256,4 @@ def test_peer_with_a_subuid_belongs_to_the_owner_of_the_subuid(lent: Path) -> No
         account = peer.identify(*peer.credentials(ours))
     assert (account.pid, account.uid, account.owner) == (os.getpid(), os.getuid(), ALICE)
     assert account.account == f"user:{ALICE}"
-    assert str(account.tenants[0]) == f"user:{user(ALICE)}"
+    assert str(account.tenants[0]) == f"user:{ALICE}"

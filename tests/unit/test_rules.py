@@ -8,9 +8,8 @@ import pytest
 from nvshared.daemon import main
 from nvshared.errors import ConfigError, ExitCode
 from nvshared.machine import host
-from nvshared.machine import tenant as kernel
 from nvshared.settings.config import Config, load
-from nvshared.settings.rules import TERMS, Rule, holding, tenant
+from nvshared.settings.rules import TERMS, Rule, doubt, holding, tenant
 from nvshared.units import GIB
 
 
@@ -106,6 +105,31 @@ def test_check_option_names_a_removed_term_and_accepts_the_rest_of_the_file(
         "libnvshare.so are never suspended; delete the line\n")
 
 
+def test_check_option_names_users_and_groups_in_rules_that_the_machine_does_not_have(
+        file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    read(file, "".join(f"[tenant {one}]\nweight = 7\n" for one in (
+        "group:rooot", "group:root", "user:rooot", "user:root", "user:70000", "user:n*", "unit:a",
+        "unit:xq-zz/*.service", "group:70000", "pod:lab/*", "user:rooot")))
+    assert main(["--check", "--config", str(file)]) == ExitCode.OK
+    assert capfd.readouterr().err.splitlines() == [
+        f"{file}:{line}: there is no {name} now{meant}; the rule holds once there is"
+        for line, name, meant in (
+            (2, "group 'rooot'", " (did you mean root?)"),
+            (6, "user 'rooot'", " (did you mean root?)"), (16, "user 'xq-zz'", ""))]
+
+
+@pytest.mark.parametrize(("word", "name", "found", "words"), [
+    ("user", "2001", 3005, "2001 is the user with this number, not the user that is called so: "
+     "that is user:3005"),
+    ("group", "50", 51, "50 is the group with this number, not the group that is called so: that "
+     "is group:51"),
+    ("user", "2001", 2001, ""), ("user", "2001", None, ""), ("user", "alice", 1000, ""),
+])
+def test_rule_for_a_number_that_another_user_is_called_is_named_as_doubtful(
+        word: str, name: str, found: int | None, words: str) -> None:
+    assert doubt(word, name, found) == words
+
+
 def test_check_option_prints_all_errors_of_a_config_at_once(
         file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = file.with_name("nvshared.conf.d")
@@ -161,17 +185,36 @@ def test_most_specific_rule_that_matches_a_tenant_is_applied(
     assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
 
 
-def test_tenant_of_a_numeric_user_is_named_by_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tenant("user:0") == "user:root"
-    assert tenant("user:4294967294123") == "user:4294967294123"
+def test_rule_by_number_matches_the_number_and_wildcards_match_names_alone() -> None:
+    patterns = ("user:1000", "user:1*", "user:al*", "unit:1000/*.service", "unit:1*/*")
+    rules = [Rule(one, "weight", 1, "") for one in patterns]
+    found = holding(rules, ("user:alice",), (), ("user:1000",))
+    assert [rule.pattern for rule in found] == ["user:1000", "user:al*"]
+    found = holding(rules, ("unit:alice/a.service",), (), ("unit:1000/a.service",))
+    assert [rule.pattern for rule in found] == ["unit:1000/*.service"]
+    # A number that no user has, or whose user is not known now, counts as the name.
+    found = holding(rules, ("user:1000",), (), ("user:1000",))
+    assert [rule.pattern for rule in found] == ["user:1000", "user:1*"]
+
+
+def test_tenant_with_a_user_of_digits_has_that_number_and_no_name_is_looked_up(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("getpwnam", "getpwuid"):
+        monkeypatch.delattr(f"pwd.{name}")
+    assert tenant("user:0") == "user:0"
+    assert tenant("user:0070000") == "user:70000"
+    assert tenant("unit:0042/a.service") == "unit:42/a.service"
+    assert tenant("container:42/9f1c") == "container:42/9f1c"
+    assert tenant("user:alice") == "user:alice"
     assert tenant("unit:0") == "unit:0"
-    assert "root" in kernel.groups("root")
-    assert kernel.groups("nobody-of-this-name") == frozenset()
+    assert tenant("job:007") == "job:007"
 
 
 @pytest.mark.parametrize(("text", "hint"), [
     *((text, f"give {GIVE}") for text in ("alice", "user:", "usr:alice", "user:a\nb")),
     ("group:staff", r"a group has rules: \[tenant group:NAME\] in nvshared.conf"),
+    ("user:4294967295", "give a user's number of at most 4294967294, or the user's name"),
+    ("unit:99999999999/x.service", "give a user's number of at most 4294967294"),
     ("user:*", r"a pattern is for rules: \[tenant PATTERN\] in nvshared.conf"),
 ])
 def test_invalid_tenant_name_is_refused_with_a_hint(text: str, hint: str) -> None:

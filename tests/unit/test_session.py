@@ -55,7 +55,7 @@ HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
 OTHER = replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
 FIGURES = Memory(6, 5, 4, 3, 2, 1, 9, 8, 6)
 FIRST = replace(FIGURES, answered=0, to_pin=0)  # HELLO has neither `answered` nor `to_pin`
-TENANTS = ("user:root",)                 # tenants of the test's process
+TENANTS = ("user:0",)                 # tenants of the test's process
 
 
 class Hook:

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terms of tenants: the daemon passes terms to schedulers and keeps terms over restarts."""
 
+import grp
+import pwd
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvshared.errors import InvalidArgs
-from nvshared.machine import tenant as kernel
+from nvshared.lanes import here
+from nvshared.machine import subordinate
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged, TenantTerms
@@ -15,13 +21,22 @@ from nvshared.settings.defaults import Defaults
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.settings.state import TENANTS_FILE, TenantsFile
 from nvshared.sharing import tenancy
+from nvshared.sharing.directory import (
+    AGAIN_MOST,
+    FRESH,
+    MOST,
+    OF_A_CALLER,
+    PATIENCE,
+    Directory,
+)
 from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Scripted, Time, joined, peer, script
 
-ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "7d1c")
+ALICE, POD = Tenant(Kind.USER, "1000"), Tenant(Kind.POD, "7d1c")
+BOB = Tenant(Kind.USER, "1001")
 TRAIN = Pod("lab", "train", {"9f1c": "main"})
 SHOWN = "pod:lab/train"
 KNOWN = ", ".join(TERMS)
@@ -36,8 +51,8 @@ class Daemon:
 
     def __init__(self, folder: Path, rules: tuple[Rule, ...] = ()) -> None:
         self.rules = rules
-        time = Time()
-        tenancy = Tenancy(TenantsFile(folder))
+        time = self.time = Time()
+        tenancy = Tenancy(TenantsFile(folder), Directory(here, time.clock, time.timer))
 
         def read() -> Defaults:
             tenancy.use(self.rules)
@@ -59,6 +74,7 @@ class Daemon:
 
     def set(self, name: str, **terms: object) -> None:
         named = {term.replace("_", "-"): value for term, value in terms.items()}
+        self.manager.tenancy.find(name, None, lambda: None)
         self.manager.tenancy.set(name, named).result()
 
     def sent_terms(self, gpu: int = 0) -> list[TenantChanged]:
@@ -73,8 +89,44 @@ class Daemon:
         return sent
 
 
+class Users:
+    """The database of users and groups. Without entries it looks like one that is out of reach."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.users: dict[str, int] = {}
+        self.groups: dict[str, int] = {}
+        self.members: dict[str, set[int]] = {}          # numbers of groups by the user's name
+        self.asked = 0
+        for module, name in (pwd, "getpwnam"), (pwd, "getpwuid"), (grp, "getgrnam"):
+            monkeypatch.setattr(module, name, getattr(self, name))
+        monkeypatch.setattr("os.getgrouplist", lambda name, _gid: [*self.members.get(name, ())])
+
+    def getpwnam(self, name: str) -> pwd.struct_passwd:
+        self.asked += 1
+        uid = self.users[name]
+        return pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
+
+    def getpwuid(self, uid: int) -> pwd.struct_passwd:
+        names = [name for name, number in self.users.items() if number == uid]
+        return self.getpwnam(names[0] if names else "")
+
+    def getgrnam(self, name: str) -> grp.struct_group:
+        self.asked += 1
+        return grp.struct_group((name, "x", self.groups[name], []))
+
+
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
+def users(monkeypatch: pytest.MonkeyPatch) -> Users:
+    """alice, 1000, and bob, 1001, whose group is staff."""
+    found = Users(monkeypatch)
+    found.users = {"alice": 1000, "bob": 1001}
+    found.groups = {"staff": 50}
+    found.members = {"bob": {50, 1001}}
+    return found
+
+
+@pytest.fixture
+def daemon(users: Users, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
     script(monkeypatch)
     return Daemon(tmp_path)
 
@@ -84,16 +136,16 @@ def test_tenant_terms_reach_the_scheduler_with_the_first_client(daemon: Daemon) 
     daemon.set("pod:lab/train", weight=7)
     assert not daemon.sent_terms()
     daemon.joins(ALICE, POD)
-    alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
+    alice = TenantTerms(40 * GIB, 200, compute_limit=50, shown="user:alice")
     assert isinstance(joined := daemon.heard[0][0], Joined)
-    assert joined.terms == {"user:alice": alice, "pod:7d1c": TenantTerms(weight=7, shown=SHOWN)}
-    assert joined.tenants == ("pod:7d1c", "user:alice")    # the outermost first
+    assert joined.terms == {"user:1000": alice, "pod:7d1c": TenantTerms(weight=7, shown=SHOWN)}
+    assert joined.tenants == ("pod:7d1c", "user:1000")    # the outermost first
     assert not daemon.sent_terms(1)
     daemon.sent_terms()
     daemon.joins(ALICE)
     assert daemon.sent_terms() == []
     daemon.joins(ALICE, gpu=1)
-    assert daemon.sent_terms(1) == [TenantChanged("user:alice", alice)]
+    assert daemon.sent_terms(1) == [TenantChanged("user:1000", alice)]
 
 
 def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
@@ -101,45 +153,179 @@ def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     daemon.joins(ALICE, POD)
     daemon.manager.reload()
     assert daemon.sent_terms() == [
-        TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
+        TenantChanged("user:1000", TenantTerms(60 * GIB, 50, shown="user:alice")),
         TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, shown=SHOWN))]
     daemon.set("user:alice", memory_limit=4 * GIB, compute_limit=100)
-    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
+    assert daemon.sent_terms() == [TenantChanged(
+        "user:1000", TenantTerms(4 * GIB, 50, shown="user:alice"))]
     (_, alice) = daemon.manager.tenancy.tenants()
     assert alice.terms == (
         Rule("", "memory-limit", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""),
         RULES[1])
     daemon.set("user:alice", memory_limit=0)
-    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(60 * GIB, 50))]
+    assert daemon.sent_terms() == [TenantChanged(
+        "user:1000", TenantTerms(60 * GIB, 50, shown="user:alice"))]
     daemon.rules = ()
     daemon.manager.reload()
     assert {event.tenant: event.terms for event in daemon.sent_terms()} == {
-        "user:alice": TenantTerms(), "pod:7d1c": TenantTerms()}
+        "user:1000": TenantTerms(), "pod:7d1c": TenantTerms()}
 
 
-def test_rule_for_a_group_applies_to_users_in_that_group(daemon: Daemon,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    members = {"alice": frozenset({"staff"})}
-    asked: list[str] = []
-
-    def groups(user: str) -> frozenset[str]:
-        asked.append(user)
-        return members.get(user, frozenset())
-
-    monkeypatch.setattr(kernel, "groups", groups)
+def test_rule_for_a_group_applies_to_users_in_that_group(users: Users, daemon: Daemon) -> None:
     daemon.joins(ALICE, POD)
-    assert asked == []
     daemon.rules = (
-        Rule("group:staff", "weight", 9, "a"), Rule("user:alice", "memory-limit", GIB, "b"))
+        Rule("group:staff", "weight", 9, "a"), Rule("user:alice", "memory-limit", GIB, "b"),
+        Rule("group:1000", "weight", 7, "c"))
     daemon.manager.reload()
-    client = daemon.joins(Tenant(Kind.USER, "bob"))
+    daemon.joins(BOB)
     daemon.joins(Tenant(Kind.UNIT, "staff.service"))
-    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(GIB, 9))]
-    assert asked == ["alice", "bob"]
-    members["bob"] = frozenset({"staff"})
-    client.gpu.leave(client)            # bob's groups are read again when he joins again
-    daemon.joins(Tenant(Kind.USER, "bob"))
-    assert daemon.sent_terms() == [TenantChanged("user:bob", TenantTerms(weight=9))]
+    assert daemon.sent_terms() == [
+        TenantChanged("user:1000", TenantTerms(GIB, shown="user:alice")),
+        TenantChanged("user:1001", TenantTerms(weight=9, shown="user:bob"))]
+    users.members["alice"] = {50}       # she joins the group while her program runs
+    daemon.time.pass_by(2 * FRESH)
+    assert daemon.sent_terms() == [
+        TenantChanged("user:1000", TenantTerms(GIB, 9, shown="user:alice"))]
+
+
+@pytest.mark.parametrize(("pattern", "tenant"), [
+    ("user:alice", ALICE), ("user:al*", ALICE), ("group:staff", BOB),
+    ("unit:bob/*.service", Tenant(Kind.UNIT, "1001/train.service")),
+    ("container:?o?/9f1c", Tenant(Kind.CONTAINER, "1001/9f1c")),
+])
+def test_rule_by_name_holds_for_running_programs_once_the_directory_knows_the_name(
+        users: Users, daemon: Daemon, caplog: pytest.LogCaptureFixture, pattern: str, tenant: Tenant
+) -> None:
+    known, users.users, groups, users.groups = users.users, {}, users.groups, {}
+    daemon.rules = (Rule(pattern, "weight", 9, "nvshared.conf:3"),)
+    daemon.manager.reload()
+    user = Tenant(Kind.USER, tenant.name.partition("/")[0])
+    daemon.joins(*{user: None, tenant: None})
+    assert daemon.sent_terms() == []
+    daemon.time.pass_by(100 * AGAIN_MOST)
+    assert daemon.sent_terms() == []
+    assert len(caplog.messages) == (not set(pattern.partition("/")[0]) & set("*?"))
+    assert all("nvshared.conf:3: there is no " in line for line in caplog.messages)
+    users.users, users.groups = known, groups
+    daemon.time.pass_by(3 * AGAIN_MOST)
+    sent = daemon.sent_terms()
+    assert {(one.tenant, one.terms.weight) for one in sent} == {(str(tenant), 9)}
+    # The directory is away again: what it said last still holds, also for later programs.
+    users.users, users.groups, users.members = {}, {}, {}
+    daemon.time.pass_by(100 * FRESH)
+    daemon.joins(*{user: None, tenant: None}, gpu=1)
+    assert daemon.sent_terms() == []
+    assert [one.tenant for one in daemon.sent_terms(1)] == [str(tenant)]
+
+
+def test_rule_by_name_does_not_hold_for_another_user_who_got_the_number(
+        users: Users, daemon: Daemon) -> None:
+    daemon.rules = (Rule("user:alice", "weight", 9, "a"), Rule("user:carol", "weight", 8, "b"))
+    daemon.manager.reload()
+    daemon.joins(ALICE)
+    assert daemon.sent_terms()[-1].terms.weight == 9
+    users.users = {"carol": 1000, "bob": 1001}
+    daemon.time.pass_by(2 * FRESH)
+    assert daemon.sent_terms()[-1].terms == TenantTerms(weight=8, shown="user:carol")
+
+
+def test_terms_set_for_an_unknown_user_wait_for_the_number_and_are_kept_under_it(
+        users: Users, daemon: Daemon, tmp_path: Path) -> None:
+    known, users.users = users.users, {}
+    daemon.set("user:alice", weight=7)
+    daemon.set("unit:alice/x.service", weight=6)
+    daemon.joins(ALICE)
+    assert daemon.sent_terms() == []
+    assert Daemon(tmp_path).manager.tenancy.tenant("user:alice").terms == (
+        Rule("", "weight", 7, ""),)
+    users.users = known
+    daemon.time.pass_by(3 * AGAIN_MOST)
+    assert [(one.tenant, one.terms.weight) for one in daemon.sent_terms()][-1] == ("user:1000", 7)
+    assert [one.name for one in daemon.manager.tenancy.tenants()] == [
+        "unit:alice/x.service", "user:alice"]
+    daemon.set("job:7", weight=1)       # written after what was settled
+    users.users = {}                    # away at the next start: numbers and names are kept
+    later = Daemon(tmp_path)
+    later.joins(ALICE)
+    assert [(one.tenant, one.terms.weight) for one in later.sent_terms()] == [("user:1000", 7)]
+    assert [one.name for one in later.manager.tenancy.tenants()] == [
+        "job:7", "unit:alice/x.service", "user:alice"]
+
+
+def test_rule_by_name_holds_after_a_restart_while_the_directory_is_away(
+        users: Users, daemon: Daemon, tmp_path: Path) -> None:
+    rules = (Rule("user:alice", "weight", 9, "a"), Rule("unit:bob/*", "weight", 8, "b"))
+    daemon.rules = rules
+    daemon.manager.reload()
+    daemon.set("job:7", weight=1)       # written after the numbers of the names
+    users.users = {}
+    later = Daemon(tmp_path, rules)
+    later.joins(ALICE)
+    later.joins(BOB, Tenant(Kind.UNIT, "1001/x.service"))
+    assert [(one.tenant, one.terms.weight) for one in later.sent_terms()] == [
+        ("user:1000", 9), ("unit:1001/x.service", 8)]
+
+
+@pytest.mark.parametrize("names", [
+    {"2001": 3005, "carol": 2001}, {"2001": 3005}, {"carol": 2001}, {},
+])
+def test_user_of_digits_is_the_number_and_one_called_so_is_shown_by_number(
+        users: Users, daemon: Daemon, caplog: pytest.LogCaptureFixture, names: dict[str, int]
+) -> None:
+    users.users = names
+    daemon.rules = (Rule("user:2001", "weight", 9, "a.conf:2"),)
+    daemon.manager.reload()
+    daemon.joins(Tenant(Kind.USER, "2001"))
+    daemon.joins(Tenant(Kind.USER, "3005"))
+    shown = "user:carol" if "carol" in names else "user:2001"
+    assert [one.name for one in daemon.manager.tenancy.tenants()] == sorted([shown, "user:3005"])
+    assert [one.tenant for one in daemon.sent_terms()] == ["user:2001"]
+    if "2001" in names:
+        with pytest.raises(InvalidArgs, match="the user 3005 is called so, too; give user:3005"):
+            daemon.set("user:2001", weight=3)
+    daemon.set("user:02001", weight=3)
+    assert [(one.tenant, one.terms.weight) for one in daemon.sent_terms()] == [("user:2001", 3)]
+    assert ("a.conf:2: 2001 is the user with this number, not the user that is called so: that is "
+            "user:3005" in caplog.text) is ("2001" in names)
+
+
+def test_names_that_users_of_the_bus_make_up_are_asked_for_one_by_one_and_forgotten(
+        users: Users, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[tuple[object, Callable[[], None]]] = []
+    answered: list[int] = []
+    directory = daemon.manager.tenancy.directory
+
+    def run(lane: object, ask: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        waiting.append((lane, lambda: answer(ask())))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "_run", run)
+        for number in range(1000):
+            daemon.manager.tenancy.find(f"user:x{number}", 4711, partial(answered.append, number))
+        assert len(waiting) == OF_A_CALLER
+        assert len({lane for lane, _ in waiting}) == 1
+        daemon.time.pass_by(PATIENCE)   # the directory does not answer: nobody waits for longer
+        assert sorted(answered) == [*range(1000)]
+        for _, ask in waiting:
+            ask()
+    for number in range(3 * MOST):
+        daemon.manager.tenancy.find(f"user:x{number}", 4711, lambda: None)
+    assert len(directory._entries) <= MOST
+
+
+def test_programs_of_a_subordinate_range_get_the_terms_of_its_user_once_the_user_is_known(
+        users: Users, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
+    subordinate.FILE.write_text("alice:100000:65536\n")
+    known, users.users = users.users, {}
+    daemon.set("user:1000", memory_limit=GIB)
+    daemon.rules = (Rule("user:alice", "weight", 9, "a"),)
+    daemon.manager.reload()
+    daemon.joins(Tenant(Kind.USER, "100000"))
+    assert daemon.sent_terms() == []
+    users.users = known
+    daemon.time.pass_by(3 * AGAIN_MOST)
+    assert daemon.sent_terms() == [TenantChanged("user:100000", TenantTerms(GIB, 9))]
 
 
 def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_path: Path) -> None:
@@ -165,6 +351,7 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_p
         ("weight", "0"), ("weight", "1001"), ("weight", "true"), ("weight", '[3, "whim"]'),
         ("memory-limit", "18446744073709551616"), ("colour", "3"))),
     ('"user:b": {"weight": [1, 2, 3]}', "of user:b, the term 'weight': too many values"),
+    ('"user:007": {"weight": 3}', "the tenant 'user:007': it is user:7"),
 ])
 def test_tenants_file_with_a_wrong_entry_keeps_the_others_and_is_put_aside(
         tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str, words: str) -> None:
@@ -254,10 +441,11 @@ def test_compute_request_above_the_compute_limit_is_refused(daemon: Daemon) -> N
     daemon.set("user:alice", compute_request=60, compute_limit=70)
     with pytest.raises(InvalidArgs, match=r"60 % set by hand, contradicts .* user:alice, 50 %"):
         daemon.set("user:alice", compute_limit=0)
-    assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(
-        compute_request=60, compute_limit=70)
+    assert daemon.manager.tenancy.terms("user:1000") == TenantTerms(
+        compute_request=60, compute_limit=70, shown="user:alice")
     daemon.set("user:alice", compute_limit=0, compute_request=0)
-    assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
+    assert daemon.manager.tenancy.terms("user:1000") == TenantTerms(
+        compute_limit=50, shown="user:alice")
 
 
 def test_tenant_terms_can_be_removed_while_rules_contradict_each_other(daemon: Daemon) -> None:
@@ -266,7 +454,7 @@ def test_tenant_terms_can_be_removed_while_rules_contradict_each_other(daemon: D
         Rule("user:bob", "compute-request", 60, "a:3"))
     daemon.manager.reload()
     daemon.joins(ALICE, Tenant(Kind.JOB, "7"))
-    daemon.joins(Tenant(Kind.USER, "bob"))
+    daemon.joins(BOB)
     daemon.set("job:7", compute_limit=90, weight=7)
     taken_back = dict.fromkeys(TERMS, 0)
     daemon.manager.tenancy.set("job:7", taken_back)
@@ -285,7 +473,7 @@ def test_compute_request_above_the_compute_limit_of_the_enclosing_tenant_is_refu
     assert str(raised.value) == sentence
     with pytest.raises(InvalidArgs, match=r"pod:lab/train, 50 %.* of user:alice, 40 % set by hand"):
         daemon.set("user:alice", compute_limit=40)
-    daemon.joins(Tenant(Kind.USER, "bob"), POD)     # the pod has programs of another user
+    daemon.joins(BOB, POD)     # the pod has programs of another user
     daemon.set("pod:lab/train", compute_request=60)
     daemon.set("user:alice", compute_limit=40)
     pod.gpu.leave(pod)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.machine.tenant import DEPTH, JobOf, Kind, OwnerOf, Tenant, locate
-from nvshared.names import user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
@@ -60,19 +59,19 @@ PLACES = {
     "a service of the system": ("0::/system.slice/train.service", "unit:train.service"),
     "of a JupyterHub that makes no units": ("0::/system.slice/jupyterhub.service", ""),
     "a user's own jupyterhub": (
-        f"0::{SESSIONS}/app.slice/jupyterhub.service", "unit:root/jupyterhub.service"),
+        f"0::{SESSIONS}/app.slice/jupyterhub.service", "unit:0/jupyterhub.service"),
     "a job of cron": ("0::/system.slice/cron.service", ""),
     "below a service": ("0::/system.slice/train.service/child/x.scope", "unit:train.service"),
     "a slice of one's own": ("0::/lab.slice/lab-gpu.slice/run-u12.scope", "unit:run-u12.scope"),
-    "a user's service": (f"0::{SESSIONS}/app.slice/notes.service", "unit:root/notes.service"),
-    "systemd-run --user": (f"0::{SESSIONS}/app.slice/run-u12.scope", "unit:root/run-u12.scope"),
+    "a user's service": (f"0::{SESSIONS}/app.slice/notes.service", "unit:0/notes.service"),
+    "systemd-run --user": (f"0::{SESSIONS}/app.slice/run-u12.scope", "unit:0/run-u12.scope"),
 
     "docker": (f"0::/system.slice/docker-{CONTAINER}.scope", BOX),
     "docker, cgroupfs": (f"0::/docker/{CONTAINER}", BOX),
     "docker, v1": (v1(f"/docker/{CONTAINER}", "/system.slice/containerd.service"), BOX),
     "podman": (f"0::/machine.slice/libpod-{CONTAINER}.scope/container", BOX),
     "podman of a user": (f"0::{SESSIONS}/user.slice/libpod-{CONTAINER}.scope/container",
-                         f"container:root/{CONTAINER}"),
+                         f"container:0/{CONTAINER}"),
     "podman in a unit": (f"0::/system.slice/llm.service/libpod-payload-{CONTAINER}",
                          "unit:llm.service"),
     "containerd, cgroupfs": (f"0::/default/{CONTAINER}", BOX),
@@ -128,7 +127,7 @@ PLACES = {
             f"cri-containerd-{CONTAINER}.scope/kubepods/besteffort/pod{UID[::-1]}/{CONTAINER}",
             POD),
     "rootless docker, cgroupfs": (f"0::{SESSIONS}/app.slice/docker.service/docker/{CONTAINER}",
-                                  "unit:root/docker.service"),
+                                  "unit:0/docker.service"),
     "Incus' own pattern": ("0::/incus.payload/web/init.scope", "container:web"),
     "Proxmox": ("0::/lxc/101/ns/user.slice/user-0.slice/session-2.scope", "container:101"),
     # Sessions of WSL 2, GNOME 45 and snap 2.6x.
@@ -141,9 +140,9 @@ PLACES = {
         f"0::{SESSIONS}/app.slice/dbus-:1.15-org.gnome.Console@0.service", ""),
     "GNOME's shell": (f"0::{SESSIONS}/session.slice/org.gnome.Shell@wayland.service", ""),
     "a service among applications": (
-        f"0::{SESSIONS}/app.slice/train.service", "unit:root/train.service"),
+        f"0::{SESSIONS}/app.slice/train.service", "unit:0/train.service"),
     "a service in a slice of its own": (
-        f"0::{SESSIONS}/lab.slice/lab-app.slice/train.service", "unit:root/train.service"),
+        f"0::{SESSIONS}/lab.slice/lab-app.slice/train.service", "unit:0/train.service"),
     "a system's slice for applications": (
         "0::/app-lab.slice/train.service", "unit:train.service"),
     "an autostart": (f"0::{SESSIONS}/app.slice/app-org.wezfurlong.wezterm@autostart.service", ""),
@@ -152,9 +151,9 @@ PLACES = {
 
 # Lines and tenants as in PLACES, where the owners of folders are unknown.
 GIVEN = {
-    "a user's pod": (f"0::{SESSIONS}/kubepods/pod{UID}/{CONTAINER}", f"container:root/{CONTAINER}"),
+    "a user's pod": (f"0::{SESSIONS}/kubepods/pod{UID}/{CONTAINER}", f"container:0/{CONTAINER}"),
     "a user's job": (f"0::{SESSIONS}/slurm/job_42", ""),
-    "a user's system": (f"0::{SESSIONS}/system.slice/train.service", "unit:root/train.service"),
+    "a user's system": (f"0::{SESSIONS}/system.slice/train.service", "unit:0/train.service"),
     "a service's pod": (f"0::/system.slice/x.service/kubepods/pod{UID}", "unit:x.service"),
     "a container's job": (f"0::/docker/{CONTAINER}/slurm/job_42", BOX),
     "a pod's user": (
@@ -174,14 +173,14 @@ def test_tenants_are_recognised_in_cgroup_paths_of_units_pods_containers_and_job
         cgroup: str, name: str, owner_of: OwnerOf) -> None:
     own = "0::/system.slice/nvshared.service\n"
     found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
-    assert found == ["user:root", *([name] if name else [])]
+    assert found == ["user:0", *([name] if name else [])]
     assert unknown_paths(cgroup + "\n", 0, own, owner_of) == ()
 
 
 @pytest.mark.parametrize(("cgroup", "name"), GIVEN.values(), ids=GIVEN)
 def test_tenants_are_not_taken_from_names_a_user_can_choose(cgroup: str, name: str) -> None:
     found = [str(one) for one in tenants(cgroup + "\n", 0)]
-    assert found == ["user:root", *([name] if name else [])]
+    assert found == ["user:0", *([name] if name else [])]
 
 
 def owner_in(owners: dict[str, int], _controllers: str, folder: str) -> int:
@@ -204,7 +203,7 @@ def test_tenant_in_a_systemd_unit_is_the_pod_only_if_root_owns_all_cgroups_of_th
     f"0::/lab/pod{UID}", "0::/batch/4711", "0::/lab.slice/thing", "0::/batch/x\r0::/y",
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
 def test_tenant_lookup_reports_cgroup_paths_of_unknown_form(cgroup: str) -> None:
-    assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
+    assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:0"]
     assert unknown_paths(f"{cgroup}\n", 0) == (cgroup[3:],)
     # Paths of any form below a user's own cgroups are not reported.
     assert unknown_paths(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE) == ()
@@ -239,7 +238,7 @@ def test_daemon_in_a_container_recognises_pods_of_the_same_node() -> None:
     assert str(tenants(cgroup, 0, own)[-1]) == POD
     # In a separate control group namespace, from which paths of other processes lead out.
     assert str(tenants(f"0::/../../kubelet-kubepods-pod{SLICED}.slice/x", 0, "0::/")[-1]) == POD
-    assert [str(one) for one in tenants(own, 0, own)] == ["user:root"]
+    assert [str(one) for one in tenants(own, 0, own)] == ["user:0"]
 
 
 SLUID = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n"
@@ -318,7 +317,7 @@ def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
 
     found = [str(one) for one in tenants(
         line.format(path), ALICE, environment=environment, owner_of=owner_of)]
-    mine = user(ALICE)
+    mine = ALICE
     assert found[0] == f"user:{mine}"
     inside = tuple(f"{kind}:{mine}/" for kind in ("container", "unit"))
     assert all(one == DELEGATED[base] or one.startswith(inside) for one in found[1:])
@@ -329,7 +328,7 @@ def test_tenants_below_a_users_systemd_manager_belong_to_that_user_if_cgroups_ar
         names: list[str]) -> None:
     path = "/".join(["/user.slice/user-1000.slice/user@1000.service", *names])
     found = [str(one) for one in tenants(f"0::{path}\n", ALICE)]
-    mine = user(ALICE)
+    mine = ALICE
     assert all(
         one.startswith((f"user:{mine}", f"unit:{mine}/", f"container:{mine}/")) for one in found)
 

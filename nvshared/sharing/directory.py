@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the database of users said last. The event loop only reads it; threads ask.
+
+Users are numbers everywhere in the daemon. A name is a question: which number does a rule mean, and
+what is shown for a number. An answer is kept while the database has none, as a directory that is
+out of reach says that it knows nobody."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from nvshared.clock import Clock, Timer, monotonic
+from nvshared.lanes import Run, here
+from nvshared.machine import users
+from nvshared.signal import Signal
+from nvshared.units import SECOND
+
+PATIENCE = SECOND                       # us that a program or call waits for an answer
+AGAIN = 2 * SECOND                      # us until a question without an answer is asked again: at
+AGAIN_MOST = 60 * SECOND                # first, and at most; the time doubles
+FRESH = 300 * SECOND                    # us until an answer is asked for again
+MOST = 4096                             # questions remembered, besides those that matter
+OF_A_CALLER = 16                        # most questions of one user of the bus that are under way
+
+
+class Question(NamedTuple):
+    kind: str                           # "name", "number", "group", "groups": see machine/users.py
+    key: Any                            # a user's number, or the name of a user or group
+
+
+@dataclass(slots=True)
+class _Entry:
+    asked: int                          # time of the last question
+    pause: int = AGAIN                  # us from a question without an answer to the next
+    answer: Any = None                  # the last answer; None: there has been none
+    failed: bool = False                # the last question got no answer
+    pending: bool = False
+    done: bool = False                  # the database has replied at least once
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Directory:
+    def __init__(self, run: Run = here, clock: Clock = monotonic,
+                 timer: Timer = lambda _when, _callback: lambda: None) -> None:
+        """`run`: Lanes.run, of lanes in which nothing else waits."""
+        self._run, self._clock, self._timer = run, clock, timer
+        self._entries: dict[Question, _Entry] = {}
+        self._of_caller: Counter[Hashable] = Counter()      # questions under way
+        self._due = 0                   # time of the timer that is set
+        self._disarm: Callable[[], None] | None = None      # None: no timer is set
+        # The questions whose answers matter now; they are asked again and again.
+        self.in_use: Callable[[], Collection[Question]] = tuple
+        self.changed: Signal[Question] = Signal("changed")      # its answer is another
+
+    def name(self, uid: int) -> str | None:
+        """The name to show for a user; None: none is known."""
+        found: str | None = self.last(Question("name", uid))
+        return found
+
+    def number(self, name: str) -> int | None:
+        """The number of the user with this name; None: none is known."""
+        entry = self._entries.get(Question("number", name))
+        if entry is None or entry.answer is None:
+            return None
+        # If the user is no longer known, the number may have gone to another one.
+        if entry.failed and self.last(Question("name", entry.answer)) not in (None, name):
+            return None
+        found: int = entry.answer
+        return found
+
+    def expect(self, name: str, uid: int) -> None:
+        """Takes a user's name and number from an earlier daemon, until the database replies."""
+        for question, answer in (Question("number", name), uid), (Question("name", uid), name):
+            self._entries[question] = _Entry(self._clock() - FRESH, answer=answer, done=True)
+
+    def last(self, question: Question) -> Any:
+        """The last answer, without a question; None: there is none."""
+        entry = self._entries.get(question)
+        return None if entry is None else entry.answer
+
+    def has_replied(self, question: Question) -> bool:
+        entry = self._entries.get(question)
+        return entry is not None and entry.done
+
+    def ask(self, question: Question, caller: Hashable = None) -> None:
+        """Asks in a thread, unless the answer is recent. Must be called in the event loop.
+
+        `caller`: who made the question up, as any user of the bus may: one at a time is asked."""
+        now, entry = self._clock(), self._entries.get(question)
+        if entry is not None and (entry.pending or now < entry.asked + (
+                entry.pause if entry.failed else FRESH)):
+            return
+        if caller is not None and self._of_caller[caller] >= OF_A_CALLER:
+            return
+        if entry is None:
+            if len(self._entries) >= MOST:
+                self._forget()
+            entry = self._entries[question] = _Entry(now)
+        entry.asked, entry.pending = now, True
+        self._of_caller[caller] += 1
+        lane = question if caller is None else ("caller", caller)
+        self._run(lane, partial(_reply, question), partial(self._replied, question, caller))
+        self._arm(now + AGAIN)
+
+    def wait(self, questions: Iterable[Question], then: Callable[[], None],
+             caller: Hashable = None) -> None:
+        """Asks what is not known, and calls `then` when all is, or PATIENCE after the question.
+
+        It calls `then` at once if all is known, or was asked before and is late."""
+        missing = 0
+
+        def one_less() -> None:
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                disarm()
+                then()
+
+        def over() -> None:
+            nonlocal missing
+            if missing > 0:
+                missing = -1
+                then()
+
+        late = self._clock() - PATIENCE
+        for question in questions:
+            self.ask(question, caller)
+            entry = self._entries.get(question)
+            if entry is not None and not entry.done and entry.asked > late:
+                missing += 1
+                entry.waiting.append(one_less)
+        if not missing:
+            then()
+            return
+        disarm = self._timer(self._clock() + PATIENCE, over)
+
+    def refresh(self) -> None:
+        """Asks all that is in use again, if it has no answer."""
+        for question in self.in_use():
+            if (entry := self._entries.get(question)) is not None and entry.failed:
+                entry.pause = AGAIN
+                entry.asked = min(entry.asked, self._clock() - AGAIN)
+            self.ask(question)
+
+    def _replied(self, question: Question, caller: Hashable, answer: tuple[Any] | None) -> None:
+        self._of_caller -= Counter([caller])    # Counter's -= removes counts of zero
+        entry = self._entries[question]
+        entry.pending = False
+        found = None if answer is None else answer[0]
+        waiting, entry.waiting = entry.waiting, []
+        self._take(question, found)
+        if question.kind == "name" and found is not None:
+            self._take(Question("number", found), question.key)     # has been compared, too
+        for then in waiting:
+            then()
+
+    def _take(self, question: Question, found: Any) -> None:
+        entry = self._entries.setdefault(question, _Entry(self._clock()))
+        first, entry.done = not entry.done, True
+        entry.failed = found is None
+        entry.pause = min(AGAIN_MOST, 2 * entry.pause) if found is None else AGAIN
+        is_new = found is not None and found != entry.answer
+        if is_new:
+            entry.answer = found
+        if is_new or first:
+            self.changed.emit(question)
+
+    def _arm(self, due: int) -> None:
+        """Sets the timer for the next question that is in use."""
+        if self._disarm is None or due < self._due:
+            if self._disarm is not None:
+                self._disarm()
+            self._due, self._disarm = due, self._timer(due, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._disarm = None
+        in_use = [*self.in_use()]
+        for question in in_use:
+            self.ask(question)
+        entries = [self._entries[one] for one in in_use if one in self._entries]
+        if entries:
+            due = min(one.asked + (one.pause if one.failed else FRESH) for one in entries)
+            self._arm(max(due, self._clock() + AGAIN))
+
+    def _forget(self) -> None:
+        """Forgets the questions that do not matter now, such as names that callers made up."""
+        used = {*self.in_use()}
+        self._entries = {question: entry for question, entry in self._entries.items()
+                         if question in used or entry.pending}
+
+
+def _reply(question: Question) -> tuple[Any]:
+    return (getattr(users, question.kind)(question.key),)
