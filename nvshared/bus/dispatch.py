@@ -12,6 +12,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -136,7 +137,10 @@ class Caller:
 
     async def present(self) -> bool:
         """Whether the caller is still on the bus."""
-        return await is_present(self._connection, self.name)
+        try:
+            return bool(await self._ask_bus("NameHasOwner"))
+        except BusError:
+            return False
 
     async def _ask_bus(self, member: str) -> Any:
         (found,) = await self._connection.ask(BUS, member, "s", [self.name])
@@ -249,7 +253,7 @@ class Bus(BaseMessageBus):
             await asyncio.sleep(PRESENCE_INTERVAL)
             for sender, calls in before.items():
                 pending = [call for call in calls if not call.done()]
-                if pending and not await is_present(self._connection or connection, sender):
+                if pending and await has_left(self._connection or connection, sender):
                     for call in pending:
                         call.cancel()
 
@@ -263,7 +267,7 @@ class Bus(BaseMessageBus):
                 user = await self._count(sender)
                 reply = await self._outcome(received)
                 await self._sending.acquire()
-            except BusError as error:   # of _count(): the caller has left, or has too many calls
+            except BusError as error:   # of _count()
                 _refuse(connection, message, error)
                 return
             except asyncio.CancelledError:
@@ -279,15 +283,19 @@ class Bus(BaseMessageBus):
                 self._of_user -= Counter([user])    # Counter's -= removes counts of zero
 
     async def _count(self, sender: Caller) -> int | str | None:
-        """Counts a pending call for its user, unless that is the administrator. Raises BusError."""
+        """Counts a pending call for its user, unless that is the administrator. Raises BusError if
+        there are too many. If the bus does not say, as it may be flooded, the caller counts alone.
+        """
         sender.known_uid = self._uids.get(sender.name)
-        if await sender.administers():
-            return None
-        uid = await sender.uid()
-        if len(self._uids) >= CALLERS_KNOWN:
-            self._uids.clear()
-        self._uids[sender.name] = uid
-        user = subordinate.lender(uid)  # uids that /etc/subuid gives one user count as one
+        user: int | str = sender.name
+        with suppress(BusError):
+            uid = await sender.uid()
+            if len(self._uids) >= CALLERS_KNOWN:
+                self._uids.clear()
+            self._uids[sender.name] = uid
+            if await sender.administers():
+                return None
+            user = subordinate.lender(uid)  # uids that /etc/subuid gives one user count as one
         if self._of_user[user] >= CALLS_EACH_USER:
             raise _too_many(CALLS_EACH_USER)
         self._of_user[user] += 1
@@ -502,10 +510,10 @@ class Bus(BaseMessageBus):
             self._connection.post(Message.new_signal(path, interface, member, signature, body))
 
 
-async def is_present(connection: BusConnection, name: str) -> bool:
-    """Whether a name has an owner on the bus."""
+async def has_left(connection: BusConnection, name: str) -> bool:
+    """Whether a caller has left the bus. False if the bus does not say, as it may be flooded."""
     try:
-        return bool((await connection.ask(BUS, "NameHasOwner", "s", [name]))[0])
+        return not (await connection.ask(BUS, "NameHasOwner", "s", [name]))[0]
     except BusError:
         return False
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from dbus_next.constants import MessageType
+from dbus_next.constants import ErrorType, MessageType
 from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
@@ -21,7 +21,7 @@ from nvshared.bus.connection import LONGEST, LONGEST_HEADER, BusConnection
 from nvshared.bus.dispatch import CALLS_EACH, CALLS_EACH_USER
 from nvshared.bus.dispatch import Bus as Dispatcher
 from nvshared.bus.interface import ANYONE, Interface, method
-from nvshared.dbus import SIGNATURES, Received, WireError, pack, size
+from nvshared.dbus import SIGNATURES, BusError, Received, WireError, pack, size
 from nvshared.errors import NotRunning
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
 
@@ -221,7 +221,8 @@ class SlowBus:
     def __init__(self) -> None:
         self.connection = cast(BusConnection, SimpleNamespace(
             post=self._post, deliver=self._deliver, ask=self._ask))
-        self.left: set[str] = set()     # callers that have left the bus
+        self.left: set[str] = set()     # callers that have left the bus,
+        self.silent: set[str] = set()   # and of which the bus gives no answer
         self.uid = os.geteuid()
         self.refused: list[Message] = []
         self.waiting: list[asyncio.Event] = []
@@ -230,7 +231,11 @@ class SlowBus:
     async def _ask(
         self, _peer: object, member: str, _signature: str, names: list[str]
     ) -> list[Any]:
-        return [self.uid if member == "GetConnectionUnixUser" else names[0] not in self.left]
+        if member == "GetConnectionUnixUser":
+            return [self.uid]
+        if names[0] in self.silent:
+            raise BusError(ErrorType.NO_REPLY, "it did not answer")
+        return [names[0] not in self.left]
 
     def _post(self, message: Message) -> None:
         self.refused.append(message)
@@ -330,7 +335,8 @@ async def test_pending_calls_of_a_caller_end_when_the_caller_leaves_the_bus(
     for sender in (":1.1", ":1.1", ":1.2"):
         bus.take(library_call(sender))
     await all_that_can()
-    bus.left.add(":1.1")
+    bus.left.update((":1.1", ":1.2"))
+    bus.silent.add(":1.2")              # the bus does not say that it has left
     while ":1.1" in library._calls:     # noqa: ASYNC110
         await asyncio.sleep(0)
     assert len(library._calls[":1.2"]) == 1
