@@ -180,6 +180,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
 
             publication = await publish(manager, config.bus, history)
             stack.push_async_callback(publication.close)
+        manager.disk.keep(notifier, given.files)
         server = Server(manager, listening, config, _descriptors(config),
                         partial(journal.log_fault, limited, manager.tenancy.shown), notifier,
                         given.kept, lanes, programs)

@@ -264,12 +264,19 @@ class HookConnection:
             return False
         except OSError as error:
             if descriptor is not None and error.errno == errno.ETOOMANYREFS:
-                self._complain("crowded", "too many descriptors are queued in sockets: background"
-                               " clients do not yield to it, or it does not yield to others")
+                kind = protocol.order_type(packet)
+                self._complain("crowded", "too many descriptors are queued in sockets: " + (
+                    "its memory does not go to the disk yet" if kind is Type.STORE else "background"
+                    " clients do not yield to it, or it does not yield to others"))
+                self._loop.call_soon(self._descriptor_lost, kind)
             else:
                 self._loop.call_soon(self.end, error.strerror or str(error))
         _close(descriptor)
         return True
+
+    def _descriptor_lost(self, kind: Type) -> None:
+        if not self._ended:
+            self.session.descriptor_lost(kind)
 
     def _hello_overdue(self) -> None:
         if self.session.client is None and not self.session.looking_up:
@@ -456,7 +463,8 @@ class Server:
         if one not in self.unserved:
             return                      # the daemon stops
         self._take(one)
-        connected = Counter(each.account for each in self._connections)
+        # A file that others still have takes a descriptor as a connection does.
+        connected = Counter(each.account for each in self._connections) + self.manager.disk.left
         if has_ended := one.pidfd is not None and peer.has_ended(one.pidfd):
             logger.debug("%s: died before it was served", identity)
         elif may_connect(

@@ -115,6 +115,10 @@ def encode(order: OrderRecord) -> list[bytes]:
         for start in range(0, len(encoded), TEXT_PIECE)]
 
 
+def order_type(packet: bytes) -> Type:
+    return Type(HEAD.unpack_from(packet)[0])
+
+
 def decode_report(packet: bytes) -> ReportRecord:
     """Decodes a hook's report. Raises ProtocolError unless the packet is one record of known type;
     of another version only HELLO, which gets a refusal, NAME and GANG."""

@@ -53,6 +53,8 @@ MOST_BYTES = 1 << 56                    # a report of more is an error; a COMMIT
 class Wire(Protocol):
     """The part of the connection that a session uses."""
 
+    name: str                           # its name, also for later daemons
+
     def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
         """Sends or queues an order, and closes the descriptor. Must not raise."""
 
@@ -74,6 +76,7 @@ class StoringHook:
         self._disk, self._wire = disk, wire
         self._file: File | None = None
         self._sent = False              # the hook has got the file's descriptor
+        self._last: actions.Store | None = None     # the last one sent
         self._most = 0                  # the most bytes that any order allowed so far
         self._number = 0                # number of the last STORE sent
         self._waits: actions.Store | None = None    # to be sent when the file exists
@@ -95,31 +98,35 @@ class StoringHook:
             self._pass(order)
         else:
             self._waits = order
-            self._disk.open(peer, self._wire.drop, lambda file: self._opened(file, answer))
+            self._disk.open(self._wire.name, peer, self._wire.drop,
+                            lambda file: self._opened(file, answer))
 
     def _opened(self, file: File | None, answer: Callable[[actions.Store, bool], None]) -> None:
         order, self._waits, self._file = self._waits, None, file
         assert order is not None
         if self._ended and file is not None:
-            file.connected = False
+            self._disk.release(file)
         elif file is None or order.size == 0:
             answer(order, file is None)
         else:
             self._pass(order)
 
     def _pass(self, order: actions.Store) -> None:
-        descriptor = None
+        descriptor, self._last = None, order
         if self._file is not None:
             self._file.most = self._most
             if not self._sent:
-                try:
-                    descriptor = os.dup(self._file.descriptor)
-                except OSError as error:        # the scheduler will send the order again
-                    logger.warning("no file can be passed to a client: %s", error.strerror)
-                    return
+                descriptor, self._file.given = self._file.given, -1
                 self._sent = True
         self._wire.send(
             OrderRecord(Type.STORE, number=order.number, writeback=order.size), descriptor)
+
+    def lost(self, answer: Callable[[actions.Store, bool], None]) -> None:
+        """The STORE with the descriptor was not sent: sends the last order again, with another."""
+        file = self._file
+        if file is not None and self._waits is None:
+            self._sent, self._waits = False, self._last
+            self._disk.open_again(file, lambda: self._opened(file, answer))
 
     def handle_stored(self, record: ReportRecord, *, known: bool) -> bool:
         """Handles STORED; `known`: after HELLO. True: order or error differs from the last STORED.
@@ -133,15 +140,18 @@ class StoringHook:
         self.bytes, self.error, self.acknowledged = record.moved, error, number
         return changed and known
 
-    def handle_hello(self, most: int) -> None:
+    def handle_hello(self, peer: Peer, most: int) -> None:
         """Handles HELLO: the bytes reported before it count as allowed, up to `most`."""
         self.bytes = self._most = min(self.bytes, most)
+        if self.bytes and self._file is None:
+            self._file = self._disk.claim(self._wire.name, peer, self._wire.drop)
+            self._sent = self._file is not None
 
     def ended(self) -> None:
         """Releases the file, as the connection has ended."""
         self._ended = True
         if self._file is not None:
-            self._file.connected = False
+            self._disk.release(self._file)
 
 
 class ParkedHook:
@@ -358,6 +368,11 @@ class Session:
         memory = replace(client.memory, disk=self._storing.bytes)
         client.gpu.tell(events.Stored(client.id, memory, self._storing.acknowledged, bool(error)))
 
+    def descriptor_lost(self, kind: Type) -> None:
+        """An order of this type was not sent, since too many descriptors are in flight."""
+        if kind is Type.STORE and not self.finished:
+            self._storing.lost(self._answer_store)
+
     def _answer_store(self, order: actions.Store, failed: bool) -> None:
         if (client := self.client) is not None:
             client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed))
@@ -492,7 +507,7 @@ class Session:
         try:
             gpu = self._manager.gpu(str(UUID(bytes=record.uuid)))
             total, wants = gpu.facts.memory_total, record.has(Flag.WANTS)
-            self._storing.handle_hello(total)
+            self._storing.handle_hello(self.peer, total)
             memory = _bounded(record.memory, total)
             self.client = Client(self._manager.next_id(), gpu, self.peer, self)
             self.client.parkable = self

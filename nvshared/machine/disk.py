@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests whether a directory can hold swapped memory, opens files in it. All functions may block."""
 
+import fcntl
 import os
+import signal
 from pathlib import Path
 
 from nvshared.units import GIB
@@ -47,14 +49,38 @@ def fault(directory: Path, size: int) -> str:
 
 
 def open_file(directory: Path, *, direct: bool = True) -> int:
-    """Opens a new unnamed file, which the kernel removes after a crash, too. Raises OSError."""
-    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+    """Opens a new unnamed file, which the kernel removes after a crash, too. Raises OSError.
+
+    O_EXCL: nobody can give it a name, by linkat(2)."""
+    flags = os.O_TMPFILE | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     try:
         return os.open(directory, flags, 0o600)
     except OSError:
         if not direct:
             raise
         return open_file(directory, direct=False)
+
+
+def open_again(descriptor: int) -> int:
+    """Opens a file once more, in the same mode. Unlike os.dup() that makes an open file description
+    of its own, so that is_held() can tell whether anybody has it. Raises OSError."""
+    direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC | direct)
+
+
+def is_held(descriptor: int) -> bool:
+    """Whether a file has another open file description: in any process, mapped, or in a socket.
+
+    The kernel grants a write lease only for a file that nobody else has open. Raises OSError if the
+    file system has no leases."""
+    # By default an open() that breaks the lease would end the daemon, by SIGIO.
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError:
+        return True
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def written(descriptor: int) -> int:

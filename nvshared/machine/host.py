@@ -17,6 +17,7 @@ SAFE_SHARE = 0.8                        # part of the free memory that is the de
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
+THREADS_FIELD = 17                      # the same: its threads, an ended first one included
 START_FIELD = 22 - 3                    # /proc/PID/stat: start time's index after the name field
 
 
@@ -66,9 +67,17 @@ def started(pid: int) -> int | None:
 
 
 def has_ended(pid: int, started_at: int | None) -> bool:
-    """Whether the process with this pid and start time has ended, or is a zombie without files."""
-    state = process(pid, "stat").rpartition(")")[2][:2].strip()
-    return state in ("Z", "X") or started(pid) != started_at
+    """Whether the process with this pid and start time has ended, or is a zombie without threads.
+
+    False if that cannot be read. `started_at` None: the process could never be seen."""
+    try:
+        fields = kernel_text(PROCESSES / str(pid) / "stat").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return started_at is not None
+    except OSError:
+        return False
+    is_zombie = fields[0] in ("Z", "X") and int(fields[THREADS_FIELD]) <= 1
+    return is_zombie or started_at not in (None, int(fields[START_FIELD]))
 
 
 def process(pid: int, name: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """systemd's service protocol: inherited sockets and notifications. Without systemd, a no-op.
 
-systemd also stores clients' sockets (FDSTORE), which the next daemon inherits by name."""
+systemd also stores clients' sockets and files (FDSTORE), which the next daemon inherits by name."""
 
 import os
 import socket
@@ -13,26 +13,33 @@ from nvshared.errors import InvalidArgs, NvshareError
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
 KEPT_AS = "client-"                     # prefix of the names of stored sockets
+FILES_KEPT_AS = "disk-"                 # prefix of the names of stored files of the disk tier
 
 
 class Inherited(NamedTuple):
     listening: socket.socket | None     # the listening socket of nvshared.socket
     kept: Mapping[str, socket.socket]   # an earlier daemon's connections, by name
+    files: Mapping[str, int]            # an earlier daemon's files of clients, by name
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
-    """Takes over the sockets that systemd passes: a listening socket, and sockets a daemon stored.
+    """Takes over what systemd passes: a listening socket, and what an earlier daemon stored.
 
     Raises InvalidArgs unless at most one is listening, of type SOCK_SEQPACKET."""
     if environment.get("LISTEN_PID") != str(os.getpid()):
-        return Inherited(None, {})
+        return Inherited(None, {}, {})
     count = int(environment.get("LISTEN_FDS", "0"))
     names = environment.get("LISTEN_FDNAMES", "").split(":")
     kept: dict[str, socket.socket] = {}
+    files: dict[str, int] = {}
     listening = []
     for number in range(count):
-        given = socket.socket(fileno=FIRST_DESCRIPTOR + number)
         name = names[number] if number < len(names) else ""
+        if name.startswith(FILES_KEPT_AS):
+            files[name] = FIRST_DESCRIPTOR + number
+            os.set_inheritable(files[name], False)
+            continue
+        given = socket.socket(fileno=FIRST_DESCRIPTOR + number)
         if name.startswith(KEPT_AS):
             kept[name] = given
         else:
@@ -46,7 +53,7 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
                           "the socket unit must have one ListenSequentialPacket= and nothing else")
     for one in [*listening, *kept.values()]:
         os.set_inheritable(one.fileno(), False)
-    return Inherited(listening[0] if listening else None, kept)
+    return Inherited(listening[0] if listening else None, kept, files)
 
 
 def send_failure(environment: Mapping[str, str], words: str) -> None:
@@ -94,7 +101,7 @@ class Notifier:
         self._notify("WATCHDOG=1")
 
     def keep(self, name: str, descriptor: int) -> None:
-        """Has systemd store a client's socket for the next daemon, now or at catch_up()."""
+        """Has systemd store a descriptor for the next daemon, now or at catch_up()."""
         if not self._store(name, descriptor):
             self._unstored[name] = descriptor
 
@@ -103,7 +110,7 @@ class Notifier:
             self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def catch_up(self) -> None:
-        """Stores sockets for which systemd's queue had no room, as far as it has room now."""
+        """Stores descriptors for which systemd's queue had no room, as far as it has room now."""
         for name, descriptor in tuple(self._unstored.items()):
             if not self._store(name, descriptor):
                 return

@@ -20,6 +20,8 @@ import fcntl, os, sys
 names, *rest = sys.argv[1:]
 count = len(names.split(":"))
 away = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 200) for number in rest[:count]]
+for number in rest[:count]:
+    os.close(int(number))
 for place, number in enumerate(away):
     os.dup2(number, 3 + place)
     os.close(number)

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that need more than card and host memory have their turns with the help of a disk."""
 
+import os
+import select
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Site, kill, wait_until
+from nvshared.units import MIB
+from tests.integration.conftest import ROOT, Site, kill, wait_until
+from tests.integration.fakehook import PATIENCE, pump
 from tests.integration.programs import Program
+from tests.integration.servicemanager import ServiceManager
 from tests.integration.test_disk import faulty_disk
 from tests.integration.test_kills import finish, follow
 from tests.integration.test_neighbour import LINKED
@@ -25,6 +32,15 @@ def folder(site: Site) -> Path:
     made = site.folder / "swap"
     made.mkdir()
     return made
+
+
+@pytest.fixture
+def manager(site: Site) -> Iterator[ServiceManager]:
+    """A service manager that keeps the daemon's descriptors, as systemd does."""
+    made = ServiceManager(site)
+    yield made
+    site.close()
+    made.close()
 
 
 def start(
@@ -85,6 +101,103 @@ def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_ot
     finish(programs)
     assert "could not go to the disk" not in site.log.read_text()
     wait_until(lambda: not files_of(daemon.pid, folder))
+
+
+# A client that keeps the file which comes with STORE, and sends it to another process.
+STORING = """
+import signal, socket, sys
+from nvshared.hook.protocol import Type
+from tests.integration.fakehook import Hook
+from tests.records import decode_order
+
+files = []
+
+class Storing(Hook):
+    def hear(self):
+        packet, more, _, _ = socket.recv_fds(self.socket, 4096, 8)
+        files.extend(more)
+        return decode_order(packet) if packet else None
+
+    def obey(self, order):
+        if order.type is Type.STORE:
+            self.say(Type.STORED, number=order.number)
+        elif order.type is Type.STOP:           # it is idle, and wants no other turn
+            self.granted = False
+            self.say(Type.STOPPED)
+        else:
+            super().obey(order)
+
+other = socket.socket(fileno=int(sys.argv[3]))
+hook = Storing(sys.argv[1], bytes.fromhex(sys.argv[2]))
+hook.hello()
+hook.allocate(96 << 20)
+hook.want()
+while not hook.running:
+    hook.obey_next()
+hook.say(Type.IDLE)
+other.send(b"x")
+while not files:
+    hook.obey_next()
+socket.send_fds(other, [b"x"], files)
+signal.pause()
+"""
+
+
+def store(site: Site) -> tuple["subprocess.Popen[str]", int]:
+    """A client's process that has a file on the disk, and a descriptor of it in this process."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE)
+    with ours, theirs:
+        popen = subprocess.Popen(
+            [sys.executable, "-c", STORING, str(site.socket), site.uuids[0].hex(),
+             str(theirs.fileno())], cwd=ROOT, text=True, pass_fds=[theirs.fileno()])
+        site.started.append(popen)
+        ours.recv(1)
+        other = site.wanting(200 * MIB)         # both do not fit, so the first one is swapped
+        pump([other], lambda: bool(select.select([ours], [], [], 0.05)[0]))
+        _, (file,), _, _ = socket.recv_fds(ours, 1, 1)
+    return popen, file
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same daemon", "next daemon"])
+def test_file_of_an_ended_client_is_emptied_while_another_process_writes_to_it(
+    site: Site, folder: Path, manager: ServiceManager, restarted: bool
+) -> None:
+    settings = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",
+                "--park-after", "100ms", "--neighbour", "off", "--disk", f"{folder},1GiB")
+    daemon = manager.start(*settings)
+    client, file = store(site)
+    if restarted:
+        kill(daemon)
+    kill(client)
+    if restarted:
+        daemon = manager.start(*settings)
+    for offset in range(0, 64 * MIB, 8 * MIB):
+        os.posix_fallocate(file, offset, 8 * MIB)
+        wait_until(lambda: os.fstat(file).st_blocks == 0)
+    wait_until(lambda: "it has ended, and another process has its file" in site.log.read_text())
+    assert files_of(daemon.pid, folder)
+    os.close(file)
+    wait_until(lambda: not files_of(daemon.pid, folder))
+    manager.wait(lambda: not any(name.startswith("disk-") for name in manager.kept))
+
+
+def test_next_daemon_has_the_file_of_a_running_program_and_keeps_its_bytes(
+    site: Site, folder: Path, manager: ServiceManager
+) -> None:
+    trace = site.folder / "trace"
+    settings = (*SETTINGS, "--disk", f"{folder},1GiB", "--trace")
+    daemon = manager.start(*settings, str(trace))
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    next(stored(trace))
+    kill(daemon)
+    daemon = manager.start(*settings, str(site.folder / "second"))
+    next(line for line in stored(site.folder / "second") if line.get("event") == "joined")
+    assert files_of(daemon.pid, folder)
+    finish(programs)
+    wait_until(lambda: not files_of(daemon.pid, folder))
+    assert "could not go to the disk" not in site.log.read_text()
+    assert "bytes to the disk, and may have" not in site.log.read_text()
 
 
 def test_disk_read_that_hangs_delays_no_other_program_and_is_reported(

@@ -169,6 +169,8 @@ class Wire:
         self.resumed: Callable[[], None] | None = None
         self.dropped = ""
 
+    name = "client-1"
+
     def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
         self.sent += map(decode_order, encode(order))
         if descriptor is not None:

@@ -25,6 +25,8 @@ class Wire:
     def orders(self) -> list[OrderRecord]:
         return [decode_order(packet) for packet in self.packets]
 
+    name = "client-1"
+
     def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
         self.packets += encode(order)
         if descriptor is not None:

@@ -114,12 +114,13 @@ def test_user_with_files_of_disconnected_processes_gets_no_further_file(tmp_path
     made.setting = tmp_path, GIB
     files: list[File | None] = []
     for _ in range(LEFT_MOST + 1):
-        made.open(peer(uid=1000), lambda _: None, files.append)
+        made.open("client-1", peer(uid=1000), lambda _: None, files.append)
         for file in files:
             if file is not None:
-                file.connected = False
-    made.open(peer(uid=1001), lambda _: None, files.append)
+                made.release(file)
+    made.open("client-1", peer(uid=1001), lambda _: None, files.append)
     assert [file is None for file in files] == [False] * LEFT_MOST + [True, False]
     for file in files:
         if file is not None:
+            made.release(file)
             os.close(file.descriptor)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Free host memory, and the default host budget with memory that clients hold."""
 
+import errno
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -266,3 +269,40 @@ def test_default_host_budget_does_not_replace_a_configured_size(
     site.manager.reload()
     assert site.whole == WITH_HELD
     assert list(dict.fromkeys(sizes)) == [30 * GIB, WITH_HELD]
+
+
+# Its first thread ends, another one goes on until the input is closed.
+LEADERLESS = """
+import ctypes, sys, threading
+def wait():
+    print("ready", flush=True)
+    sys.stdin.read()
+threading.Thread(target=wait).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_process_has_ended_only_when_its_last_thread_has_and_never_for_an_unreadable_proc(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", LEADERLESS], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        pid, began = process.pid, host.started(process.pid)
+        while host.process(pid, "stat").rpartition(")")[2].split()[0] != "Z":
+            pass
+        assert not host.has_ended(pid, began)
+        assert host.has_ended(pid, 5)           # another process had this number
+        with monkeypatch.context() as patch:
+            patch.setattr(host, "kernel_text", refuse)
+            assert not host.has_ended(pid, began)
+        process.stdin.close()
+        while not host.has_ended(pid, began):   # then it is a zombie
+            pass
+    assert host.has_ended(pid, began)
+    assert not host.has_ended(pid, None)        # it could never be seen
+
+
+def refuse(_path: Path) -> str:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

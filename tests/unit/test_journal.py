@@ -326,6 +326,18 @@ def test_connections_stored_by_systemd_are_separated_from_the_listening_socket(
         one.close()
 
 
+def test_files_stored_by_systemd_are_separated_from_sockets(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", 300)
+    with (tmp_path / "file").open("w") as file:
+        os.dup2(file.fileno(), 300)
+    taken = inherited({"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid()),
+                       "LISTEN_FDNAMES": "disk-client-a-1-2-3"})
+    assert taken == (None, {}, {"disk-client-a-1-2-3": 300})
+    assert not os.get_inheritable(300)
+    os.close(300)
+
+
 def test_systemd_notifier_resends_descriptors_that_did_not_fit_a_full_queue(
         listener: socket.socket) -> None:
     ours, theirs = socket.socketpair()

@@ -2,6 +2,7 @@
 """The server of hooks: its socket, descriptors, quotas and turns of users."""
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -29,7 +30,8 @@ from nvshared.hook.connection import (
     may_connect,
 )
 from nvshared.hook.listening import BACKLOG, Listening
-from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
+from nvshared.hook.protocol import SIZE, OrderRecord, Refusal, ReportRecord, Type
+from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
@@ -145,6 +147,26 @@ async def test_server_drops_a_client_that_sends_descriptors_on_kernels_that_allo
         socket.send_fds(client, [HELLO], [client.fileno()])
         site.known.set()
         await until(lambda: "malformed" in [kind for _, kind in site.complaints])
+
+
+async def test_order_whose_descriptor_the_kernel_refuses_is_reported_to_its_session(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+
+    lost: list[Type] = []
+    monkeypatch.setattr(Session, "descriptor_lost", lambda _, kind: lost.append(kind))
+    with serving(tmp_path) as site:
+        await site.connect(hello=encode_report(ReportRecord(Type.NAME, text="one")))
+        site.known.set()
+        await until(lambda: bool(site.server._connections))
+        (one,) = site.server._connections
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "send_fds", refuse)
+            one.send(OrderRecord(Type.STORE), os.open("/dev/null", os.O_RDONLY))
+        await until(lambda: bool(lost))
+        assert lost == [Type.STORE]
+        assert "crowded" in [kind for _, kind in site.complaints]
 
 
 async def test_server_close_does_not_wait_for_a_client_that_is_being_identified(

@@ -3,8 +3,10 @@
 
 import asyncio
 import errno
+import mmap
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -279,20 +281,35 @@ def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
     os.close(descriptor)
 
 
-@pytest.mark.parametrize("size", [STORE.size, 0], ids=["no free descriptor", "zero bytes"])
-def test_store_order_without_a_descriptor_is_not_sent_and_the_next_order_passes_the_file(
-        hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    def refuse(_descriptor: int) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        if size:
-            patch.setattr(os, "dup", refuse)
-        hook.is_told(replace(STORE, size=size))
+def test_store_order_of_zero_bytes_is_not_sent_and_the_next_order_passes_the_file(
+        hook: Hook, disk: Path) -> None:
+    hook.is_told(replace(STORE, size=0))
     assert not hook.wire.sent
     hook.is_told(replace(STORE, number=6))
     (order,) = hook.wire.sent
     assert (order.number, len(hook.wire.descriptors)) == (6, 1)
+    os.close(hook.wire.descriptors[0])
+
+
+def test_store_order_whose_descriptor_was_lost_is_sent_again_with_the_last_size(
+        hook: Hook, disk: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    hook.is_told(STORE)
+    os.close(hook.wire.descriptors.pop())
+    hook.wire.sent.clear()
+    hook.session.descriptor_lost(Type.WATCH)
+    hook.session.descriptor_lost(Type.STORE)
+    hook.is_told(replace(STORE, number=6, size=GIB))
+    with monkeypatch.context() as patch:
+        patch.setattr("nvshared.machine.disk.open_again", refuse)
+        time.pass_by(SECOND)
+    assert not hook.wire.sent
+    time.pass_by(SECOND)
+    (order,) = hook.wire.sent
+    assert (order.number, order.writeback, len(hook.wire.descriptors)) == (6, GIB, 1)
+    hook.session.ended()
     os.close(hook.wire.descriptors[0])
 
 
@@ -363,8 +380,10 @@ def test_swap_file_that_exceeds_the_store_order_is_emptied_and_the_client_droppe
     os.close(descriptor)
 
 
-def test_swap_file_size_is_enforced_from_disconnection_until_the_process_ends(
+def test_swap_file_size_is_enforced_from_disconnection_until_nobody_has_the_file(
         hook: Hook, disk: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    hook.session._manager.disk.client_failed.connect(lambda _, words: said.append(words))
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
     ended: list[bool] = [False]
     monkeypatch.setattr("nvshared.machine.host.has_ended", lambda pid, started: ended[0])
@@ -376,10 +395,28 @@ def test_swap_file_size_is_enforced_from_disconnection_until_the_process_ends(
     assert os.fstat(descriptor).st_blocks == 0
     ended[0] = True
     time.pass_by(SECOND)
-    os.posix_fallocate(descriptor, 0, 4 * MIB)
+    for _ in range(2):
+        os.posix_fallocate(descriptor, 0, MIB)      # no byte is the client's any more
+        time.pass_by(SECOND)
+        assert os.fstat(descriptor).st_blocks == 0
+    assert len(said) == 1
+    assert "it has ended, and another process has its file" in said[0]
+    os.posix_fallocate(descriptor, 0, MIB)
+    with mmap.mmap(descriptor, MIB):                # a mapping is enough to write
+        os.close(descriptor)
+        time.pass_by(SECOND)
+        assert open_files(disk)
     time.pass_by(SECOND)
-    assert os.fstat(descriptor).st_blocks
-    os.close(descriptor)
+    assert not open_files(disk)
+
+
+def open_files(folder: Path) -> list[Path]:
+    """Files in a folder that this process has open."""
+    found = []
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):           # of the iteration itself
+            found.append(one.readlink())
+    return [one for one in found if folder in one.parents]
 
 
 @pytest.mark.parametrize(("state", "lender"), [
