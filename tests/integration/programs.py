@@ -134,9 +134,12 @@ class Program(Process):
     """A program under the library that can be evicted between two lines of output. The code
     `before` runs before the program uses the card."""
 
-    def __init__(self, site: Site, body: str, within: Sequence[str] = (), before: str = "") -> None:
+    def __init__(self, site: Site, body: str, within: Sequence[str] = (), before: str = "",
+                 **options: Any) -> None:
+        """`options`: of Popen."""
         super().__init__(site.program(
-            [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE))
+            [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE,
+            **options))
         self.site = site
 
     def hears(self) -> Any:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nvshared.units import MIB
 from tests.integration.conftest import Site, kill
 from tests.integration.programs import Program
@@ -164,6 +166,49 @@ def test_memory_is_exported_by_ipc_between_containers_without_a_common_network(s
         program.ends_well()
     assert not file_of(handle).exists()
     assert not file_of(last_handle).exists()
+
+
+# Takes the name of the exporter's socket in a network namespace of its own, as another user; then
+# runs a program there.
+SQUATTED = """
+import os, socket, subprocess, sys
+name, report, *program = sys.argv[1:]
+if os.fork() == 0:
+    os.setuid(65533)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(b"\\0" + name.encode())
+    listener.listen()
+    os.write(int(report), b"listens")
+    one, _ = listener.accept()
+    os.write(int(report), one.recv(100))
+    os._exit(0)
+os.execvp(program[0], program)
+"""
+AS_USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+           "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become other users")
+def test_memory_is_imported_by_ipc_although_another_user_took_the_name_of_the_socket(
+    public_site: Site
+) -> None:
+    public_site.start()
+    owner = Program(public_site, QUIET, within=AS_USER)
+    handle = owner.hears()
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    user = Program(
+        public_site, FETCHES, pass_fds=(writing,), within=(
+            "unshare", "--net", sys.executable, "-c", SQUATTED, name_of(handle).decode(),
+            str(writing), *AS_USER))
+    os.close(writing)
+    assert os.read(reading, 100) == b"listens"
+    user.tell(json.dumps(handle))
+    user.ends_well()
+    assert os.read(reading, 100) == b"", "the secret"
+    os.close(reading)
+    owner.tell("0")
+    owner.ends_well()
 
 
 TICKET = struct.Struct("=Q2QQ3Q")    # magic, name, owner's secret; secret, address, id

@@ -6,6 +6,7 @@
  * wait for the thread that closes. Any process may answer at the owner's socket: a message counts
  * only with the secret of the handle.
  */
+#define _GNU_SOURCE
 #include "ipc/ipc_import.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "block/region.h"
 #include "driver/forked.h"
@@ -34,6 +36,18 @@
 #define PAGES_MAX (1u << 20)         /* 2 TiB; a larger size in a message is refused */
 #define TRIES 64
 
+/* Whether the listener may be the owner, which runs as the same user, or root. The name of a socket
+ * that this process cannot see, of another network namespace, can be taken here by anybody, who
+ * would learn the secret. Root imports from every user. */
+static bool may_be_owner(int socket)
+{
+    struct ucred listener;
+    socklen_t size = sizeof listener;
+    uid_t own = geteuid();
+    return own == 0 || (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) == 0
+                        && (listener.uid == own || listener.uid == 0));
+}
+
 static int begin(enum ipc_socket_kind kind, const struct ipc_ticket *ticket, bool *again)
 {
     struct sockaddr_un address;
@@ -49,6 +63,8 @@ static int begin(enum ipc_socket_kind kind, const struct ipc_ticket *ticket, boo
     do
         failed = connect(from, (struct sockaddr *)&address, length);
     while (failed != 0 && errno == EINTR && now_microseconds() < end);
+    if (failed == 0 && !may_be_owner(from))
+        failed = -1;
     if (failed == 0 && send(from, &ticket->request, sizeof ticket->request,
                             MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof ticket->request)
         return handle;
