@@ -16,15 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from threading import Thread
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
-from nvshared.errors import GPULost, NoGPU, NvshareError
+from nvshared.errors import NvshareError
+from nvshared.faults import Faults
 from nvshared.hook.connection import Server, descriptors, most_clients
 from nvshared.hook.listening import Listening
 from nvshared.lanes import Lanes
-from nvshared.machine.nvml import NVML, Facts, Sample
+from nvshared.machine.nvml import NVML, Facts
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings.config import DEFAULT_FILE, Config, load, parse, waiting
@@ -32,10 +32,14 @@ from nvshared.settings.defaults import Defaults, check_disk, derive
 from nvshared.settings.rules import doubts
 from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
+from nvshared.sharing.cards import Cards, KnownCards, first_samples
+from nvshared.sharing.checks import Checks
 from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.directory import Directory
+from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.sharing.remembered import RememberedTerms
+from nvshared.sharing.rivals import Rivals
 from nvshared.sharing.sampler import Sampler
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import SECOND
@@ -118,8 +122,9 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
 
     notifier = systemd.Notifier(os.environ)
     nvml = NVML()
-    samples = _first_samples(nvml)
-    cards = [*samples]
+    known = None if config.state_dir is None else KnownCards(config.state_dir)
+    samples = first_samples(nvml, known)
+    facts = [*samples]
     async with AsyncExitStack() as stack:
         stack.callback(notifier.close)
         given = systemd.inherited(os.environ)
@@ -135,9 +140,9 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         programs = Lanes("programs", THREADS_FOR_NAMES, post, monotonic, timer)
         users = Lanes("users", THREADS_FOR_USERS, post, monotonic, timer)
         directory = Directory(users.run, monotonic, timer)
-        manager = _manager(cards, config, read, lanes, directory, timer)
+        manager = _manager(facts, config, read, lanes, directory, timer)
         limited = log.Limited(logger, monotonic, timer)
-        queries = Lanes("nvml", len(cards), post, monotonic, timer)
+        queries = Lanes("nvml", THREADS, post, monotonic, timer)
         sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval,
                           nvml.memory)
         manager.disk.client_failed.connect(
@@ -149,19 +154,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         kept = None
         if config.state_dir is not None:
             kept = RememberedTerms(config.state_dir, monotonic, timer, lanes.run)
-        for facts, sample in samples.items():
-            gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
-            sampler.add(gpu)
-            gpu.failed.connect(failed)
-            journal.follow(gpu, limited, stopped)
-            if kept is not None:
-                kept.follow(gpu)
-            if trace is not None:
-                trace.add(gpu)
-        Thread(
-            target=nvml.watch_faults, name="nvml faults", daemon=True,
-            args=([facts.uuid for facts in cards],
-                  lambda uuid, error: post(partial(sampler.report, uuid, error)))).start()
+            manager.gpu_removed.connect(kept.unfollow)
         history = None
         if config.state_dir is not None and config.history is not None:
             from nvshared.history import History, HistoryFile  # they import sqlite3
@@ -169,8 +162,21 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
             history = History(
                 HistoryFile(config.state_dir, config.history), monotonic, timer, time.time)
             stack.callback(history.close)
-            for gpu in manager.gpus:
-                history.follow(gpu)
+
+        def follow(gpu: GPU) -> None:
+            sampler.add(gpu)
+            gpu.failed.connect(failed)
+            journal.follow(gpu, limited, stopped)
+            for one in (kept, history):
+                if one is not None:
+                    one.follow(gpu)
+            if trace is not None:
+                trace.add(gpu)
+
+        manager.gpu_new.connect(follow)
+        manager.gpu_removed.connect(sampler.remove)
+        cards = Cards(nvml, manager, sampler, monotonic, lanes.run, queries.run, post, known)
+        cards.add(samples, gather=successor)
         if config.metrics:
             from nvshared.report import metrics
 
@@ -181,7 +187,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
             publication = await publish(manager, config.bus, history)
             stack.push_async_callback(publication.close)
         manager.disk.keep(notifier, given.files)
-        server = Server(manager, listening, config, _descriptors(config),
+        server = Server(manager, listening, config, _descriptors(config, manager.faults),
                         partial(journal.log_fault, limited, manager.tenancy.shown), notifier,
                         given.kept, lanes, programs)
         stack.callback(manager.disk.close)
@@ -191,8 +197,12 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
-        for endless in (manager.moving.watch(), manager.balancing.watch(),
-                        watch.run(partial(_reload, manager))):
+        checks = Checks(manager, monotonic, lanes.run, queries.run, nvml.is_exclusive,
+                        config.state_dir, lambda: "" if history is None else history.fault)
+        rivals = Rivals(manager, monotonic, lanes.run)
+        stack.callback(rivals.close)
+        for endless in (cards.watch(), checks.watch(), rivals.watch(), manager.moving.watch(),
+                        manager.balancing.watch(), watch.run(partial(_reload, manager))):
             stack.callback(loop.create_task(endless).cancel)
         logger.info("nvshared %s manages %s", __version__, ", ".join(
             f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus))
@@ -209,22 +219,6 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
     if faults:
         raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
-
-
-def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
-    """Samples all cards and leaves out lost ones. Raises NoGPU if none is left."""
-    samples: dict[Facts, Sample] = {}
-    for facts in nvml.find():
-        try:
-            samples[facts] = nvml.sample(facts.uuid)
-        except GPULost as error:
-            logger.warning("GPU %d (%s) is left out: %s", facts.index, facts.name, error)
-        except NvshareError as error:
-            logger.warning("GPU %d (%s): %s", facts.index, facts.name, error)
-            samples[facts] = Sample()
-    if not samples:
-        raise NoGPU("all GPUs are lost", "see what nvidia-smi and dmesg say")
-    return samples
 
 
 def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
@@ -260,15 +254,16 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
     return manager
 
 
-def _descriptors(config: Config) -> int:
+def _descriptors(config: Config, faults: Faults) -> int:
     """Raises the soft limit of open files for max_clients, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     number = min(hard, max(soft, descriptors(config.max_clients)))
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     if most_clients(number) < config.max_clients:
-        logger.warning("max-clients is %d, but %d open files are enough for %d clients; raise "
-                       "LimitNOFILE=, or outside of systemd: ulimit -n", config.max_clients, number,
-                       most_clients(number))
+        words = (f"max-clients is {config.max_clients}, but {number} open files are enough for "
+                 f"{most_clients(number)} clients")
+        logger.warning("%s; raise LimitNOFILE=, or outside of systemd: ulimit -n", words)
+        faults.set("few-descriptors", words)
     return number
 
 

@@ -20,6 +20,7 @@ from nvshared import __version__, library
 from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import Snapshot
 from nvshared.errors import NotRunning, NvshareError
+from nvshared.faults import Fault, Severity
 from nvshared.machine import cgroup, host
 from nvshared.machine.cgroup import Group, Limit
 from nvshared.machine.nvml import NVML, Facts, Sample
@@ -59,7 +60,7 @@ def examine(bus: str) -> list[Finding]:
     return [
         *installation_findings(),
         *daemon_findings(bus, answer),
-        *driver_findings(inspection),
+        *driver_findings(inspection, snapshot),
         *program_findings(inspection, snapshot),
         *neighbour_findings(inspection, snapshot, neighbour_mode()),
         *static_pod_findings(),
@@ -98,16 +99,33 @@ def inspect_gpus() -> Inspection:
     return Inspection(driver, tuple(_inspect(nvml, one) for one in facts), trial=environment)
 
 
-def driver_findings(inspection: Inspection) -> Iterator[Finding]:
+def driver_findings(
+    inspection: Inspection, snapshot: Snapshot | None = None
+) -> Iterator[Finding]:
     if inspection.trial:
         yield note("trial", "the service shares simulated GPUs, and no real one", "programs find "
                    f"them with: export {inspection.trial}; end it with: nvsharectl trial stop")
+    known = {gpu.uuid: gpu for gpu in snapshot.gpus} if snapshot is not None else {}
     if inspection.error is not None:
         yield fault("driver", inspection.error.message, inspection.error.hint or "see: nvidia-smi")
-        return
-    yield ok("driver", f"version {inspection.driver}")
+    else:
+        yield ok("driver", f"version {inspection.driver}")
     for card in inspection.cards:
-        yield _gpu_finding(card)
+        gpu = known.get(card.facts.uuid)
+        # gpu-unshared: program_findings() names each of these programs.
+        own = [] if gpu is None else [one for one in gpu.faults if one.id != "gpu-unshared"]
+        yield from fault_findings(f"gpu {card.facts.index}", own) if own else [_gpu_finding(card)]
+    seen = {card.facts.uuid for card in inspection.cards}
+    for uuid, gpu in known.items():     # lost, or this container lacks it
+        if uuid not in seen:
+            yield from fault_findings(f"gpu {gpu.index}", gpu.faults)
+
+
+def fault_findings(topic: str, faults: Iterable[Fault]) -> Iterator[Finding]:
+    """What nvshared says of itself or of a GPU; `topic` "": the fault's name."""
+    for one in faults:
+        grade = Grade.FAULT if one.severity == Severity.CRITICAL else Grade.WARNING
+        yield Finding(grade, topic or one.id, one.words, one.remedy)
 
 
 def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
@@ -269,10 +287,8 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
         yield _bus_finding(bus, answer, served=found.grade is Grade.OK)
         return
     yield ok("bus", f"nvshared answers on {_bus_words(bus)}")
-    if answer.disk_fault:
-        yield warning("disk", f"no memory goes to the disk: {answer.disk_fault}",
-                      "after the repair nvshared uses the disk within a minute; or set disk = off")
-    elif answer.disk:
+    yield from fault_findings("", answer.faults)
+    if answer.disk and not answer.disk_fault:
         yield ok("disk", f"swapped memory may go on to {answer.disk}")
     if (version := answer.version) == __version__:
         yield ok("version", f"nvshared and this command have version {version}")

@@ -42,7 +42,7 @@ async def publish(manager: Manager, bus: str, history: History | None = None) ->
 class Publication:
     def __init__(self, manager: Manager, bus: str, history: History | None = None) -> None:
         self._address = bus
-        self._bus = Bus(lambda: take_samples(manager.gpus), polkit=bus == "system")
+        self._bus = Bus(self._refresh, polkit=bus == "system")
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, services.ClientInterface] = {}
@@ -53,10 +53,16 @@ class Publication:
         # These listeners stay connected after close(): without a bus connection they are no-ops.
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
         manager.changed.connect(lambda: self._bus.changed(self._manager_interface))
+        manager.gpu_new.connect(self._gpu_new)
+        manager.gpu_removed.connect(self._gpu_removed)
         for gpu in manager.gpus:
             self._gpu_new(gpu)
         for client in manager.clients:
             self._client_new(client)
+
+    async def _refresh(self) -> None:
+        """Updates the figures and faults of all GPUs."""
+        await asyncio.gather(take_samples(self._manager.gpus), self._manager.look_for_faults())
 
     async def close(self) -> None:
         """Answers pending calls, sends queued signals, and disconnects from the bus."""
@@ -83,6 +89,7 @@ class Publication:
             await connection.close()
             raise
         self._connection = connection
+        self._manager.faults.set("bus-lost", "")
 
     async def _keep(self) -> None:
         """Waits until the connection to the bus is lost or, without a connection, reconnects."""
@@ -102,6 +109,7 @@ class Publication:
                      reason or "it closed the connection")
         self._bus.attach(None)
         self._connection = None
+        self._manager.faults.set("bus-lost", reason or "it closed the connection")
 
     def _gpu_new(self, gpu: GPU) -> None:
         interface = services.GPUInterface(self._manager, gpu)
@@ -138,6 +146,11 @@ class Publication:
         gpu.client_removed.connect(self._client_removed)
         gpu.changed.connect(lambda: self._bus.changed(interface))
 
+    def _gpu_removed(self, gpu: GPU) -> None:
+        for client in gpu.clients.values():
+            self._client_removed(client)
+        self._bus.unexport(gpu_path(gpu.facts.index))
+
     def _client_new(self, client: Client) -> None:
         interface = self._clients[client.id] = services.ClientInterface(self._manager, client)
         path = client_path(client.id)
@@ -146,7 +159,8 @@ class Publication:
 
     def _client_removed(self, client: Client) -> None:
         path = client_path(client.id)
-        del self._clients[client.id]
+        if self._clients.pop(client.id, None) is None:
+            return                      # its card was removed before
         self._bus.unexport(path)
         self._manager_interface.client_removed(client.id, path)
 

@@ -22,7 +22,8 @@ from nvshared.bus.interface import (
     unannounced,
 )
 from nvshared.dbus import array, marshalled
-from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU
+from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU, NotKept
+from nvshared.faults import KINDS, Faults
 from nvshared.history import History, Query, QueryResult
 from nvshared.machine import peer
 from nvshared.machine.peer import printable
@@ -36,7 +37,15 @@ from nvshared.sharing.tenancy import TenantView
 from nvshared.units import SECOND
 
 DRAINER_INTERVAL = 5.0                  # seconds between checks that Drain's caller is present
+DETAIL_LONGEST = 500                    # most characters of a reported fault's detail
 DRAINER_LINGER = 10.0                   # seconds that draining goes on after the caller has left
+
+
+FAULTS = "a(ssssba{sv})"                # the type of the properties Faults
+
+
+def fault_rows(faults: Faults) -> list[list[Any]]:
+    return [[*fault, {}] for fault in faults]
 
 
 def rows(clients: Iterable[Client]) -> bytes:
@@ -61,9 +70,14 @@ def _used(found: QueryResult) -> bytes:
     return marshalled("ttta(tsstttttttttttta{sv})s", *times, rows, found.missing)
 
 
-async def _kept(change: Future[None]) -> None:
+async def _kept(manager: Manager, change: Future[None]) -> None:
     """Waits until a change is on the disk; cancelling does not stop the write. Raises NotKept."""
-    await asyncio.shield(asyncio.wrap_future(change))
+    try:
+        await asyncio.shield(asyncio.wrap_future(change))
+    except NotKept as error:
+        manager.unkept = error.message
+        raise
+    manager.unkept = ""
 
 
 async def permit(client: Client) -> None:
@@ -123,6 +137,7 @@ class GPUInterface(TurnSettings, name=names.GPU_INTERFACE):
     MemoryTotal = constant("t", "gpu.facts.memory_total")
     MIG = constant("b", "gpu.facts.mig")
     State = announced("s", "gpu.state")
+    Faults = announced(FAULTS, lambda self: fault_rows(self.gpu.faults))
     Fault = announced("s", "gpu.fault")
     Holders = announced("ao", lambda self: [names.client_path(one.id) for one in self.gpu.holders])
     QueueLength = announced("u", lambda self: self.gpu.snapshot().queue_length)
@@ -215,6 +230,11 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         super().__init__(manager)
         self._history = history
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
+        # By fault, tasks that end faults when the callers that reported them leave the bus.
+        self._reporters: dict[str, asyncio.Task[None]] = {}
+
+    async def refresh(self) -> None:
+        await self.manager.look_for_faults()
 
     client_new = signal("ClientNew", "id:u client:o")
     client_removed = signal("ClientRemoved", "id:u client:o")
@@ -225,6 +245,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     Disk = unannounced("s", lambda self: str((self.manager.disk.setting or [""])[0]))
     DiskSize = unannounced("t", lambda self: (self.manager.disk.setting or (0, 0))[1])
     DiskUsed = unannounced("t", lambda self: sum(c.memory.disk for c in self.manager.clients))
+    Faults = announced(FAULTS, lambda self: fault_rows(self.manager.faults))
     DiskFault = unannounced("s", "manager.disk.fault")
 
     @method("GetGPU", "path", action=ANYONE)
@@ -261,7 +282,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
     async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
         await self._found(tenant)
-        await _kept(self.manager.tenancy.set(
+        await _kept(self.manager, self.manager.tenancy.set(
             tenant, {name: one.value for name, one in terms.items()}))
 
     @method("SetPods", action=names.ACTION_NAME_PODS)
@@ -270,6 +291,27 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
             f"{Kind.POD}:{uid}": Pod(printable(namespace), printable(name), {
                 id: printable(container) for id, container in containers.items()})
             for uid, namespace, name, containers in pods})
+
+    @method("ReportFault", action=names.ACTION_NAME_PODS)
+    def report_fault(self, fault: "s", detail: "s") -> None:
+        reported = [id for id, kind in KINDS.items() if kind.reported]
+        if fault not in reported:
+            raise InvalidArgs(f"the fault {fault!r} is not reported over D-Bus",
+                              f"there are {', '.join(reported)}")
+        self.manager.faults.set(fault, printable(detail)[:DETAIL_LONGEST])
+        if fault in self._reporters:
+            self._reporters.pop(fault).cancel()
+        if detail:
+            task = asyncio.get_running_loop().create_task(self._watch_reporter(fault, caller.get()))
+            self._reporters[fault] = task
+
+    async def _watch_reporter(self, fault: str, sender: Caller) -> None:
+        is_present = True
+        while is_present:
+            await asyncio.sleep(DRAINER_INTERVAL)
+            is_present = await sender.present()
+        del self._reporters[fault]
+        self.manager.faults.set(fault, "")
 
     @method("ListTenants", "tenants", action=ANYONE)
     def list_tenants(self) -> "a(suttttasa(stss)a{sv})":
@@ -305,6 +347,10 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         left = await self.manager.moving.drain(self.manager.gpu(gpu))
         return [[client.peer.pid, why] for client, why in left]
 
+    @method("ForgetGPU", action=names.ACTION_FORGET_GPU)
+    def forget_gpu(self, gpu: "s") -> None:
+        self.manager.forget(self.manager.gpu(gpu))
+
     @method("Reload", action=names.ACTION_RELOAD)
     def reload(self) -> None:
         self.manager.reload()
@@ -320,7 +366,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("ResetSettings", action=names.ACTION_RELOAD)
     async def reset_settings(self) -> None:
-        await _kept(self.manager.reset_settings())
+        await _kept(self.manager, self.manager.reset_settings())
 
     async def _drain(self, sender: Caller) -> None:
         is_present = True
@@ -351,7 +397,7 @@ def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., A
     """Declares a method that changes the interface's GPU, or the GPU that `arguments` name."""
     async def run(self: TurnSettings, *values: Any) -> None:
         gpu = self.manager.gpu(values[0]) if by_name else self.gpu
-        await _kept(change(self.manager, gpu, *values[by_name:]))
+        await _kept(self.manager, change(self.manager, gpu, *values[by_name:]))
 
     by_name = arguments.startswith("gpu:")
     return setter(name, arguments, run, action=action)

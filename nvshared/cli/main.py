@@ -155,8 +155,8 @@ VERBS: tuple[Verb, ...] = (
     status.status, status.top, status.clients, status.tenants, history.history, run.run,
     settings.set_tq, settings.anti_thrash, settings.limit, settings.weight, settings.priority,
     settings.suspend, settings.resume, settings.park, settings.move, settings.preempt,
-    settings.reset, settings.drain, machine.preload, machine.doctor, machine.demo, machine.trial,
-    completion, help,
+    settings.reset, settings.drain, settings.forget_gpu, machine.preload, machine.doctor,
+    machine.demo, machine.trial, completion, help,
 )
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)

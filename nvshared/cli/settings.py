@@ -414,6 +414,24 @@ def preempt(options: Options) -> None:
          lambda: print(f"The turns on GPU {gpu} end now if a program waits."))
 
 
+@verb("forget-gpu", argument("gpu", "GPU", "index, UUID or PCI address"))
+def forget_gpu(options: Options) -> None:
+    """Forget a lost GPU, or reported errors of a GPU.
+
+    A GPU that the driver does not find any more stays listed as lost, also after a restart of
+    nvshared, until the driver finds it again or this command says that it was taken out for good.
+    An error that the driver has reported of a GPU (Xid) counts until the machine boots, or until
+    this command says that the GPU was reset.
+
+        nvsharectl forget-gpu 1  # the second GPU was taken out, or was reset
+    """
+    with Daemon(options.bus) as daemon:
+        index = daemon.gpu(options.gpu)
+        daemon.forget_gpu(options.gpu)
+    show(options, {"gpu": index},
+         lambda: print(f"What was known against GPU {index} is forgotten."))
+
+
 DRAIN_POLL = 1.0                        # seconds between two polls of the daemon
 SETTLED = 5                             # polls with equal results after which --no-wait gives up
 SLOW = 30                               # replaces SETTLED while the state of a program is in MOVING

@@ -21,8 +21,9 @@ def status(options: Options) -> None:
 
     Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the program that
     holds it, and how many wait. Then each program: its memory, on the card and in host memory, and
-    how long it has held the GPU and waited for it, also before nvshared was restarted. A narrow
-    terminal shows fewer columns, a pipe all of them.
+    how long it has held the GPU and waited for it, also before nvshared was restarted. Then faults
+    of the GPUs and of nvshared, with remedies. A narrow terminal shows fewer columns, a pipe all of
+    them.
 
         nvsharectl status                                 # a table
         nvsharectl status --json | jq '.gpus[0].holders'  # the same as data
@@ -38,12 +39,17 @@ def status(options: Options) -> None:
             show_table(CLIENTS, now.clients)
         else:
             print("No program uses a GPU through nvshare.")
-        if now.disk_fault:
-            print(f"\nNo memory goes to the disk: {now.disk_fault}.")
-        elif now.disk:
+        if now.disk and not now.disk_fault:
             print(f"\n{size(now.disk_used)} of {size(now.disk_size)} are used in {now.disk}.")
+        for fault in now.all_faults:
+            print(f"\n{_sentence(fault.words)}\n→ {_sentence(fault.remedy)}")
 
     show(options, now.as_dict(), text)
+
+
+def _sentence(words: str) -> str:
+    """With a capital letter, unless a name begins the sentence, and a full stop."""
+    return (words if words.startswith("nv") else words[:1].upper() + words[1:]) + "."
 
 
 @verb("clients", argument("--gpu", "GPU", "only the programs on this GPU"))

@@ -151,6 +151,11 @@ class Daemon:
         """Sets the names of all pods: UID, namespace, name, and containers' names by their ids."""
         self._call("SetPods", "a(sssa{ss})", [list(pod) for pod in pods])
 
+    def report_fault(self, fault: str, detail: str) -> None:
+        """Reports a fault, a row of nvshared.faults.KINDS with `reported`, while this connection
+        lasts; `detail` says what in particular; "": the fault has ended."""
+        self._call("ReportFault", "ss", fault, detail)
+
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
     ) -> "History":
@@ -176,6 +181,10 @@ class Daemon:
     def preempt(self, gpu: str) -> None:
         """Ends the current turns on a GPU (index, UUID or PCI address) if a client waits."""
         self._call("PreemptGPU", "s", gpu)
+
+    def forget_gpu(self, gpu: str) -> None:
+        """Forgets a lost GPU, or errors that the driver has reported of a GPU."""
+        self._call("ForgetGPU", "s", gpu)
 
     def drain(self) -> None:
         """Drains the daemon while this connection lasts: clients that fit are loaded and run."""

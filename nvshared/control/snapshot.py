@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared import names
 from nvshared.errors import NvshareError
+from nvshared.faults import Fault
 
 if TYPE_CHECKING:
     from dbus_next.signature import Variant
@@ -51,6 +52,7 @@ class GPUSnapshot(NamedTuple):
     bytes_in: int                       # bytes loaded onto the card since the daemon started
     bytes_out: int                      # bytes evicted since the daemon started
     unshared: tuple["Unshared", ...]    # processes that use the GPU unshared
+    faults: tuple[Fault, ...] = ()
 
 
 class Unshared(NamedTuple):
@@ -119,6 +121,12 @@ class Snapshot(NamedTuple):
     disk_size: int = 0
     disk_used: int = 0
     disk_fault: str = ""                # why the disk cannot be used; "": no fault
+    faults: tuple[Fault, ...] = ()      # of nvshared as a whole
+
+    @property
+    def all_faults(self) -> tuple[Fault, ...]:
+        """The faults of all GPUs, then those of nvshared as a whole."""
+        return (*(fault for gpu in self.gpus for fault in gpu.faults), *self.faults)
 
     def of(self, gpu: GPUSnapshot) -> tuple[ClientSnapshot, ...]:
         return tuple(client for client in self.clients if client.gpu == gpu.index)
@@ -127,8 +135,10 @@ class Snapshot(NamedTuple):
         """The data that --json prints and the text shows."""
         return {
             **self._asdict(),
+            "faults": [fault._asdict() for fault in self.faults],
             "gpus": [
-                {**gpu._asdict(), "unshared": [one._asdict() for one in gpu.unshared]}
+                {**gpu._asdict(), "unshared": [one._asdict() for one in gpu.unshared],
+                 "faults": [fault._asdict() for fault in gpu.faults]}
                 for gpu in self.gpus],
             "clients": [client._asdict() for client in self.clients]}
 
@@ -219,6 +229,7 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
             known |= _values(interfaces[names.STATISTICS_INTERFACE])
             known["unshared"] = tuple(Unshared(*one) for one in known["unshared"])
             known["holders"] = tuple(map(_number, known["holders"]))
+            known["faults"] = _faults(known)
             gpus.append(_fill(GPUSnapshot, known))
         elif path.startswith(names.CLIENT_PATH + "/"):
             known = _values(interfaces[names.CLIENT_INTERFACE])
@@ -226,10 +237,17 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
             shown = command(id, known["pid"], known["uid"], known["name"], known["tenant"])
             known |= {"id": id, "gpu": _number(known["gpu"]), "command": shown}
             clients.append(_fill(ClientSnapshot, known))
-    found: Snapshot = _fill(Snapshot, _values(manager) | {
+    whole = _values(manager)
+    found: Snapshot = _fill(Snapshot, whole | {
+        "faults": _faults(whole),
         "gpus": tuple(sorted(gpus, key=lambda one: one.index)),
         "clients": tuple(sorted(clients, key=lambda one: (one.gpu, one.id)))})
     return found
+
+
+def _faults(properties: dict[str, Any]) -> tuple[Fault, ...]:
+    """Fields that later versions append are ignored."""
+    return tuple(Fault(*row[:len(Fault._fields)]) for row in properties.get("faults", ()))
 
 
 def _values(properties: Properties) -> dict[str, Any]:

@@ -43,9 +43,14 @@ class HistoryFile:
         self._thread = ThreadPoolExecutor(1, "history")
         self._pending: Counter[int | None] = Counter()      # pending queries by Query.uid
         self._last: Future[None] | None = None          # the last write that was submitted
-        # Only the thread of self._thread uses the fields below.
+        # Only the thread of self._thread changes the fields below.
         self._unwritten: list[tuple[int, Batch]] = []       # start of a minute, its usage
         self._write_error = ""          # why the last write failed; "": it did not fail
+
+    @property
+    def fault(self) -> str:
+        """Why the last write failed; "": it did not fail."""
+        return self._write_error and f"{self._store.path}: {self._write_error}"
 
     @property
     def is_behind(self) -> bool:
@@ -141,6 +146,11 @@ class History:
         self._collected: Batch = {}
         self._start = wall()                    # time at which the usage in _collected begins
         self._cancel_timer: Callable[[], None] | None = None
+
+    @property
+    def fault(self) -> str:
+        """Why the latest usage is not in the file; "": it is."""
+        return self._file.fault
 
     def follow(self, gpu: GPU) -> None:
         gpu.client_new.connect(self._client_joined)

@@ -410,10 +410,12 @@ class Session:
     def resume_on(self, gpu: GPU) -> None:
         client = self.client
         assert client is not None
-        pages, held = self._parked.unpark(gpu.facts.uuid_bytes)
-        if gpu is client.gpu:
-            self._send_held(pages, held)
-        else:
+        # Nothing is held for a client whose card was found again after a loss.
+        if self._parked.holds:
+            pages, held = self._parked.unpark(gpu.facts.uuid_bytes)
+            if gpu is client.gpu:
+                self._send_held(pages, held)
+        if gpu is not client.gpu:
             client.held_before, client.waited_before = client.held, client.waited
             self._moved, self.client = client, None
             client.gpu.leave(client)
@@ -502,6 +504,7 @@ class Session:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
         if record.version != protocol.VERSION:
+            self._manager.note_refused(self.peer)
             self._refuse(Refusal.VERSION)
             return
         try:

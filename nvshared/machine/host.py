@@ -17,6 +17,7 @@ SAFE_SHARE = 0.8                        # part of the free memory that is the de
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 THREADS_FIELD = 17                      # the same: its threads, an ended first one included
 START_FIELD = 22 - 3                    # /proc/PID/stat: start time's index after the name field
 
@@ -57,6 +58,11 @@ def _limits() -> list[Limit]:
 
 def private(pid: int) -> int:
     return _sizes(process(pid, "status")).get("RssAnon", 0)
+
+
+def boot() -> str:
+    """A text that differs at each boot."""
+    return BOOT.read_text(encoding="ascii").strip()
 
 
 def started(pid: int) -> int | None:

@@ -9,10 +9,12 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from threading import Condition
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
@@ -27,12 +29,14 @@ UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # Errors (Xid) that a program causes and that end with it: 13 invalid instructions, 31 invalid
 # addresses, 43 and 45 the program's end, 68 video processor, 109 timeout of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
-FAULT_WAIT = 60_000                     # milliseconds that one NVML call waits for an error event
+FAULT_WAIT = 2_000                      # milliseconds that one NVML call waits for an error event
+RENEW_PATIENCE = 4.0                    # seconds that renew() waits until no NVML call is under way
 FAULT_PAUSE = 5.0                       # seconds from a failed wait for events to the next one
 
 # This file exists once the kernel module is loaded. If nvshared.service itself loads the module,
 # systemd lacked its device numbers for DeviceAllow=, so the first daemon can open no device.
 LOADED = Path("/proc/driver/nvidia/version")
+PROC_GPUS = Path("/proc/driver/nvidia/gpus")     # has a folder for each card that the driver found
 
 
 def uuid_bytes(uuid: str) -> bytes:
@@ -50,6 +54,7 @@ class Facts:
     mig: bool = False                   # MIG mode was on when find() ran
     linked: frozenset[str] = frozenset()    # UUIDs of cards with a peer-to-peer path over NVLink
     reached: frozenset[str] = frozenset()   # UUIDs of all cards with memory this card can write to
+    serial: str = field(default="", compare=False)  # of its board; "": the driver does not tell it
 
     @cached_property
     def uuid_bytes(self) -> bytes:
@@ -82,10 +87,32 @@ class Sample:
     trouble: str = ""                   # why `memory_used` is absent; "": it is present
 
 
+Parameters = ParamSpec("Parameters")
+
+
+def _entered(function: Callable[Concatenate["NVML", Parameters], Value]
+             ) -> Callable[Concatenate["NVML", Parameters], Value]:
+    """A method of NVML during which the library is not initialised anew."""
+    @wraps(function)
+    def call(self: "NVML", /, *given: Parameters.args, **named: Parameters.kwargs) -> Value:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._renewing)
+            self._calls += 1
+        try:
+            return function(self, *given, **named)
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
+
+    return call
+
+
 class NVML:
     """The initialised library. Calls may block; query a card in one thread at a time.
 
-    Handles of cards are kept: a lookup by UUID may wait for another card that does not respond."""
+    Handles of cards are kept: a lookup by UUID may wait for another card that does not respond. The
+    library finds cards when it is initialised, so renew() precedes a find() of added ones."""
 
     def __init__(self) -> None:
         """Raises NoDriver."""
@@ -96,11 +123,48 @@ class NVML:
                            "install it with: pip install nvidia-ml-py") from error
         self._nvml: Any = pynvml
         self._handles: dict[str, Any] = {}      # NVML's device handles by UUID
+        self._idle = Condition()        # protects the next two; notified at the end of each call
+        self._calls = 0                 # calls under way of methods that are _entered
+        self._renewing = False
+        self.renewals = 0               # how often the library was initialised anew
+        self._left_out: dict[int, str] = {}     # why find() left cards out, by index
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
             raise _no_driver(self._nvml, error) from error
 
+    def renew(self) -> bool:
+        """Initialises the library anew, so that find() sees cards that were added or repaired.
+
+        False: another call has not returned, or the library cannot be initialised now."""
+        with self._idle:
+            self._renewing = True
+            try:
+                if not self._idle.wait_for(lambda: not self._calls, RENEW_PATIENCE):
+                    return False
+                with suppress(self._nvml.NVMLError):    # an earlier renew() failed half-way
+                    self._nvml.nvmlShutdown()
+                self._handles.clear()
+                self.renewals += 1
+                self._nvml.nvmlInit()
+            except self._nvml.NVMLError as error:
+                logger.debug("NVML cannot be initialised: %s", error)
+                return False
+            finally:
+                self._renewing = False
+                self._idle.notify_all()
+        return True
+
+    @_entered
+    def fingerprint(self) -> tuple[object, ...]:
+        """A value that changes when the driver finds more or fewer cards."""
+        try:
+            there = tuple(sorted(one.name for one in PROC_GPUS.iterdir()))
+        except OSError:
+            there = ()
+        return (self._query(self._nvml.nvmlDeviceGetCount), there)
+
+    @_entered
     def find(self) -> tuple[Facts, ...]:
         """Returns all cards that respond. Raises NoGPU if there is none."""
         nvml = self._nvml
@@ -112,8 +176,12 @@ class NVML:
         for index in range(found):
             try:
                 cards.append(self._facts(index))
+                self._left_out.pop(index, None)
             except Exception as error:
-                logger.warning("GPU %d is left out: %s", index, self._describe(error))
+                why = self._describe(error)
+                if self._left_out.get(index) != why:    # logged once, as find() is repeated
+                    logger.warning("GPU %d is left out: %s", index, why)
+                self._left_out[index] = why
         if not cards:
             raise NoGPU("the NVIDIA driver knows no GPU that can be shared",
                         "see the lines above, and what nvidia-smi and dmesg say")
@@ -137,16 +205,19 @@ class NVML:
             other.uuid for other in cards
             if other is not card and not (card.mig or other.mig) and reaches(other))
 
+    @_entered
     def driver(self) -> str:
         """Returns the driver's version, such as "580.159"; "unknown" if the query fails."""
         return self._query(self._nvml.nvmlSystemGetDriverVersion) or "unknown"
 
+    @_entered
     def is_exclusive(self, uuid: str) -> bool:
         """Whether a card's compute mode is exclusive or prohibited. Raises as sample()."""
         nvml, handle = self._nvml, self._handle(uuid)
         mode = self._query(lambda: nvml.nvmlDeviceGetComputeMode(handle))
         return mode not in (None, nvml.NVML_COMPUTEMODE_DEFAULT)
 
+    @_entered
     def sample(self, uuid: str) -> Sample:
         """Samples one card. Raises GPULost if it is lost, NvshareError if it is not found."""
         nvml, handle = self._nvml, self._handle(uuid)
@@ -170,6 +241,7 @@ class NVML:
                 Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes),
             trouble=trouble)
 
+    @_entered
     def memory(self, uuid: str, pid: int | None = None) -> int | None:
         """Returns the bytes of a card in use now, or used by a process; None: NVML does not say.
 
@@ -192,46 +264,52 @@ class NVML:
     def watch_faults(self, uuids: Iterable[str], report: Callable[[str, str], None]) -> None:
         """Calls `report` with a card's UUID and a text for each error not caused by a program.
 
-        Blocks while at least one card reports errors. Cards that NVML loses are left out."""
-        nvml = self._nvml
-        uuids = tuple(uuids)
+        Blocks while at least one card reports errors. Cards that NVML loses are left out. After
+        renew(), `uuids` is read again."""
         try:
-            while True:
-                events = nvml.nvmlEventSetCreate()
-                cards: dict[int | None, str] = {}       # UUIDs by address of NVML's handle
-                for uuid in uuids:
-                    try:
-                        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-                        nvml.nvmlDeviceRegisterEvents(
-                            handle, nvml.nvmlEventTypeXidCriticalError, events)
-                    except nvml.NVMLError as error:
-                        logger.debug("%s reports no errors: %s", uuid, error)
-                    else:
-                        cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
-                if not cards:
-                    return
-                self._wait_for_faults(events, cards, report)
-                nvml.nvmlEventSetFree(events)
-                time.sleep(FAULT_PAUSE)
+            while (watched := self._register(uuids)).cards:
+                while self._report_fault(watched, report):
+                    pass
+                if watched.renewals == self.renewals:
+                    time.sleep(FAULT_PAUSE)
         except Exception as error:
             # For example, the driver was unloaded: then the samples of the cards fail, too.
             logger.warning("errors of the GPUs are not reported: %s", self._describe(error))
 
-    def _wait_for_faults(self, events: Any, cards: Mapping[int | None, str],
-                         report: Callable[[str, str], None]) -> None:
-        """Reports errors until NVML's wait fails, as it does after a card is lost."""
+    @_entered
+    def _register(self, uuids: Iterable[str]) -> "_Watched":
         nvml = self._nvml
-        while True:
+        events = nvml.nvmlEventSetCreate()
+        cards: dict[int | None, str] = {}
+        for uuid in tuple(uuids):
             try:
-                event = nvml.nvmlEventSetWait_v2(events, FAULT_WAIT)
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
             except nvml.NVMLError as error:
-                if error.value == nvml.NVML_ERROR_TIMEOUT:
-                    continue
-                logger.debug("NVML does not wait for errors of the GPUs: %s", error)
-                return
-            found = cards.get(ctypes.cast(event.device, ctypes.c_void_p).value)
-            if found is not None and event.eventData not in OF_PROGRAMS:
-                report(found, f"Xid {event.eventData}")
+                logger.debug("%s reports no errors: %s", uuid, error)
+            else:
+                cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
+        return _Watched(events, cards, self.renewals)
+
+    @_entered
+    def _report_fault(self, watched: "_Watched", report: Callable[[str, str], None]) -> bool:
+        """Waits for an error. False: NVML's wait fails, as it does after a card is lost, or the
+        library was initialised anew."""
+        nvml = self._nvml
+        if watched.renewals != self.renewals:
+            return False
+        try:
+            event = nvml.nvmlEventSetWait_v2(watched.events, FAULT_WAIT)
+        except nvml.NVMLError as error:
+            if error.value == nvml.NVML_ERROR_TIMEOUT:
+                return True
+            logger.debug("NVML does not wait for errors of the GPUs: %s", error)
+            nvml.nvmlEventSetFree(watched.events)
+            return False
+        found = watched.cards.get(ctypes.cast(event.device, ctypes.c_void_p).value)
+        if found is not None and event.eventData not in OF_PROGRAMS:
+            report(found, f"Xid {event.eventData}")
+        return True
 
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml
@@ -249,7 +327,8 @@ class NVML:
             name = f"GPU {index}"
         return Facts(index=index, uuid=uuid, name=name,
                      pci_bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
-                     memory_total=self._memory_total(handle), mig=self._mig(handle))
+                     memory_total=self._memory_total(handle), mig=self._mig(handle),
+                     serial=str(self._query(lambda: nvml.nvmlDeviceGetSerial(handle)) or ""))
 
     def _memory_total(self, handle: Any) -> int:
         """Returns the card's memory in bytes. Raises NvshareError if it has no own memory."""
@@ -285,6 +364,14 @@ class NVML:
         """Returns an error's text; before it the type, unless the error is NVML's or nvshared's."""
         plain = isinstance(error, (self._nvml.NVMLError, NvshareError))
         return str(error) if plain else f"{type(error).__name__}: {error}"
+
+
+class _Watched(NamedTuple):
+    """NVML's set of the error events of some cards."""
+
+    events: Any
+    cards: Mapping[int | None, str]     # UUIDs by address of NVML's handle
+    renewals: int                       # NVML.renewals when it was made
 
 
 def _no_driver(nvml: Any, error: Exception) -> NoDriver:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from nvshared import __version__
+from nvshared.faults import KINDS, Faults
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.sharing.gpu import DECISION_BOUNDS, GPU, Client
@@ -19,6 +20,7 @@ from nvshared.units import SECOND
 CARD = ("gpu", "uuid")
 CLIENT = (*CARD, "client", "pid", "user", "tenant", "namespace", "pod", "container", "name")
 TENANT = (*CARD, "tenant")
+FAULT = ("fault", "severity", *CARD)
 
 Source = TypeVar("Source")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
@@ -49,7 +51,10 @@ def families() -> dict[str, Family]:
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in metrics}
 
 
-def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client]) -> list[Samples]:
+def read_metrics(
+    gpus: Iterable[GPU], clients: Iterable[Client], faults: Faults | None = None
+) -> list[Samples]:
+    """`faults`: of nvshared as a whole."""
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
@@ -60,6 +65,11 @@ def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client]) -> list[Samples
                for name, usage in gpu.usage_by_tenant().items()]
     return [
         *_read(GaugeMetricFamily, "nvshare_", (), BUILD_INFO, [((), __version__)]),
+        Samples(
+            GaugeMetricFamily, "nvshare_fault",
+            "1 while there is this fault, of a GPU or of nvshared as a whole; else 0", FAULT,
+            [one for labels, gpu in cards for one in _faults(gpu.faults, labels)]
+            + ([] if faults is None else _faults(faults, ()))),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_INFO, cards),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
         *_read(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, counters),
@@ -180,6 +190,12 @@ def _read(kind: type[Family], prefix: str, labels: Sequence[str],
         yield Samples(kind, prefix + name, help_text, (*labels, *chain(*more)), [
             ((*its_labels, *value), 1) if isinstance(value, tuple) else (its_labels, value / unit)
             for its_labels, value in values if value is not None])
+
+
+def _faults(faults: Faults, card: Sequence[str]) -> list[tuple[tuple[str, ...], int]]:
+    """The samples of all faults of a GPU; `card` (): of nvshared as a whole."""
+    return [((id, str(kind.severity), *(card or ("", ""))), int(bool(faults.detail(id))))
+            for id, kind in KINDS.items() if kind.of_gpu is bool(card)]
 
 
 def _card(gpu: GPU) -> tuple[str, ...]:

@@ -61,7 +61,9 @@ class Scrapes(Collector):
     async def read(self) -> None:
         if not self.fresh:
             await take_samples(self._manager.gpus)
-            self._samples = read_metrics(self._manager.gpus, tuple(self._manager.clients))
+            await self._manager.look_for_faults()
+            self._samples = read_metrics(
+                self._manager.gpus, tuple(self._manager.clients), self._manager.faults)
             self._read_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:

@@ -145,6 +145,8 @@ def _record(card: Card, event: events.Event) -> None:
         case events.Joined():
             if not card.lost:
                 _join(card, event)
+            elif event.known:
+                _release(card, _join(card, event))
         case events.Left():
             client = card.remove(event.client)
             if client is not None:
@@ -198,7 +200,7 @@ def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
     queue.apply_tenant_terms(card, tenant, before)
 
 
-def _join(card: Card, event: events.Joined) -> None:
+def _join(card: Card, event: events.Joined) -> ScheduledClient:
     for tenant, terms in event.terms.items():
         _set_tenant_terms(card, tenant, terms)
     client = ScheduledClient(
@@ -221,6 +223,7 @@ def _join(card: Card, event: events.Joined) -> None:
     elif event.wants:
         queue.arrive(card, client)
     promises.send_first_limits(card, client, event.commit)
+    return client
 
 
 def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -> None:
@@ -273,15 +276,20 @@ def _lose(card: Card) -> None:
     card.lost = card.host.lost = card.disk.lost = True
     card.contended, card.head = False, None
     for client in card.groups["everyone"]:
-        card.end_turn(client, TurnEnd.LOST)
-        client.enter(Phase.IDLE, card.now)
-        client.moves = ()
-        if (request := client.promise.request) is not None:
-            promises.grant_when_lost(card, client, request)
-            client.promise.request = None
-        client.failures.load.until = 0
-        _load_all(card, client)
-        card.send(Run(client.id))
+        _release(card, client)
+
+
+def _release(card: Card, client: ScheduledClient) -> None:
+    """Opens the gate of a client of a lost card: its program gets the driver's error."""
+    card.end_turn(client, TurnEnd.LOST)
+    client.enter(Phase.IDLE, card.now)
+    client.moves = ()
+    if (request := client.promise.request) is not None:
+        promises.grant_when_lost(card, client, request)
+        client.promise.request = None
+    client.failures.load.until = 0
+    _load_all(card, client)
+    card.send(Run(client.id))
 
 
 def _handle_record_when_lost(card: Card, client: ScheduledClient, record: events.Record) -> None:

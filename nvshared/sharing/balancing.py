@@ -103,7 +103,9 @@ class Balancing:
     def find_move(self) -> Choice | None:
         """Returns the client to move now and its target card; None: no move is worth its price."""
         cards = [gpu for gpu in self._gpus if not gpu.lost]
-        now = self._gpus[0].now
+        if not cards:
+            return None
+        now = cards[0].now
         passed, self._chosen_at = now - (now if self._chosen_at is None else self._chosen_at), now
         if (not self.on or len(cards) < 2 or self._moving.arriving
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
@@ -160,8 +162,10 @@ class Balancing:
     def _admits(self, target: GPU, client: Client) -> bool:
         with suppress(NvshareError):
             self._moving.check_target(client, target)
-            return not target.fault
+            return True
         return False
+
+
 def _contending(gpu: GPU) -> list[Client]:
     """Returns the clients that hold the card or wait for it, without suspended ones."""
     snapshot = gpu.snapshot()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from nvshared.clock import Timer
 from nvshared.scheduler import events
-from nvshared.scheduler.domains import SharedBudget
+from nvshared.scheduler.domains import BudgetPart, SharedBudget
 from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND
@@ -41,6 +41,12 @@ class Budget:
         self._report(self._reported)
         self._reported[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._event_handled)
+
+    def remove(self, gpu: GPU, part: BudgetPart) -> None:
+        """Removes a lost card and its part of the budget."""
+        self._reported.pop(gpu, None)
+        self.shared.cards.remove(part)
+        self._report(self._reported)
 
     def resize(self, size: int) -> None:
         if size != self.shared.size:
@@ -91,6 +97,12 @@ class Lending:
         self._seen[gpu] = (0, 0)
         self.use(self._mode)
         gpu.happened.connect(self._event_handled)
+
+    def remove(self, gpu: GPU) -> None:
+        """Removes a lost card."""
+        self._seen.pop(gpu, None)
+        self._concerned.pop(gpu, None)
+        self.use(self._mode)
 
     def use(self, mode: str) -> None:
         """Mode auto: cards linked by NVLink lend if only clients use them; on: by peer access."""

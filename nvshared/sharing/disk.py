@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
+from nvshared.faults import Faults
 from nvshared.lanes import Run
 from nvshared.machine import disk, host
 from nvshared.machine.peer import Peer
@@ -78,8 +79,11 @@ class Size(NamedTuple):
 
 
 class Disk:
-    def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
-        self.fault = ""                 # why the configured directory is unusable; "": no fault
+    def __init__(
+        self, clock: Clock, timer: Timer, run: Run, faults: Faults | None = None
+    ) -> None:
+        """`faults`: of nvshared as a whole."""
+        self._faults = faults or Faults(lambda: None)
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
         self.shared = SharedBudget(0)     # used by the schedulers of all cards
         self.budget = Budget(self.shared, timer, lambda gpu: gpu.scheduler.disk.promisable)
@@ -90,6 +94,11 @@ class Disk:
         self._keeper: Keeper | None = None
         self._testing = False           # a test of the directory runs or is scheduled
         self._watches = False           # a check of the files runs or is scheduled
+
+    @property
+    def fault(self) -> str:
+        """Why the configured directory cannot be used; "": no fault."""
+        return self._faults.detail("disk-unusable")
 
     def keep(self, keeper: Keeper, kept: Mapping[str, int]) -> None:
         """Has the keeper store the files from now on. `kept`: those of an earlier daemon, by name:
@@ -113,7 +122,8 @@ class Disk:
         """Applies the setting `disk`; existing files stay."""
         if setting == self.setting:
             return
-        self.setting, self.fault = setting, ""
+        self.setting = setting
+        self._faults.set("disk-unusable", "")
         # Set the budget before _test() ends: reconnecting clients may have bytes on the disk.
         self.budget.resize(0 if setting is None else setting[1])
         self._test()
@@ -233,7 +243,8 @@ class Disk:
         if tested != self.setting:
             return
         before = self.fault
-        self.fault = f"{tested[0]} does not answer" if fault is None else fault
+        self._faults.set(
+            "disk-unusable", f"{tested[0]} does not answer" if fault is None else fault)
         if self.fault:
             self._testing = True
             self._timer(self._clock() + AGAIN, self._test)

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost, InvalidArgs
+from nvshared.faults import CRITICAL, Faults
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Process, Sample
-from nvshared.machine.peer import Peer
+from nvshared.machine.peer import Peer, shown
 from nvshared.machine.tenant import Kind
 from nvshared.quantity import HEAVIEST, sized
 from nvshared.scheduler import Scheduler, actions, events
@@ -34,6 +35,7 @@ from nvshared.units import MILLISECOND, SECOND
 OVERDUE = 5 * SECOND                    # a deadline missed by this time means that the timer failed
 TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
 JOINS_WITHIN = 2 * SECOND               # us from HELLO to a pause that began before it
+NAMED = 3                               # most processes named in the fault gpu-unshared
 GONE_KNOWN = 1000                       # tenants without clients: usage kept per card
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
@@ -347,10 +349,10 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.processes: Counter[int] = Counter()    # number of clients by pid
-        self.lost = ""                  # why the card is lost; "": it is not
         # Usage of ended clients by tenant; the tenant of the client that ended last is last.
         self._gone: dict[str, Usage] = {}
-        self._faults: dict[str, str] = {}       # faults of the card, by source
+        self.faults = Faults(lambda: self.changed.emit(), facts.index)
+        self._strangers: frozenset[int] = frozenset()   # pids of `strangers` at the last sample
         self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
         # NVML has listed a client, so it knows all pids: unlisted clients have nothing on the card.
         self._lists_clients = False
@@ -414,8 +416,14 @@ class GPU:
         return "lost" if self.lost else str(self.snapshot().state)
 
     @property
+    def lost(self) -> str:
+        """Why the card is lost; "": it is not."""
+        return self.faults.detail("gpu-lost")
+
+    @property
     def fault(self) -> str:
-        return self.lost or ", ".join(filter(None, self._faults.values()))
+        """Why the card cannot be relied on; "": nothing is known to be wrong with it."""
+        return self.lost or self.faults.avoided(CRITICAL)
 
     @property
     def holders(self) -> tuple[Client, ...]:
@@ -443,6 +451,7 @@ class GPU:
         """Evaluates the processes of a sample. `before`: `occupied` before the query."""
         if sample.processes is None:
             return                      # the last known list stays in force
+        self._note_strangers()
         before_alone = self.neighbour.alone
         foreign = frozenset(self.strangers)
         # A new pid may be a client before its HELLO: only the next sample shows that it is none.
@@ -457,6 +466,14 @@ class GPU:
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
         self.sampled.emit(sample)
+
+    def _note_strangers(self) -> None:
+        """Sets the fault gpu-unshared for processes that two samples show."""
+        known = self._lists_clients or not self.clients     # NVML's pids are those of clients
+        before, self._strangers = self._strangers, frozenset(self.strangers if known else ())
+        named = [shown(pid) for pid in sorted(before & self._strangers)]
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        self.faults.set("gpu-unshared", ", ".join(named[:NAMED]) + more)
 
     def _first_evidence(self, client: Client, memory: events.Memory) -> events.Evidence:
         """Returns evidence for the memory that a joining client claims from an earlier daemon."""
@@ -511,8 +528,13 @@ class GPU:
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
         lender: bytes = b"", before: Client | None = None,
     ) -> None:
-        """Adds a client after HELLO. `before`: the same client on its last card. Raises GPULost."""
-        self._require_card()
+        """Adds a client after HELLO. `before`: the same client on its last card.
+
+        Raises GPULost if the card is lost, unless an earlier daemon knew the client: its program
+        then gets the driver's error."""
+        known = bool(running or wants or memory.filled or memory.host or memory.disk)
+        if not known:
+            self._require_card()
         account = client.peer.account
         self.capacity.joined(client.id, account, (before and before.context_size) or None)
         self.apply_capacity()
@@ -528,7 +550,8 @@ class GPU:
         memory, owes = self._checked_loan(client, memory, lender)
         self.tell(events.Joined(
             client.id, memory, running, wants and not suspended, commit, client.domains, account,
-            evidence, tuple(map(str, client.peer.sharers)), self.terms_of(client), owes))
+            evidence, tuple(map(str, client.peer.sharers)), self.terms_of(client), owes,
+            bool(self.lost)))
         self.client_new.emit(client)
         if before is not None or client.terms != ClientTerms():
             client.set_terms(client.terms)
@@ -623,14 +646,8 @@ class GPU:
 
     def lose(self, why: str) -> None:
         if not self.lost:
-            self.lost = why
+            self.faults.set("gpu-lost", why)
             self.tell(events.GPULost())
-
-    def set_fault(self, source: str, why: str) -> None:
-        """Sets the card's fault reported by `source`; `why` is "": no fault any more."""
-        if why != self._faults.get(source, ""):
-            self._faults[source] = why
-            self.changed.emit()
 
     def tell(self, event: events.Event) -> None:
         """Passes an event to the scheduler and carries out its decisions."""
@@ -668,8 +685,8 @@ class GPU:
             self.happened.emit(now, event)
             # A bug: the daemon ends, and the next one rebuilds the state from the HELLOs.
             logger.exception("the scheduler of %s failed at %s", self, event)
-            self.lost = "its scheduler failed"
             self._broken = True
+            self.faults.set("gpu-lost", "its scheduler failed")
             self._events.clear()
             self.failed.emit()
             return

@@ -5,7 +5,7 @@ Run-time changes override the configuration until they are reset. The state file
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -13,9 +13,10 @@ from itertools import count
 from typing import Any
 
 from nvshared.clock import Clock, Timer
-from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU, NvshareError
+from nvshared.faults import Faults
 from nvshared.lanes import Run, here
-from nvshared.machine import host
+from nvshared.machine import checkpoint, host
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
@@ -27,13 +28,14 @@ from nvshared.sharing.balancing import Balancing
 from nvshared.sharing.budget import Budget, Lending
 from nvshared.sharing.disk import Disk
 from nvshared.sharing.gangs import Gangs
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU, NAMED, Client
 from nvshared.sharing.moving import Moving
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 LATE = 60 * SECOND                      # us after the start: later clients cause no recount
+REFUSED_MOST = 4                        # refused programs of one account that are noted
 APART = SECOND                          # us between SafeBudget recounts; 1,000 processes take 0.1 s
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,13 @@ class Manager:
         """`store` keeps changes made at run time. `run`: Lanes.run, for the disk and parks."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
+        self.gpu_removed: Signal[GPU] = Signal("gpu_removed")
+        self.reloaded: Signal[()] = Signal("reloaded")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
+        self.faults = Faults(self.changed.emit)     # of the daemon as a whole
+        self.unkept = ""                # why the last change was not written; "": it was
+        self.look_for_faults: Callable[[], Awaitable[None]] = _nothing      # set by Checks
+        self._refused: dict[int, Peer] = {}     # by pid: programs with a library of another version
         self.domains = Domains()
         # Reads a process's memory limits, then calls the function; int: host bytes of a client that
         # has not joined yet, else 0. False: a recent read suffices, no call. Set by ControlGroups.
@@ -63,9 +71,9 @@ class Manager:
         self._awaited: set[object] = set()
         self.gangs = Gangs(clock, timer)
         self.budget = Budget(SharedBudget(self._defaults.settings.host_budget), timer)
-        self.moving = Moving(self.gpus, self.budget.shared, run=run)
+        self.moving = Moving(self.gpus, self.budget.shared, self.ask_helper, run)
         self.balancing = Balancing(self.gpus, self.moving)
-        self.disk = Disk(clock, timer, run)
+        self.disk = Disk(clock, timer, run, self.faults)
         self._lending = Lending(timer)
         self._apply()
 
@@ -105,9 +113,52 @@ class Manager:
         self.tenancy.follow(gpu)
         self.gpus.append(gpu)
         self.gpus.sort(key=lambda one: one.facts.index)
+        if facts.mig:
+            gpu.faults.set("gpu-mig", "it was so when nvshared found it")
         self.gpu_new.emit(gpu)
         self.changed.emit()
         return gpu
+
+    def remove(self, gpu: GPU) -> None:
+        """Removes a lost card. Its remaining clients get their answers from it, and go unseen."""
+        self.gpus.remove(gpu)
+        self.budget.remove(gpu, gpu.scheduler.host)
+        self.disk.budget.remove(gpu, gpu.scheduler.disk)
+        self._lending.remove(gpu)
+        self.tenancy.unfollow(gpu)
+        self.gpu_removed.emit(gpu)
+        self.changed.emit()
+
+    def replace(self, lost: GPU, facts: Facts, sample: Sample) -> GPU:
+        """Manages a lost card anew, as the driver has found it again.
+
+        Its clients say HELLO again, as after a restart of the daemon."""
+        clients = tuple(lost.clients.values())
+        self.remove(lost)
+        gpu = self.add(facts, sample, gather=bool(clients))
+        for client in clients:
+            # A parked program keeps its place: moving.py restores it on a card that there is.
+            if client.parkable is not None and not client.parking:
+                client.parkable.resume_on(gpu)
+        return gpu
+
+    def forget(self, gpu: GPU) -> None:
+        """Forgets a lost card, or errors that the driver has reported of a card.
+
+        Raises InvalidArgs if there is nothing to forget."""
+        if gpu.lost:
+            self.remove(gpu)
+        elif gpu.faults.detail("gpu-unreliable"):
+            gpu.faults.set("gpu-unreliable", "")
+        else:
+            raise InvalidArgs(f"{gpu} ({gpu.facts.name}) is there, and nothing is known against it",
+                              "only lost GPUs and reported errors can be forgotten")
+
+    def link(self, gpu: GPU, facts: Facts) -> None:
+        """Notes which other cards a card reaches now."""
+        if (facts.linked, facts.reached) != (gpu.facts.linked, gpu.facts.reached):
+            gpu.facts = replace(gpu.facts, linked=facts.linked, reached=facts.reached)
+            self._lending.use(self._defaults.neighbour)
 
     def await_hello(self, session: object, *, awaited: bool) -> None:
         """Notes whether a connected client has yet to send HELLO; all schedulers wait for it."""
@@ -116,6 +167,39 @@ class Manager:
         if bool(self._awaited) is not before:
             for gpu in self.gpus:
                 gpu.tell(Awaited(expected=not before))
+
+    async def ask_helper(self, *command: Any, **more: Any) -> checkpoint.Answer:
+        """checkpoint.ask(), of which the fault helper-failing shows the last failure."""
+        try:
+            answer = await checkpoint.ask(*command, **more)
+        except NvshareError as error:
+            self.faults.set("helper-failing", error.message)
+            raise
+        self.faults.set("helper-failing", "")
+        return answer
+
+    @property
+    def refused(self) -> tuple[Peer, ...]:
+        """Programs that were refused because their library is of another version."""
+        return tuple(self._refused.values())
+
+    def note_refused(self, peer: Peer) -> None:
+        """Notes a program that is refused because its library is of another version."""
+        same = sum(one.account == peer.account for one in self._refused.values())
+        if peer.pid in self._refused or same < REFUSED_MOST:
+            self._refused[peer.pid] = peer
+        self._set_refused()
+
+    def forget_refused(self, ended: Iterable[Peer]) -> None:
+        for peer in ended:
+            if self._refused.get(peer.pid) is peer:
+                del self._refused[peer.pid]
+        self._set_refused()
+
+    def _set_refused(self) -> None:
+        named = [f"{peer} of uid {peer.owner}" for peer in self._refused.values()]
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        self.faults.set("library-refused", ", ".join(named[:NAMED]) + more)
 
     def next_id(self) -> int:
         return next(self._ids)
@@ -183,8 +267,14 @@ class Manager:
 
     def reload(self) -> None:
         """Reads the configuration again. Raises ConfigError; then nothing has changed."""
-        self._defaults = self._read()
+        try:
+            self._defaults = self._read()
+        except NvshareError as error:
+            self.faults.set("settings-refused", error.message)
+            raise
+        self.faults.set("settings-refused", "")
         self._apply()
+        self.reloaded.emit()
 
     def reset_settings(self) -> Future[None]:
         """Removes all changes made at run time, so that the configuration applies again."""
@@ -268,6 +358,10 @@ class SafeBudget:
             self.bytes = more
             self._manager.set_safe_budget(more)
             logger.debug("with what programs hold already, %.1f GiB is safe to take", more / GIB)
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _swapped(client: Client) -> int:

@@ -193,6 +193,8 @@ class Moving:
             raise InvalidArgs(f"{client} is on GPU {target.facts.index} already")
         if target.lost:
             raise NvshareError(f"{client} cannot be moved: {target} is lost")
+        if why := target.fault:
+            raise NvshareError(f"{client} cannot be moved: {target} cannot be relied on: {why}")
         was, new = client.gpu.facts, target.facts
         if (was.name, was.memory_total) != (new.name, new.memory_total) or was.mig or new.mig:
             raise NvshareError(

@@ -23,7 +23,6 @@ from nvshared.units import MILLISECOND
 
 FILE_NAME = "programs.json"
 WRITTEN_WITHIN = 100 * MILLISECOND
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 Read = TypeVar("Read")
 Key = tuple[int, int, str]              # pid, start time in ticks since boot, UUID of the card
@@ -45,6 +44,9 @@ class RememberedTerms:
         self._gpus.append(gpu)
         gpu.client_joins.connect(self._recall)
         gpu.terms_changed.connect(self._note)
+
+    def unfollow(self, gpu: GPU) -> None:
+        self._gpus.remove(gpu)
 
     def close(self) -> None:
         """Writes unwritten terms, and the times of all connected clients."""
@@ -134,7 +136,7 @@ def _key(client: Client) -> Key | None:
 
 
 def _boot() -> str:
-    return BOOT.read_text(encoding="ascii").strip()
+    return host.boot()
 
 
 def _read_key(plain: dict[str, Any]) -> Key:

@@ -27,6 +27,7 @@ LENDS = 100 * MILLISECOND               # between samples of a card that lends
 GROWN = 10 * SECOND                     # from a client's join until its context surely exists
 FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
 FAILURES = 3                            # failed queries in a row, after which the card has a fault
+ERRORS_NAMED = 5                        # most errors that the fault gpu-unreliable names
 SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
 
@@ -102,17 +103,27 @@ class Sampler:
 
         return None if gpu.lost else await call(self._run, gpu.facts.uuid, read, PATIENCE)
 
+    def remove(self, gpu: GPU) -> None:
+        watch = self._watches[gpu.facts.uuid]
+        if watch.gpu is gpu:
+            watch.disarm()
+            del self._watches[gpu.facts.uuid]
+
     def _query_in(self, watch: _Watch, delay: int) -> None:
         watch.disarm()
         watch.disarm = self._timer(self._clock() + delay, lambda: self._start_query(watch))
 
     def report(self, uuid: str, error: str) -> None:
         """Marks a card as faulty, after a driver's error that no program can have caused."""
+        if uuid not in self._watches:
+            return                      # the card was forgotten meanwhile
         gpu = self._watches[uuid].gpu
         logger.error(
-            "%s (%s) cannot be relied on: %s; reset it, or reboot, and restart nvshared",
-            gpu, gpu.facts.name, error)
-        gpu.set_fault("driver", error)
+            "%s (%s) cannot be relied on: %s; reboot, or reset it with nvshared stopped, and then: "
+            "nvsharectl forget-gpu %d", gpu, gpu.facts.name, error, gpu.facts.index)
+        before = gpu.faults.detail("gpu-unreliable")
+        if error not in before.split(", ") and before.count(",") < ERRORS_NAMED:
+            gpu.faults.set("gpu-unreliable", f"{before}, {error}" if before else error)
 
     def _request(self, watch: _Watch, done: Callable[[], None]) -> None:
         age = self._clock() - watch.queried_at
@@ -131,7 +142,7 @@ class Sampler:
             self._timer(watch.queried_at + PATIENCE, partial(
                 setattr, watch.gpu, "sample", Sample())),
             self._timer(watch.queried_at + SILENCE, partial(
-                watch.gpu.set_fault, "NVML", "NVML does not answer questions about it")))
+                watch.gpu.faults.set, "gpu-silent", "NVML does not answer questions about it")))
         watch.occupied = watch.gpu.occupied
         watch.still = not watch.gpu.scheduler.orders_unanswered()
         uuid = watch.gpu.facts.uuid
@@ -166,7 +177,7 @@ class Sampler:
             watch.failures += 1
         else:
             watch.failures = 0
-        gpu.set_fault("NVML", trouble if watch.failures >= FAILURES else "")
+        gpu.faults.set("gpu-silent", trouble if watch.failures >= FAILURES else "")
         # Old figures must not be shown as current.
         sample = gpu.sample = Sample() if isinstance(result, NvshareError) else result
         still = watch.still and not gpu.scheduler.orders_unanswered()

@@ -84,6 +84,10 @@ class Tenancy:
         gpu.shown = self.shown
         gpu.client_removed.connect(self._leaves)
 
+    def unfollow(self, gpu: GPU) -> None:
+        """Sends a lost card no terms any more."""
+        self._sent.pop(gpu, None)
+
     def use(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules
         self._named_in_rules = {}

@@ -154,7 +154,8 @@ def _framed(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int,
         lines, width,
         title=Text.assemble((f"GPU {gpu.index}", "bold"), " ", gpu.name.removeprefix("NVIDIA ")),
         note=Text.assemble((gpu.state, STATES.get(gpu.state, "")), note),
-        style="red" if gpu.state == "lost" else "bright_black")
+        style="red" if gpu.state == "lost" or any(
+            fault.severity == "critical" for fault in gpu.faults) else "bright_black")
 
 
 def _used(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> int:
@@ -250,6 +251,7 @@ def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[
 
 LEAD = 3                                # characters before a row: the marks SELECTED and HOLDS
 LONGEST_BAR = 40
+SEVERITIES = {"critical": "bold red", "warning": "yellow"}
 COMMAND = 4                             # a program's command gets at least 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
 
@@ -304,6 +306,19 @@ def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: i
     return found, hits
 
 
+FAULTS_SHOWN = 3                        # most faults on the screen, a line each
+
+
+def faults(snapshot: Snapshot, width: int) -> list[Text]:
+    """A line for each fault; nvsharectl status has the whole sentences, with remedies."""
+    found = [fit(Text(f"{fault.severity}: {fault.words}", style=SEVERITIES[fault.severity]), width)
+             for fault in snapshot.all_faults]
+    if len(found) > FAULTS_SHOWN:
+        more = f"and {counted(len(found) - FAULTS_SHOWN + 1, 'more fault')}: nvsharectl status"
+        found[FAULTS_SHOWN - 1:] = [fit(Text(more, style=SEVERITIES["warning"]), width)]
+    return found
+
+
 class Dashboard(NamedTuple):
     snapshot: Snapshot
     past: Past = Past()
@@ -311,6 +326,7 @@ class Dashboard(NamedTuple):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         state, width = State(self.snapshot), options.max_width
         yield from gpus(self.snapshot, self.past, width, None, 0)
+        yield from faults(self.snapshot, width)
         if shown := rows(state):
             lines, _ = listing(state, shown, 0, len(shown), width, 0)
             yield from lines
@@ -557,9 +573,12 @@ def _body(state: State, width: int, height: int) -> Frame:
     if state.opened is not None:
         return _scrolled(details(state.snapshot, state.opened, width), state, height)
     if not state.snapshot.gpus:
-        return Frame((fit(Text("nvshared manages no GPU.", style="yellow"), width),))
+        return Frame((fit(Text("nvshared manages no GPU.", style="yellow"), width),
+                      *faults(state.snapshot, width)))
     shown = rows(state)
-    above = gpus(state.snapshot, state.past, width, height, len(shown) + 1 if shown else 1)
+    wrong = faults(state.snapshot, width)
+    above = [*gpus(state.snapshot, state.past, width, max(1, height - len(wrong)),
+                   len(shown) + 1 if shown else 1), *wrong]
     if not shown:
         words = "No program uses a GPU through nvshare. Start one with: nvsharectl run COMMAND"
         if state.filter:

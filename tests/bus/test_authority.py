@@ -84,6 +84,7 @@ CHANGES = [
     ("SetTenantTerms", "sa{sv}", ["user:a", {"weight": Variant("u", 3)}],
      "com.nvshare.manage-clients"),
     ("SetPods", "a(sssa{ss})", [[]], "com.nvshare.name-pods"),
+    ("ReportFault", "ss", ["kubelet-unreached", "gone"], "com.nvshare.name-pods"),
 ]
 
 

@@ -67,7 +67,8 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_saved(
         assert str(caught.value) in site.log.read_text()
         assert control.snapshot().gpus[0].tq == 7
         assert (small / "settings.json").read_text() == before
-        assert sorted(path.name for path in small.iterdir()) == ["ballast", "settings.json"]
+        assert sorted(path.name for path in small.iterdir()) == [
+            "ballast", "cards.json", "settings.json"]
         ballast.unlink()
         control.set_tq(9 * SECOND)
         assert json.loads((small / "settings.json").read_text())["everywhere"] == {"tq": 9}

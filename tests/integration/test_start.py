@@ -40,7 +40,8 @@ def test_daemon_ends_on_sigterm_and_leaves_no_files(site: Site, number: int) -> 
     daemon.send_signal(number)
     assert daemon.wait(PATIENCE) == 0
     assert not site.socket.parent.exists()
-    assert sorted(path.name for path in site.folder.iterdir()) == ["log", "nvshared.conf", "trace"]
+    assert sorted(path.name for path in site.folder.iterdir()) == [
+        "cards.json", "log", "nvshared.conf", "trace"]
 
 
 def test_second_daemon_on_the_same_socket_is_refused(site: Site) -> None:

@@ -14,13 +14,14 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 
 # From the lowest package to the highest.
 ORDER = [
-    "errors", "names", "units", "parser", "signal", "clock", "quantity", "library", "lanes",
-    "scheduler", "machine", "settings", "sharing", "history", "report", "hook", "dbus", "control",
-    "bus", "program", "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
+    "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "library",
+    "lanes", "scheduler", "machine", "settings", "sharing", "history", "report", "hook", "dbus",
+    "control", "bus", "program", "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon",
+    "__main__",
 ]
 
 # User interfaces call the daemon over the bus, and do not import it.
-WORDS = {"errors", "names", "units", "parser", "signal", "clock", "quantity"}
+WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
     "preload": {"errors", "library"},

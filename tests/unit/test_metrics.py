@@ -14,6 +14,7 @@ import yaml
 from prometheus_client.core import Metric
 
 from nvshared.cli.main import VERBS
+from nvshared.faults import KINDS, alert
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
@@ -234,6 +235,20 @@ def test_each_alert_has_a_test_and_advice() -> None:
         assert f"| `{rule['alert']}` |" in page
         said = rule["annotations"]["description"]
         assert set(re.findall(r"\bnvsharectl (?!\(|\))([a-z-]+)", said)) <= verbs
+
+
+def test_each_fault_of_the_table_has_an_alert_with_its_severity_sentence_and_remedy() -> None:
+    by_name = {rule["alert"]: rule for rule in rules()}
+    for id, kind in KINDS.items():
+        rule = by_name[alert(id)]
+        assert rule["expr"] == f'nvshare_fault{{fault="{id}"}} == 1'
+        assert rule.get("for", "0m") == kind.alert_after
+        assert rule["labels"] == {"severity": kind.severity}
+        said = {name: text.replace("{{ $labels.gpu }}", "{gpu}").lower()
+                for name, text in rule["annotations"].items()}
+        assert said["summary"].endswith(kind.summary.lower())
+        assert said["description"].startswith(kind.remedy.lower())
+    assert by_name.keys() >= {alert(id) for id in KINDS}
 
 
 def test_prometheus_operator_finds_the_daemon_of_the_overlay() -> None:

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of the simulated management library: handles and figures. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "nvml/nvml.h"
@@ -47,22 +49,52 @@ int nvml_index(nvmlDevice_t device)
     return -1;
 }
 
+bool nvml_card_is(int gpu, const char *word)
+{
+    char path[4200], said[16];
+    const char *directory = secure_getenv("NVSHARE_SIM_DIR");
+    int number;
+    bool found = false;
+    snprintf(path, sizeof path, "%s/cards", directory != NULL ? directory : "/nowhere");
+    FILE *file = fopen(path, "re");
+    while (file != NULL && !found && fscanf(file, "%d %15s", &number, said) == 2)
+        found = number == gpu && strcmp(said, word) == 0;
+    if (file != NULL)
+        fclose(file);
+    return found;
+}
+
 NVML(nvmlDeviceGetCount_v2, unsigned *devices)
 {
     REQUIRE(devices != NULL);
-    *devices = (unsigned)shared_gpus();
+    *devices = 0;
+    for (int gpu = 0; gpu < shared_gpus(); gpu++)
+        *devices += !nvml_card_is(gpu, "absent");
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
+/* `number`: of a GPU, whether or not the driver finds it. */
+nvmlReturn_t nvml_numbered(unsigned number, nvmlDevice_t *device)
 {
-    REQUIRE(device != NULL && index < (unsigned)shared_gpus());
-    *device = &state.gpus[index];
+    REQUIRE(device != NULL && number < (unsigned)shared_gpus());
+    *device = &state.gpus[number];
     return NVML_SUCCESS;
+}
+
+static nvmlReturn_t at_index(unsigned index, nvmlDevice_t *device)
+{
+    REQUIRE(device != NULL);
+    for (int gpu = 0; gpu < shared_gpus(); gpu++) {
+        if (nvml_card_is(gpu, "absent") || index-- > 0)
+            continue;
+        return nvml_card_is(gpu, "lost") ? NVML_ERROR_GPU_IS_LOST
+            : nvml_numbered((unsigned)gpu, device);
+    }
+    return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_FORWARD(nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvmlDevice_t *device),
-             nvml_at_index(index, device))
+             at_index(index, device))
 
 NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
@@ -70,13 +102,17 @@ NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
     for (int gpu = 0; gpu < shared_gpus(); gpu++) {
         char text[41];
         shared_uuid_text(gpu, text);
-        if (strcmp(uuid, text) == 0) {
+        if (strcmp(uuid, text) == 0 && !nvml_card_is(gpu, "absent")) {
+            if (nvml_card_is(gpu, "lost"))
+                return NVML_ERROR_GPU_IS_LOST;
             *device = &state.gpus[gpu];
             return NVML_SUCCESS;
         }
     }
     return NVML_ERROR_NOT_FOUND;
 }
+
+#define EXCLUSIVE_PROCESS 3          /* a value of nvmlComputeMode_t */
 
 /* Defines a function that returns one figure of a device. */
 #define NVML_FIGURE(name, type, figure)                                                  \
@@ -93,6 +129,15 @@ NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
     char text[41];
     shared_uuid_text(nvml_index(device), text);
     return nvml_give_text(text, uuid, room);
+}
+
+/* Cards of another folder are others, although their UUIDs are the same. */
+NVML(nvmlDeviceGetSerial, nvmlDevice_t device, char *serial, unsigned room)
+{
+    REQUIRE(serial != NULL && nvml_index(device) >= 0);
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)shared_serial());
+    return nvml_give_text(text, serial, room);
 }
 
 NVML(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned room)
@@ -114,6 +159,10 @@ NVML(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, struct pci *pci)
 NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 {
     REQUIRE(memory != NULL && nvml_index(device) >= 0);
+    if (nvml_card_is(nvml_index(device), "lost") || nvml_card_is(nvml_index(device), "absent"))
+        return NVML_ERROR_GPU_IS_LOST;
+    if (nvml_card_is(nvml_index(device), "silent"))
+        return NVML_ERROR_UNKNOWN;
     memory->total = shared_total(nvml_index(device));
     memory->used = shared_used(nvml_index(device));
     memory->free = memory->total - memory->used;
@@ -148,12 +197,16 @@ NVML(nvmlDeviceGetTemperature, nvmlDevice_t device, int sensor, unsigned *celsiu
 }
 
 NVML_FIGURE(nvmlDeviceGetPowerUsage, unsigned, 75000 + 6000 * device->percent)
-NVML_FIGURE(nvmlDeviceGetComputeMode, int, 0)
+NVML_FIGURE(nvmlDeviceGetComputeMode, int,
+            nvml_card_is(nvml_index(device), "exclusive") ? EXCLUSIVE_PROCESS : 0)
 
 NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
     REQUIRE(current != NULL && pending != NULL && nvml_index(device) >= 0);
-    return NVML_ERROR_NOT_SUPPORTED;
+    if (!nvml_card_is(nvml_index(device), "mig"))
+        return NVML_ERROR_NOT_SUPPORTED;
+    *current = *pending = 1;
+    return NVML_SUCCESS;
 }
 
 #define P2P_NVLINK 2                 /* a value of nvmlGpuP2PCapsIndex_t */

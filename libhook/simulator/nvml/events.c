@@ -63,7 +63,7 @@ static bool happened(nvmlEventSet_t set, struct event *event)
         return false;
     event->type = XID_CRITICAL_ERROR;
     event->gpu_instance = event->compute_instance = 0xffffffffu;
-    return nvml_at_index(gpu, &event->device) == NVML_SUCCESS && unlink(path) == 0;
+    return nvml_numbered(gpu, &event->device) == NVML_SUCCESS && unlink(path) == 0;
 }
 
 NVML(nvmlEventSetWait_v2, nvmlEventSet_t set, struct event *event, unsigned timeout_ms)

@@ -21,6 +21,13 @@ static nvmlReturn_t start(void)
 NVML_FORWARD(nvmlInit_v2, (void), start())
 NVML_FORWARD(nvmlInitWithFlags, (unsigned flags), ((void)flags, start()))
 
+static nvmlReturn_t stop(void)
+{
+    return atomic_exchange(&is_running, false) ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+}
+
+NVML_FORWARD(nvmlShutdown, (void), stop())
+
 bool nvml_running(void)
 {
     return atomic_load(&is_running);
@@ -39,6 +46,8 @@ const char *nvmlErrorString(nvmlReturn_t code)
     TEXT(NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size")
     TEXT(NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded")
     TEXT(NVML_ERROR_TIMEOUT, "Timeout")
+    TEXT(NVML_ERROR_GPU_IS_LOST, "GPU is lost")
+    TEXT(NVML_ERROR_UNKNOWN, "Unknown Error")
     TEXT(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument Version Mismatch")
 #undef TEXT
     }

@@ -340,6 +340,11 @@ static bool map_file(void)
     return true;
 }
 
+uint64_t shared_serial(void)
+{
+    return self.inode;
+}
+
 bool shared_open(void)
 {
     pthread_mutex_lock(&self.opening);

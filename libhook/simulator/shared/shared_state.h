@@ -31,6 +31,8 @@ struct shared_usage {                /* memory and contexts of one process on on
  * repeatedly. */
 bool shared_open(void);
 
+uint64_t shared_serial(void);        /* a number of the folder; after shared_open() */
+
 int shared_gpus(void);
 uint64_t shared_total(int gpu);      /* bytes of physical memory */
 uint64_t shared_used(int gpu);       /* bytes held by processes that still run */

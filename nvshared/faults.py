@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of all faults that nvshared can know of itself and of its GPUs.
+
+D-Bus (Faults), nvsharectl status, top and doctor, the metric nvshare_fault, the alerts, the choice
+of a GPU for a program and the node's health in Kubernetes take faults from here. To add one: a row
+of KINDS, a call of Faults.set() where it is noticed, its alert (packaging/prometheus/alerts.yml),
+its line in docs/monitoring.md, and a case of tests/integration/test_faults.py."""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Severity(StrEnum):
+    CRITICAL = "critical"               # programs cannot use the GPU, or fail
+    WARNING = "warning"                 # sharing goes on, with a disadvantage
+
+
+CRITICAL, WARNING = Severity
+
+
+class Kind(NamedTuple):
+    """One row of the table; {gpu} in `summary` and `remedy` stands for the GPU's index."""
+
+    severity: Severity
+    summary: str                        # a sentence without full stop
+    remedy: str                         # what an administrator does; a sentence without full stop
+    of_gpu: bool = False                # it is a fault of one GPU; False: of nvshared as a whole
+    avoided: bool = False               # balance, moves and Kubernetes place no program on the GPU
+    alert_after: str = "1m"             # how long it lasts until its alert fires
+    reported: bool = False              # another part of nvshared reports it over D-Bus
+
+
+KINDS: dict[str, Kind] = {
+    "gpu-lost": Kind(
+        CRITICAL, "the driver does not find GPU {gpu} any more, and its programs get errors",
+        "see dmesg for the Xid, end its programs (nvsharectl clients) and reboot, or stop nvshared "
+        "and reset the GPU (nvidia-smi --gpu-reset); if it was taken out for good: "
+        "nvsharectl forget-gpu {gpu}", of_gpu=True, avoided=True, alert_after="0m"),
+    "gpu-unreliable": Kind(
+        CRITICAL, "the driver has reported an error of GPU {gpu} that no program causes",
+        "end its programs (nvsharectl clients) and reboot, or stop nvshared, reset the GPU "
+        "(nvidia-smi --gpu-reset), start nvshared, and say so: nvsharectl forget-gpu {gpu}",
+        of_gpu=True, avoided=True, alert_after="0m"),
+    "gpu-silent": Kind(
+        CRITICAL, "NVML does not answer questions about GPU {gpu}",
+        "see what nvidia-smi and dmesg say; the fault ends when NVML answers", of_gpu=True,
+        avoided=True),
+    "gpu-exclusive": Kind(
+        CRITICAL, "GPU {gpu} lets one process use it at a time (compute mode)",
+        "allow several: nvidia-smi -i {gpu} -c DEFAULT", of_gpu=True, avoided=True),
+    "gpu-mig": Kind(
+        WARNING, "GPU {gpu} is divided (MIG), and nvshared shares whole GPUs",
+        "if no program needs MIG, disable it: nvidia-smi -i {gpu} -mig 0, and restart nvshared",
+        of_gpu=True, avoided=True),
+    "gpu-contested": Kind(
+        CRITICAL, "another daemon manages GPU {gpu}, too, so its memory is promised twice",
+        "stop one of the two daemons", of_gpu=True),
+    "gpu-unshared": Kind(
+        WARNING, "programs use GPU {gpu} without sharing it: others lack their memory, and they "
+        "take no turns", "restart them with: nvsharectl run -- PROGRAM", of_gpu=True,
+        alert_after="10m"),
+    "disk-unusable": Kind(
+        WARNING, "no memory goes to the disk",
+        "after the repair nvshared uses the disk within a minute; or set disk = off"),
+    "helper-failing": Kind(
+        WARNING, "nvshare-checkpoint does not work, so no program can be parked or moved",
+        "see: systemctl status nvshare-checkpoint.socket, and "
+        "journalctl -u 'nvshare-checkpoint@*'"),
+    "library-refused": Kind(
+        WARNING, "programs whose libnvshare.so is of another version are refused",
+        "update nvshared and libnvshare together, and restart these programs"),
+    "state-unwritable": Kind(
+        WARNING, "settings made now are forgotten at the next start",
+        "make room on the disk, or let nvshared write to the folder, and make the settings again",
+        alert_after="5m"),
+    "history-unwritten": Kind(
+        WARNING, "the history of usage is not written",
+        "make room on the disk, or let nvshared write to the file: it tries again each minute",
+        alert_after="5m"),
+    "settings-refused": Kind(
+        WARNING, "the changed settings are wrong: the old ones hold, and the next start fails",
+        "correct them, see with: nvshared --check; then: systemctl reload nvshared"),
+    "bus-lost": Kind(
+        WARNING, "nvshared is not on the message bus, so nvsharectl and Kubernetes do not reach it",
+        "start the message bus (systemctl start dbus): nvshared comes back by itself"),
+    "few-descriptors": Kind(
+        WARNING, "fewer programs can connect than max-clients says",
+        "raise LimitNOFILE= (systemctl edit nvshared), or set a lower max-clients, and restart "
+        "nvshared"),
+    "kubelet-unreached": Kind(
+        WARNING, "nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs",
+        "see what nvshare-kubelet and kubelet log", reported=True, alert_after="5m"),
+}
+
+
+class Fault(NamedTuple):
+    """A fault that lasts."""
+
+    id: str                             # a key of KINDS
+    severity: str                       # a Severity
+    words: str                          # a sentence without full stop
+    remedy: str
+    avoided: bool = False               # as in Kind
+
+
+class Faults:
+    """The present faults of one GPU, or of nvshared as a whole."""
+
+    def __init__(self, changed: Callable[[], None], gpu: int | None = None) -> None:
+        """`changed` is called after each change. `gpu`: the GPU's index; None: of the whole."""
+        self._changed, self._gpu = changed, gpu
+        self._details: dict[str, str] = {}      # why the fault is there, by the fault's id
+
+    def set(self, id: str, detail: str) -> None:
+        """Begins or changes a fault: `detail` says what in particular; "": the fault has ended."""
+        assert KINDS[id].of_gpu is (self._gpu is not None)
+        if detail != self._details.get(id, ""):
+            self._details[id] = detail
+            self._changed()
+
+    def detail(self, id: str) -> str:
+        """The detail of a fault; "": there is no such fault now."""
+        return self._details.get(id, "")
+
+    def avoided(self, *severities: Severity) -> str:
+        """Why no program should be placed on the GPU; "": no reason of these severities."""
+        return ", ".join(
+            detail for id, detail in self._details.items() if detail and KINDS[id].avoided
+            and KINDS[id].severity in (severities or Severity))
+
+    def __iter__(self) -> Iterator[Fault]:
+        """The faults, in the order of the table."""
+        for id, kind in KINDS.items():
+            if detail := self.detail(id):
+                yield Fault(id, str(kind.severity), f"{self._filled(kind.summary)}: {detail}",
+                            self._filled(kind.remedy), kind.avoided)
+
+    def _filled(self, text: str) -> str:
+        return text.replace("{gpu}", str(self._gpu))
+
+
+def alert(id: str) -> str:
+    """The name of a fault's alert: NvshareGPULost for gpu-lost."""
+    return "Nvshare" + "".join(
+        "GPU" if word == "gpu" else word.capitalize() for word in id.split("-"))

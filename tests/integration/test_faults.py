@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each fault of the table, produced in the real daemon, is seen everywhere that the table feeds."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from conftest import no_bus
+from nvshared.cli.main import main
+from nvshared.control import Daemon as Control
+from nvshared.control.snapshot import Snapshot
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.faults import KINDS, Fault
+from nvshared.kubelet.card import of_daemon
+from nvshared.tui.screen import draw
+from nvshared.tui.state import State, with_snapshot
+from tests.bus.service import PrivateBus, private_bus
+from tests.integration.conftest import ROOT, SIMULATOR, Site, wait_until
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_start import free_port
+
+pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+
+GPU = 1                                 # the card with faults; the other one has none
+STRANGER = ("--memory", "32MiB", "--chunk", "16MiB", "--hold", "--json")
+# A program with a library of another version: it is refused, and lives until its input ends.
+OTHER_VERSION = """
+import sys
+from nvshared.hook.protocol import Type
+from tests.integration.fakehook import Hook
+hook = Hook(sys.argv[1], bytes.fromhex(sys.argv[2]))
+hook.say(Type.HELLO, version=99)
+print(hook.hear().type.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass
+class Lab:
+    site: Site
+    bus: PrivateBus
+    port: int = field(default_factory=free_port)
+
+    @property
+    def cards(self) -> Path:
+        """The file with faults of the simulated cards."""
+        return Path(self.site.environment["NVSHARE_SIM_DIR"]) / "cards"
+
+    @property
+    def state(self) -> Path:
+        return self.site.folder / "state"
+
+    @property
+    def configuration(self) -> Path:
+        return self.site.folder / "nvshared.conf"
+
+    def start(self, *options: str, **changed: str) -> "subprocess.Popen[str]":
+        return self.site.start(
+            "--bus", self.bus.address, "--state-dir", str(self.state), "--metrics", str(self.port),
+            "--sample-interval", "100ms", *options, **changed)
+
+    @contextmanager
+    def control(self) -> Iterator[Control]:
+        with Control(self.bus.address) as control:
+            yield control
+
+    def snapshot(self) -> Snapshot:
+        with self.control() as control:
+            return control.snapshot()
+
+    def present(self) -> dict[str, Fault]:
+        return {fault.id: fault for fault in self.snapshot().all_faults}
+
+    def metrics(self) -> dict[str, str]:
+        """Values of nvshare_fault by fault, of the faults of the whole and of GPU."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics",
+                                    timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        found = {}
+        for line in text.splitlines():
+            if line.startswith("nvshare_fault{") and 'gpu="0"' not in line:
+                found[line.split('fault="')[1].split('"')[0]] = line.split()[-1]
+        return found
+
+    def doctor(self) -> dict[str, tuple[str, str]]:
+        """Grade and remedy by words of the doctor's findings."""
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; from nvshared.cli.main import main; "
+             "sys.exit(main())", "doctor", "--json", "--bus", self.bus.address],
+            env={**self.site.environment, "NVSHARE_SOCKET": str(self.site.socket)}, cwd=ROOT,
+            text=True, capture_output=True, check=False)
+        return {one["words"]: (one["grade"], one["advice"])
+                for one in json.loads(done.stdout)["findings"]}
+
+
+Mend = Callable[[], object] | None
+
+
+def card(word: str) -> Callable[[Lab], Mend]:
+    def cause(lab: Lab) -> Mend:
+        lab.start()
+        lab.cards.write_text(f"{GPU} {word}\n")
+        return lab.cards.unlink
+
+    return cause
+
+
+def xid(lab: Lab) -> Mend:
+    lab.start()
+    lab.cards.with_name("xid").write_text(f"{GPU} 48")
+
+    def forget() -> None:
+        with lab.control() as control:
+            control.forget_gpu(str(GPU))
+
+    return forget
+
+
+def mig(lab: Lab) -> Mend:
+    lab.cards.write_text(f"{GPU} mig\n")
+    lab.start()
+    return None                         # MIG is off at the next start
+
+
+def another_daemon(lab: Lab) -> Mend:
+    lab.start()
+    command = [sys.executable, "-m", "nvshared", "--config", str(lab.configuration), "--bus",
+               "none", "--socket", str(lab.site.folder / "second")]
+    second = subprocess.Popen(command, env=lab.site.environment, cwd=ROOT, text=True)
+    lab.site.started.append(second)
+    return second.terminate
+
+
+def stranger(lab: Lab) -> Mend:
+    lab.start()
+    program = lab.site.workload(*STRANGER, LD_PRELOAD="", CUDA_VISIBLE_DEVICES=str(GPU))
+    assert program.stdout is not None
+    assert program.stdout.readline()
+    return program.kill
+
+
+def disk(lab: Lab) -> Mend:
+    before = lab.configuration.read_text()
+    lab.configuration.write_text(f"{before}disk = {lab.site.folder}/none, 64MiB\n")
+    lab.start()
+    return lambda: lab.configuration.write_text(before)
+
+
+def helper(lab: Lab) -> Mend:
+    lab.site.module = "tests.integration.changed"
+    link = lab.site.folder / "helper"
+    lab.start(NVSHARE_TEST_HELPER=str(link))
+    program = lab.site.workload(*STRANGER)
+    assert program.stdout is not None
+    assert program.stdout.readline()
+
+    def park() -> None:
+        with lab.control() as control:
+            control.park(control.snapshot().clients[0].id)
+
+    with pytest.raises(NvshareError):
+        park()
+
+    def mend() -> None:
+        link.symlink_to(SIMULATOR.parent / "nvshare-checkpoint")
+        park()
+
+    return mend
+
+
+def other_version(lab: Lab) -> Mend:
+    lab.start()
+    program = subprocess.Popen(
+        [sys.executable, "-c", OTHER_VERSION, str(lab.site.socket), lab.site.uuids[GPU].hex()],
+        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    lab.site.started.append(program)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "REFUSED\n"
+    return program.kill
+
+
+def state_folder(lab: Lab) -> Mend:
+    lab.start()
+    aside = lab.state.rename(lab.site.folder / "aside")
+    lab.state.write_text("")            # root could write to any folder
+
+    def mend() -> None:
+        lab.state.unlink()
+        aside.rename(lab.state)
+
+    return mend
+
+
+def history(lab: Lab) -> Mend:
+    put_back = state_folder(lab)
+    assert put_back is not None
+    lab.site.workload("--memory", "32MiB", "--chunk", "16MiB", "--seconds", str(PATIENCE))
+
+    def is_unwritten() -> bool:
+        """Has the daemon write the usage until now."""
+        now = int(time.time() * 1e6)
+        with lab.control() as control, suppress(NvshareError):
+            control.history(now - 10**9, now, 0, "user", "", 0, everyone=False)
+        return "history-unwritten" in lab.present()
+
+    wait_until(is_unwritten)
+
+    def mend() -> None:
+        put_back()
+        wait_until(lambda: not is_unwritten())
+
+    return mend
+
+
+def settings(lab: Lab) -> Mend:
+    lab.start()
+    before = lab.configuration.read_text()
+    lab.configuration.write_text(f"{before}tq = banana\n")
+    return lambda: lab.configuration.write_text(before)
+
+
+def descriptors(lab: Lab) -> Mend:
+    lab.site.before = ["prlimit", "--nofile=512:512"]
+    lab.start()
+    return None                         # the next start has another limit
+
+
+def bus(lab: Lab) -> Mend:
+    lab.start()
+    lab.bus.stop()
+    return lab.bus.start
+
+
+def kubelet(lab: Lab) -> Mend:
+    lab.start()
+    control = Control(lab.bus.address)
+    control.report_fault("kubelet-unreached", "no socket at /var/lib/kubelet")
+    return control.close                # the fault ends with the one who reported it
+
+
+CAUSES: dict[str, Callable[[Lab], Mend]] = {
+    "gpu-lost": card("lost"), "gpu-unreliable": xid, "gpu-silent": card("silent"),
+    "gpu-exclusive": card("exclusive"), "gpu-mig": mig, "gpu-contested": another_daemon,
+    "gpu-unshared": stranger, "disk-unusable": disk, "helper-failing": helper,
+    "library-refused": other_version, "state-unwritable": state_folder,
+    "history-unwritten": history, "settings-refused": settings, "bus-lost": bus,
+    "few-descriptors": descriptors, "kubelet-unreached": kubelet,
+}
+FAR = frozenset({"bus-lost"})           # nothing reaches the daemon but the metrics
+
+
+@pytest.fixture
+def lab(own_site: Site) -> Iterator[Lab]:
+    with private_bus() as made:
+        yield Lab(own_site, made)
+
+
+@pytest.mark.parametrize("id", KINDS)
+def test_fault_is_in_every_place_that_shows_faults_until_it_ends(
+        id: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    mend = CAUSES[id](lab)
+    wait_until(lambda: lab.metrics()[id] == "1.0")
+    if id not in FAR:
+        look(id, lab, capsys)
+    if mend is None:
+        return
+    mend()
+    wait_until(lambda: lab.metrics()[id] == "0.0")
+    wait_until(lambda: id not in lab.present())
+
+
+def sentence(words: str) -> str:
+    return (words if words.startswith("nv") else words[0].upper() + words[1:]) + "."
+
+
+def look(id: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails unless the fault is in D-Bus, status, top, doctor, and in the health of the node."""
+    kind, snapshot = KINDS[id], lab.snapshot()
+    own = [fault for gpu in snapshot.gpus if gpu.index == GPU for fault in gpu.faults]
+    (fault,) = [one for one in (own if kind.of_gpu else snapshot.faults) if one.id == id]
+    assert (fault.severity, fault.avoided) == (kind.severity, kind.avoided)
+    capsys.readouterr()
+    assert main(["--bus", lab.bus.address, "status"]) == 0
+    text = capsys.readouterr().out
+    assert f"\n{sentence(fault.words)}\n→ {sentence(fault.remedy)}\n" in text
+    state = with_snapshot(State(), snapshot, 0.0, [], [])
+    drawn = [line.plain.rstrip() for line in draw(state, 400, 60).lines]
+    assert f"{fault.severity}: {fault.words}" in drawn
+    if id != "gpu-unshared":            # there the doctor has a finding for each program
+        grade = "fault" if kind.severity == "critical" else "warning"
+        assert lab.doctor()[fault.words] == (grade, fault.remedy)
+    with lab.control() as control:
+        (gpu,) = [one for one in control.gpus() if one["Index"] == GPU]
+    assert bool(of_daemon(gpu, {}).problem) is (kind.of_gpu and kind.avoided)
+
+
+def test_gpu_that_is_there_and_without_reported_errors_cannot_be_forgotten(lab: Lab) -> None:
+    lab.start()
+    with lab.control() as control, pytest.raises(InvalidArgs, match="nothing is known against it"):
+        control.forget_gpu("0")
