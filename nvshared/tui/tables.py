@@ -3,8 +3,9 @@
 
 This module does not import rich, so that plain output starts faster."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from nvshared import names
@@ -84,7 +85,31 @@ def command(client: ClientSnapshot) -> str:
 
 
 UNLIMITED = USUAL_TERMS["compute-limit"]
-user = cache(names.user)
+PATIENCE = 0.5                          # seconds for the name of a user
+
+
+class _Users:
+    """Names of users. One that the directory of users does not tell in time is shown by number."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+        self._asked: dict[int, threading.Thread] = {}
+        self._is_slow = False
+
+    def __call__(self, uid: int) -> str:
+        if uid not in self._asked:
+            # A daemon thread, so that the process can end before the directory replies.
+            self._asked[uid] = threading.Thread(target=self._ask, args=(uid,), daemon=True)
+            self._asked[uid].start()
+            self._asked[uid].join(0 if self._is_slow else PATIENCE)
+            self._is_slow = self._is_slow or uid not in self._known
+        return self._known.get(uid, str(uid))
+
+    def _ask(self, uid: int) -> None:
+        self._known[uid] = names.user(uid)
+
+
+user = _Users()
 
 
 class TermFormat(NamedTuple):

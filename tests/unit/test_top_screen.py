@@ -2,12 +2,15 @@
 """The dashboard fits terminals of all sizes, needs no colours, and draws the last minutes."""
 
 import re
+import threading
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from nvshared import names
 from nvshared.control.snapshot import Snapshot, Tenant, Term, Turn
+from nvshared.tui import tables
 from nvshared.tui.canvas import graph
 from nvshared.tui.screen import draw
 from nvshared.tui.state import SPAN, Past, Rates, Request, Row, Screen, State, with_snapshot
@@ -263,3 +266,24 @@ def test_top_graph_is_drawn_in_block_characters() -> None:
     assert graph([0, 0.5, 0.75, 1], 1, 2) == ["  ▄█", "▁███"]
     assert graph([], 1, 3) == ["", "", ""]
     assert graph([3], 0) == ["▁"]
+
+
+def test_users_are_shown_by_number_while_the_directory_of_users_is_slow(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = threading.Event()
+
+    def late(uid: int) -> str:
+        assert replies.wait(600)
+        return f"u{uid}"
+
+    monkeypatch.setattr(names, "user", late)
+    monkeypatch.setattr(tables, "PATIENCE", 0.01)
+    user = tables._Users()
+    assert [user(1), user(2), user(1)] == ["1", "2", "1"]
+    replies.set()
+    for thread in user._asked.values():
+        thread.join()
+    assert [user(1), user(2)] == ["u1", "u2"]
+    monkeypatch.setattr(names, "user", lambda uid: f"v{uid}")
+    monkeypatch.setattr(tables, "PATIENCE", 600.0)
+    assert tables._Users()(3) == "v3"
