@@ -4,9 +4,10 @@
  *
  * First all stubs are closed (driver/stubs.h), so no further thread enters the driver. No thread is
  * left in the driver when all threads of the process sleep in the kernel, none in an ioctl(), which
- * the driver uses. This must hold at two checks in a row, with the same system calls, as a thread
- * may have slept for a lock of the driver. No thread waits in the driver for the card, as no work
- * is in flight.
+ * the driver uses, and none for storage: the driver reads modules and writes its cache of compiled
+ * code. This must hold at two checks in a row, with the same system calls, as a thread may have
+ * slept for a lock of the driver. No thread waits in the driver for the card, as no work is in
+ * flight.
  *
  * A thread that waits at a stub may hold any lock of the library. While parked, the service
  * thread therefore takes no lock and calls no driver function: it sends WAKE when a thread calls
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "driver/driver.h"
 #include "driver/forked.h"
@@ -45,27 +47,59 @@ static void wake_service(void)
 
 enum thread_state { RESTS, RUNS, GONE, UNSEEN };
 
-/* If the thread sleeps, adds /proc/self/task/TID/syscall to the hash: the system call, its
- * arguments and the stack pointer. */
-static enum thread_state read_thread_state(long thread, uint64_t *hash)
+/* Reads /proc/self/task/TID/NAME. RESTS: it is in `text`, as a string. */
+static enum thread_state read_thread_file(long thread, const char *name, char *text, size_t size)
 {
-    char path[64], text[256];
-    snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", thread);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%ld/%s", thread, name);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return errno == ENOENT ? GONE : UNSEEN;
-    ssize_t length = read(file, text, sizeof text - 1);
+    ssize_t length = read(file, text, size - 1);
     int error = errno;
     close(file);
     if (length <= 0)
         return length < 0 && error != ESRCH ? UNSEEN : GONE;
     text[length] = '\0';
-    char *end;
+    return RESTS;
+}
+
+/* Whether a system call reads or writes a file on a file system, which may be a remote one. */
+static bool uses_file(long call, int descriptor)
+{
+    switch (call) {
+    case SYS_read: case SYS_pread64: case SYS_readv: case SYS_preadv:
+    case SYS_write: case SYS_pwrite64: case SYS_writev: case SYS_pwritev:
+    case SYS_fsync: case SYS_fdatasync: case SYS_ftruncate: case SYS_fallocate:
+        break;
+    default:
+        return false;
+    }
+    struct stat status;
+    /* No fstat(): glibc has it since 2.33 only. */
+    return syscall(SYS_fstat, descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/* If the thread sleeps, adds /proc/self/task/TID/syscall to the hash: the system call, its
+ * arguments and the stack pointer. State D: the kernel waits for storage, or for a child of
+ * vfork(2) that has not called execve(2) yet. */
+static enum thread_state read_thread_state(long thread, uint64_t *hash)
+{
+    char text[256], status[512], *end;
+    enum thread_state state = read_thread_file(thread, "syscall", text, sizeof text);
+    if (state != RESTS)
+        return state;
     long call = strtol(text, &end, 10);
-    if (end == text || call < 0 || call == SYS_ioctl)
+    if (end == text || call < 0 || call == SYS_ioctl
+        || uses_file(call, (int)strtoul(end, NULL, 16)))
         return RUNS;
-    for (ssize_t i = 0; i < length; i++)
-        *hash = (*hash ^ (uint64_t)(unsigned char)text[i]) * 1099511628211ull;
+    if ((state = read_thread_file(thread, "stat", status, sizeof status)) != RESTS)
+        return state;
+    const char *name_end = strrchr(status, ')');
+    if (name_end == NULL || name_end[1] == '\0' || name_end[2] == 'D')
+        return RUNS;
+    for (const char *at = text; *at != '\0'; at++)
+        *hash = (*hash ^ (uint64_t)(unsigned char)*at) * 1099511628211ull;
     return RESTS;
 }
 
