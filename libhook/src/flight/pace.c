@@ -45,7 +45,7 @@
 #define MOST (1u << 20)
 #define PATIENCE_LEAST_US 500000
 #define PATIENCE_MOST_US 2000000
-#define LET_THROUGH_US 1000
+#define LET_THROUGH_US 20000           /* a thread that is to pass may be scheduled late */
 #define PATIENCE_PART 3              /* the patience is the last marker's latency times this */
 
 struct marker {
