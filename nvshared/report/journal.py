@@ -56,7 +56,8 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
                 log(logging.ERROR, "stuck", client, lambda:
                     f"does not answer, {state} for {waited / SECOND:.0f} s")
 
-    gpu.client_new.connect(lambda client: log(logging.INFO, "came", client, lambda: "came"))
+    gpu.client_new.connect(lambda client: log(
+        logging.INFO, "came", client, lambda: "goes on" if client.goes_on else "came"))
     gpu.client_removed.connect(removed)
     gpu.reported.connect(reported)
 

@@ -193,6 +193,7 @@ class Client:
         self.held_before = 0            # us with its gate open, before this daemon or card
         self.waited_before = 0          # us it waited for its gate, before this daemon or card
         self.joined = gpu.now           # us, when it connected
+        self.goes_on = False            # an earlier daemon knew it, or it was on another card
         self.idle_before = 0            # us for which it had been idle under an earlier daemon then
         self.pod: Pod | None = None     # the process's pod, once nvshare-kubelet has sent its name
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
@@ -532,8 +533,8 @@ class GPU:
 
         Raises GPULost if the card is lost, unless an earlier daemon knew the client: its program
         then gets the driver's error."""
-        known = bool(running or wants or memory.filled or memory.host or memory.disk)
-        if not known:
+        client.goes_on = bool(running or wants or memory.filled or memory.host or memory.disk)
+        if not client.goes_on:
             self._require_card()
         account = client.peer.account
         self.capacity.joined(client.id, account, (before and before.context_size) or None)

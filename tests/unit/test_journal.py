@@ -151,7 +151,7 @@ def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
     journal.log_fault(limited, lambda _: "user:root", peer(uid=0), "silent", "it said nothing")
-    last = joined(gpu, 2, Noted())
+    last = joined(gpu, 2, Noted(), running=True)
     stopped.set()
     gpu.leave(last)                     # no line, as all clients leave when the daemon stops
     assert [record.getMessage() for record in caplog.records] == [
@@ -162,7 +162,7 @@ def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
         "gpu0: python[4001] stays on the GPU from now on, and others get what is left: its work "
         "does not end, or cannot be waited for",
         "gpu0: python[4001] left", "python[4711] of root: it said nothing",
-        "gpu0: python[4002] came"]
+        "gpu0: python[4002] goes on"]   # an earlier daemon knew it
 
 
 def test_journal_limits_the_number_of_lines_about_a_client_that_reconnects_often(
