@@ -141,6 +141,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         users = Lanes("users", THREADS_FOR_USERS, post, monotonic, timer)
         directory = Directory(users.run, monotonic, timer)
         manager = _manager(facts, config, read, lanes, directory, timer)
+        manager.socket = str(listening.getsockname())
         limited = log.Limited(logger, monotonic, timer)
         queries = Lanes("nvml", THREADS, post, monotonic, timer)
         sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval,

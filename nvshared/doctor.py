@@ -9,6 +9,8 @@ import json
 import os
 import re
 import resource
+import shlex
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
@@ -19,7 +21,7 @@ from typing import NamedTuple
 from nvshared import __version__, library
 from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import Snapshot
-from nvshared.errors import NotRunning, NvshareError
+from nvshared.errors import NotPermitted, NotRunning, NvshareError
 from nvshared.faults import Fault, Severity
 from nvshared.machine import cgroup, host
 from nvshared.machine.cgroup import Group, Limit
@@ -64,7 +66,7 @@ def examine(bus: str) -> list[Finding]:
         *program_findings(inspection, snapshot),
         *neighbour_findings(inspection, snapshot, neighbour_mode()),
         *static_pod_findings(),
-        *host_memory_findings(inspection)]
+        *host_memory_findings(inspection, snapshot)]
 
 
 class InspectedGPU(NamedTuple):
@@ -276,12 +278,14 @@ def _start_advice() -> str:
 
 
 def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
+    answered = isinstance(answer, Snapshot)
     if unit.runs_here():
-        yield from map(_unit_finding, unit.UNITS)
+        yield from (_unit_finding(name, answered=answered) for name in unit.UNITS)
     else:
         yield note("systemd", "systemd does not run here, so nvshared must be started by hand")
     path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
-    found = _socket(path, answered=isinstance(answer, Snapshot))
+    found = _socket(path, answered=answered,
+                    listens=answer.socket if isinstance(answer, Snapshot) else "")
     yield found
     if not isinstance(answer, Snapshot):
         yield _bus_finding(bus, answer, served=found.grade is Grade.OK)
@@ -297,6 +301,9 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
                       "restart nvshared, programs go on meanwhile: systemctl restart nvshared")
 
 
+BUS_POLICIES = "/usr/share/dbus-1/system.d"
+
+
 def _bus_words(bus: str) -> str:
     return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
 
@@ -305,6 +312,10 @@ def _bus_finding(bus: str, error: NvshareError | None, *, served: bool) -> Findi
     if error is None:
         return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
     words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
+    if isinstance(error, NotPermitted):     # nvshared itself lets every user look
+        words = f"{_bus_words(bus)} lets nobody reach nvshared: its policy is missing or wrong"
+        advice = (f"put com.nvshare.conf, which the package nvshared has, into {BUS_POLICIES}; "
+                  "then: systemctl reload dbus")
     if isinstance(error, NotRunning):
         words = f"no process owns com.nvshare on {_bus_words(bus)}"
         advice = error.hint if not served else (
@@ -314,39 +325,84 @@ def _bus_finding(bus: str, error: NvshareError | None, *, served: bool) -> Findi
     return warning("bus", f"{words}; programs need no bus, but nvsharectl does", advice)
 
 
-def _unit_finding(name: str) -> Finding:
+def _unit_finding(name: str, *, answered: bool = False) -> Finding:
+    """`answered`: nvshared answers, so that a unit which does not run keeps no program waiting."""
+    wrong = warning if answered else fault
     try:
         state = unit.state(name)
     except NvshareError as error:
         return warning(
             name, f"systemd does not report its state ({error})", "see: systemctl status")
-    if state.get("LoadState") != "loaded":
-        return note(name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
-                    "the packages install it; nvshared can also be started by hand")
+    match state.get("LoadState"):
+        case "loaded":
+            pass
+        case "masked":
+            return wrong(name, "it is masked, so systemd does not start it",
+                         f"systemctl unmask {name} && systemctl enable --now nvshared")
+        case "not-found":
+            return note(name, "systemd has no such unit",
+                        "the packages install it; nvshared can also be started by hand")
+        case other:
+            return wrong(name, f"systemd cannot read it ({other})",
+                         f"see what is wrong: systemd-analyze verify {name}")
     words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
     if why := unit.failure(state):
-        return fault(name, f"{words}: {why}", f"see more: journalctl -u {name} -n 20; after the "
+        return wrong(name, f"{words}: {why}", f"see more: journalctl -u {name} -n 20; after the "
                      f"repair: {unit.start_again()}")
     if state["ActiveState"] not in ("active", "activating", "reloading"):
-        return fault(name, words, _start_advice())
+        by_hand = "nvshared was started without it: end that one (Ctrl-C, or kill), then: "
+        return wrong(name, words, f"{by_hand}systemctl enable --now nvshared" if answered else
+                     _start_advice())
     if state["UnitFileState"] == "disabled":
         return warning(name, words, "start it at boot, too: systemctl enable nvshared")
     return ok(name, words)
 
 
-def _socket(path: str, *, answered: bool) -> Finding:
+def _socket(path: str, *, answered: bool, listens: str = "") -> Finding:
+    """`listens`: the socket of the nvshared that answered, as it says; "": unknown."""
     if (error := unit.unreachable(path)) is None:
-        return ok("socket", f"programs find nvshared at {path}")
+        return _socket_modes(path) or ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
-    advice = _start_advice() if not answered else (
-        f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to its socket")
-    if error.errno == errno.EACCES:
-        advice = f"give all users access: chmod a+rw {path}, and a+x for the folders above it"
+    if not answered:
+        advice = _start_advice() if path == DEFAULT_SOCKET else (
+            f"start nvshared there: nvshared --socket {shlex.quote(path)}; or, for the machine's "
+            f"own nvshared, unset {SOCKET_VARIABLE}")
+    elif listens and listens != path:
+        advice = f"nvshared listens at {listens}: export {SOCKET_VARIABLE}={shlex.quote(listens)}"
+    else:
+        restart = "systemctl restart nvshared.socket" if unit.runs_here() or not listens else (
+            "end nvshared and start it again; programs go on meanwhile")
+        advice = f"nvshared runs, but its socket was removed: {restart}"
+        if not listens:
+            advice += f"; if it listens elsewhere, set {SOCKET_VARIABLE} to its socket"
+    if error.errno == errno.EACCES and (modes := _socket_modes(path)):
+        return modes
     return fault("socket", {
         errno.ENOENT: f"there is no {path}, so {unshared}",
         errno.ECONNREFUSED: f"no process listens on {path}, so {unshared}",
         errno.EACCES: f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
     }.get(error.errno or 0, f"{path} cannot be reached: {error.strerror or error}"), advice)
+
+
+def _socket_modes(path: str) -> Finding | None:
+    """A finding if other users than root may not use the socket; None: all may.
+
+    A socket of a user's own, in a folder that others may not enter, is for that user alone."""
+    closed: list[tuple[str, int]] = []          # commands of the advice, and the wrong modes
+    with suppress(OSError):             # unreachable() finds folders that this user may not enter
+        for folder in [*Path(path).absolute().parents][::-1]:
+            if not (mode := folder.stat().st_mode) & stat.S_IXOTH:
+                closed.append((f"chmod a+x {shlex.quote(str(folder))}", mode))
+        if closed and path != DEFAULT_SOCKET:
+            return None
+        if not (mode := Path(path).stat().st_mode) & stat.S_IWOTH:
+            closed.append((f"chmod a+rw {shlex.quote(path)}", mode))
+    if not closed:
+        return None
+    modes = ", ".join(f"{stat.S_IMODE(mode):o}" for _, mode in closed)
+    return fault("socket", f"{path} may not be used by all users, for the mode {modes} of it or "
+                 "of a folder above it: their programs would use the GPU unshared",
+                 f"give all users access: {' && '.join(command for command, _ in closed)}")
 
 
 MACHINE = Tree(Path("/"))
@@ -375,7 +431,9 @@ def _preload_finding() -> Finding:
         return fault("preload", f"{state.place} has a fault: {state.fault}",
                      "repair it with: nvsharectl preload enable, or disable")
     if state.entries:
-        return ok("preload", f"every program loads {state.entries[0]}, listed in {state.place}")
+        words = f"every program loads {state.entries[0]}, listed in {state.place}"
+        return note("preload", f"{words}; {switch.IN_32_BIT}") if (
+            switch.runs_32_bit(MACHINE)) else ok("preload", words)
     return note(
         "preload", "only programs that are started with the library share their GPU",
         "for one program: nvsharectl run -- PROGRAM; for every program: nvsharectl preload enable")
@@ -385,8 +443,14 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LOCKED_MEMORY = GIB                     # bytes; programs may fail to pin memory at a lower limit
 
 
-def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
-    yield _budget_finding(sum(card.facts.memory_total for card in inspection.cards))
+def host_memory_findings(
+    inspection: Inspection, snapshot: Snapshot | None = None
+) -> Iterator[Finding]:
+    refused = snapshot is not None and any(
+        one.id == "settings-refused" for one in snapshot.faults)
+    if not refused:                     # else daemon_findings() has said it
+        yield _budget_finding(sum(card.facts.memory_total for card in inspection.cards),
+                              answered=snapshot is not None)
     yield _huge_pages()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     words = f"{soft >> 10} KiB for programs started from here"
@@ -405,13 +469,17 @@ def neighbour_mode() -> str:
     return config.neighbour if "neighbour" in config.tiers else "off"
 
 
-def _budget_finding(cards: int) -> Finding:
+def _budget_finding(cards: int, *, answered: bool = False) -> Finding:
     topic = "swap budget"
     try:
         settings = load(None, os.environ, {})
     except NvshareError as error:
-        return fault("configuration", error.message.replace("\n", "; "),
-                     error.hint or "correct it, see with nvshared --check, and restart nvshared")
+        words = error.message.replace("\n", "; ")
+        advice = error.hint or "correct it, see with nvshared --check, and restart nvshared"
+        if answered:
+            return warning("configuration", f"{words}; nvshared goes on with the settings that it "
+                           "has, and its next start would fail", advice)
+        return fault("configuration", words, advice)
     total, free = host.total(), host.free()
     if settings.swap_budget is None:
         budget, how = host.safe_budget(), "80 % of the free memory, for a daemon that starts now"

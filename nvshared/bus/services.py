@@ -240,6 +240,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     client_removed = signal("ClientRemoved", "id:u client:o")
     client_stuck = signal("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
     Version = constant("s", lambda self: __version__)
+    Socket = constant("s", "manager.socket")
     GPUs = announced(
         "ao", lambda self: [names.gpu_path(gpu.facts.index) for gpu in self.manager.gpus])
     Disk = unannounced("s", lambda self: str((self.manager.disk.setting or [""])[0]))

@@ -39,7 +39,7 @@ def doctor(options: Options) -> ExitCode:
     Checks the packages, nvshared and its bus, the driver and GPUs, programs that use a GPU without
     sharing it, static pods of Kubernetes that lack the GPU they request, and host memory. Each
     finding comes with advice. Needs neither nvshared nor a bus, a driver or root, but root sees
-    more. The exit status is 1 if programs cannot share their GPUs.
+    more. The exit status is 1 if programs cannot share their GPUs, or one of them.
 
         nvsharectl doctor         # everything, with advice
         nvsharectl doctor --json  # the same as data, to report a problem with
@@ -66,8 +66,18 @@ def _print(findings: "list[Finding]", faults: int) -> None:
         else:
             print(_text(finding, sys.maxsize))
     print()
-    print("Programs on this machine can share their GPUs." if not faults else
-          f"Programs on this machine cannot share their GPUs: {counted(faults, 'fault')}.")
+    print(_verdict(findings, faults))
+
+
+def _verdict(findings: "list[Finding]", faults: int) -> str:
+    if not faults:
+        return "Programs on this machine can share their GPUs."
+    faulty = {one.topic for one in findings if one.grade == "fault"}
+    gpus = {one.topic for one in findings if one.topic.startswith("gpu ")}
+    if faulty < gpus:
+        named = ", ".join(sorted(topic.removeprefix("gpu ") for topic in faulty))
+        return f"Programs on this machine can share their GPUs, but for GPU {named}."
+    return f"Programs on this machine cannot share their GPUs: {counted(faults, 'fault')}."
 
 
 def _text(finding: "Finding", width: int) -> str:
@@ -118,7 +128,8 @@ def preload(options: Options) -> None:
     Puts libnvshare.so into /etc/ld.so.preload, or takes it out; other entries stay. In programs
     that use no GPU the library does nothing. enable first checks that the library fits this system,
     that only root can change it, and that a simple program, Python and a setuid program run with
-    it. For single programs, use nvsharectl run.
+    it. A 32-bit program cannot load the library: it prints an error of ld.so when it starts, and
+    runs as before. For single programs, use nvsharectl run.
 
         nvsharectl preload status                    # whether it is preloaded; other entries
         nvsharectl preload enable                    # from now on, for every program that starts
@@ -151,6 +162,8 @@ def preload(options: Options) -> None:
                           for entry in before.entries if entry != str(library)]
                 lines += [f"{library} is preloaded into every program that starts from now on.",
                           "Running programs are not affected. Undo: nvsharectl preload disable"]
+                if switch.runs_32_bit(tree):
+                    lines.append(f"{switch.IN_32_BIT}.")
             else:
                 lines.append(f"{library} was in {state.place} already.")
         case "disable":
@@ -162,6 +175,8 @@ def preload(options: Options) -> None:
             state = switch.read_state(tree)
             lines = [f"{entry} is in {state.place}: every program that starts loads it."
                      for entry in state.entries] or [f"No libnvshare.so is in {state.place}."]
+            if state.entries and switch.runs_32_bit(tree):
+                lines.append(f"{switch.IN_32_BIT}.")
             lines += [f"Another entry: {entry}" for entry in state.others]
     show(options, state.as_dict() | data, lambda: print("\n".join(lines)))
     if options.action == "status" and state.fault:

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 from typing import NoReturn
 
@@ -33,6 +34,15 @@ def _name(text: str) -> str:
         return text
     raise InvalidArgs(f"the program cannot be called {text!r}",
                       f"give letters, digits, signs and blanks: at most {NAME_LONGEST} bytes")
+
+
+def _not_running(path: str, does: str, start: str) -> NotRunning:
+    if path == DEFAULT_SOCKET:
+        return NotRunning(f"nvshared is not running, the program {does}", f"start it with: {start}")
+    return NotRunning(                  # the service listens at the default socket alone
+        f"no nvshared listens at {path}, the program {does}",
+        f"start one there: nvshared --socket {shlex.quote(path)}; or, to use the machine's own "
+        f"nvshared, unset {SOCKET_VARIABLE} and leave out --socket")
 
 
 @verb(
@@ -86,7 +96,8 @@ def run(options: Options) -> NoReturn:
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
-    fault = unit.unreachable(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
+    path = environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
+    fault = unit.unreachable(path)
     if fault is not None and shutil.which(command[0]):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"
@@ -94,8 +105,7 @@ def run(options: Options) -> NoReturn:
                              f"{fault.strerror or fault}",
                              "see what is wrong: nvsharectl doctor")
         if isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
-            error = NotRunning(f"nvshared is not running, the program {does}",
-                               f"start it with: {unit.START}")
+            error = _not_running(path, does, unit.START)
         print_error(error, as_json=options.json)
     try:
         os.execvpe(command[0], command, environment)

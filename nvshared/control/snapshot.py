@@ -122,6 +122,7 @@ class Snapshot(NamedTuple):
     disk_used: int = 0
     disk_fault: str = ""                # why the disk cannot be used; "": no fault
     faults: tuple[Fault, ...] = ()      # of nvshared as a whole
+    socket: str = ""                    # path of the socket at which programs find nvshared
 
     @property
     def all_faults(self) -> tuple[Fault, ...]:

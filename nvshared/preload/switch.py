@@ -201,6 +201,18 @@ def _check_one(path: Path) -> None:
 STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 
+# The loaders of 32-bit programs, of x86 and of Arm.
+LOADERS_32_BIT = (Path("/lib/ld-linux.so.2"), Path("/lib/ld-linux-armhf.so.3"))
+IN_32_BIT = (
+    "32-bit programs, which cannot use the GPUs through it, print an error of ld.so when they "
+    "start (wrong ELF class: ELFCLASS64, ignored), and run as before")
+
+
+def runs_32_bit(tree: Tree) -> bool:
+    """Whether 32-bit programs can run on the system: they cannot load the library."""
+    return any(map(tree.has, LOADERS_32_BIT))
+
+
 class State(NamedTuple):
     place: str                          # path of the list as this process, not the Tree, sees it
     entries: tuple[str, ...]            # entries that are libnvshare.so

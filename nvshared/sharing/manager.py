@@ -53,6 +53,7 @@ class Manager:
         self.reloaded: Signal[()] = Signal("reloaded")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
         self.faults = Faults(self.changed.emit)     # of the daemon as a whole
+        self.socket = ""                # path of the socket at which programs find the daemon
         self.unkept = ""                # why the last change was not written; "": it was
         self.look_for_faults: Callable[[], Awaitable[None]] = _nothing      # set by Checks
         self._refused: dict[int, Peer] = {}     # by pid: programs with a library of another version

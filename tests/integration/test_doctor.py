@@ -2,13 +2,17 @@
 """nvsharectl doctor as a process, with a daemon and without, with a bus and without."""
 
 import json
+import signal
 import subprocess
 import sys
 
-from tests.integration.conftest import ROOT, Site
+from tests.bus.service import private_bus
+from tests.integration.conftest import ROOT, Site, wait_until
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 Grades = dict[str, str]
+POLICY = '<allow own="*"/>'
+POLICY_MISSING = f'{POLICY}<deny send_destination="com.nvshare"/>'
 
 
 def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, dict[str, str]]:
@@ -45,3 +49,97 @@ def test_doctor_finds_no_daemon_then_its_daemon_then_a_program_without_the_libra
     code, grades, words = examine(site, bus)
     assert (code, grades["unshared"]) == (0, "warning")
     assert words["unshared"].startswith(f"nvshare-workloa[{stranger.pid}] uses GPU 0")
+
+
+def advice(site: Site, bus: str, topic: str) -> str:
+    """The doctor's advice on a topic, which has a fault or a warning; "": it is content."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "doctor", "--json", "--bus", bus],
+        env={"NVSHARE_SOCKET": str(site.socket), **site.environment}, cwd=ROOT, text=True,
+        capture_output=True, check=False)
+    found = [one for one in json.loads(done.stdout)["findings"] if one["topic"] == topic]
+    wrong = [one["advice"] for one in found if one["grade"] in ("fault", "warning")]
+    assert found or topic == "settings-refused"
+    return "".join(wrong)
+
+
+def follow(text: str) -> None:
+    """Runs the commands of an advice, which stand behind its last colon."""
+    subprocess.run(["sh", "-ec", text.rpartition(": ")[2]], check=True)
+
+
+def test_doctor_is_content_after_its_advice_on_a_socket_that_others_may_not_use(
+        public_site: Site, bus: str) -> None:
+    site = public_site
+    site.start("--bus", bus)
+    assert advice(site, bus, "socket") == ""
+    site.socket.chmod(0o600)
+    said = advice(site, bus, "socket")
+    assert said == f"give all users access: chmod a+rw {site.socket}"
+    follow(said)
+    assert advice(site, bus, "socket") == ""
+
+
+def test_doctor_is_content_after_its_advice_on_a_socket_that_was_removed(
+        public_site: Site, bus: str) -> None:
+    site = public_site
+    daemon = site.start("--bus", bus)
+    site.socket.unlink()
+    said = advice(site, bus, "socket")
+    assert said.startswith("nvshared runs, but its socket was removed: ")
+    assert "listens" not in said
+    daemon.terminate()                  # the advice without systemd: to start it again
+    daemon.wait()
+    site.start("--bus", bus)
+    assert advice(site, bus, "socket") == ""
+
+
+def test_doctor_is_content_after_its_advice_on_a_socket_elsewhere(
+        public_site: Site, bus: str) -> None:
+    site = public_site
+    site.start("--bus", bus)
+    site.environment["NVSHARE_SOCKET"] = str(site.folder / "another")
+    said = advice(site, bus, "socket")
+    assert said == f"nvshared listens at {site.socket}: export NVSHARE_SOCKET={site.socket}"
+    site.environment["NVSHARE_SOCKET"] = said.rpartition("=")[2]
+    assert advice(site, bus, "socket") == ""
+
+
+def test_doctor_is_content_after_its_advice_on_a_missing_policy_of_the_bus(site: Site) -> None:
+    with private_bus(POLICY_MISSING) as made:
+        site.start("--bus", made.address)
+        said = advice(site, made.address, "bus")
+        assert "put com.nvshare.conf" in said
+        configuration = made.folder / "bus.conf"
+        configuration.write_text(configuration.read_text().replace(POLICY_MISSING, POLICY))
+        made.process.send_signal(signal.SIGHUP)     # as systemctl reload dbus
+        wait_until(lambda: advice(site, made.address, "bus") == "")
+
+
+def test_doctor_warns_of_wrong_settings_that_a_running_daemon_has_refused(
+        site: Site, bus: str) -> None:
+    site.start("--bus", bus)
+    path = site.folder / "nvshared.conf"
+    before = path.read_text()
+    path.write_text(f"{before}tq = banana\n")
+    wait_until(lambda: "nvshared --check" in advice(site, bus, "settings-refused"))
+    code, grades, _ = examine(site, bus)
+    assert (code, grades["settings-refused"]) == (0, "warning")
+    path.write_text(before)
+    wait_until(lambda: advice(site, bus, "settings-refused") == "")
+
+
+def test_run_command_has_the_daemon_at_the_programs_socket_after_its_advice(site: Site) -> None:
+    def said() -> str:
+        ended = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "run", "--", "true"], cwd=ROOT, text=True,
+            env={**site.environment, "NVSHARE_SOCKET": str(site.socket)}, capture_output=True,
+            check=True)
+        return ended.stderr
+
+    command = said().partition("start one there: nvshared ")[2].partition(";")[0]
+    assert command == f"--socket {site.socket}"
+    site.started.append(subprocess.Popen(
+        [sys.executable, "-m", "nvshared", *command.split(), "--bus", "none"], cwd=ROOT, text=True,
+        env=site.environment))
+    wait_until(lambda: said() == "")

@@ -57,6 +57,16 @@ def test_run_command_replaces_nvsharectl_by_the_program() -> None:
     assert ended.returncode == 3
 
 
+def test_run_command_advises_to_start_the_service_if_the_service_has_the_socket(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    where = f"from nvshared import names; names.DEFAULT_SOCKET = {str(tmp_path / 'sock')!r};"
+    monkeypatch.delenv("NVSHARE_SOCKET", raising=False)
+    ended = subprocess.run([sys.executable, "-c", where + START, "run", "true"], cwd=ROOT,
+                           text=True, check=False, capture_output=True)
+    assert ("nvshared is not running, the program waits for it when it uses a GPU; "
+            "start it with: systemctl start nvshared\n") in ended.stderr
+
+
 def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_name(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
@@ -93,8 +103,9 @@ def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
         return [line for line in ended.stderr.splitlines() if "nvshared" in line]
 
     absent = [
-        f"nvsharectl: nvshared is not running, the program {does}; "
-        "start it with: systemctl start nvshared"]
+        f"nvsharectl: no nvshared listens at {path}, the program {does}; start one there: nvshared "
+        f"--socket {path}; or, to use the machine's own nvshared, unset NVSHARE_SOCKET and leave "
+        "out --socket"]
     assert said() == absent
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.bind(str(path))

@@ -197,6 +197,7 @@ def systemd_says(monkeypatch: pytest.MonkeyPatch, folder: Path, shown: str | Non
     monkeypatch.setattr(unit, "SYSTEMD", folder)
 
 
+MASKED = "LoadState=masked\nActiveState=inactive\nSubState=dead\nUnitFileState=masked\n"
 RESET = "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared"
 FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\n"
 AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFileState=enabled\n"
@@ -207,6 +208,8 @@ AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFi
     ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=disabled\n", "warning"),
     ("LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=enabled\n", "fault"),
     ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
+    (MASKED, "fault"),
+    ("LoadState=bad-setting\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "fault"),
     (None, "warning"),
 ])
 def test_doctor_grades_systemd_units_by_active_and_enabled_state(
@@ -237,6 +240,20 @@ def test_doctor_says_why_a_systemd_unit_failed_and_how_to_restart_the_unit(
     error = connection.not_running("system")
     assert error.message == f"nvshared is not running: {why}"
     assert error.hint.endswith(start)
+
+
+def test_doctor_advises_to_unmask_a_masked_unit_and_only_warns_while_nvshared_answers(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    systemd_says(monkeypatch, tmp_path, MASKED)
+    monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
+    _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
+    assert service.advice == (
+        "systemctl unmask nvshared.service && systemctl enable --now nvshared")
+    for shown in (MASKED, "LoadState=loaded\nActiveState=inactive\nSubState=dead\n"
+                  "UnitFileState=enabled\n", FAILED + "Result=signal\n"):
+        systemd_says(monkeypatch, tmp_path, shown)
+        _, service, *_ = checks.daemon_findings("session", a_snapshot())
+        assert service.grade is Grade.WARNING
 
 
 def test_error_that_nvshared_is_not_running_says_how_to_start_nvshared(
@@ -316,6 +333,18 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
     assert first.split() == [str(grade), "socket", "it", "is", "so"]
     assert any("→ do that" in line for line in rest) is (grade is not Grade.OK)
     assert ("cannot share" in rest[-1]) is (grade is Grade.FAULT)
+
+
+def test_doctor_denies_only_the_gpus_with_faults_while_another_gpu_can_be_shared(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Finding(Grade.FAULT, "gpu 1", "it is lost", "look")
+    monkeypatch.setattr("nvshared.doctor.examine", lambda _: [
+        Finding(Grade.OK, "gpu 0", "it is there"), lost])
+    assert main(["doctor"]) is ExitCode.FAILURE
+    assert capsys.readouterr().out.endswith("can share their GPUs, but for GPU 1.\n")
+    monkeypatch.setattr("nvshared.doctor.examine", lambda _: [lost])
+    assert main(["doctor"]) is ExitCode.FAILURE
+    assert capsys.readouterr().out.endswith("cannot share their GPUs: 1 fault.\n")
 
 
 def test_doctor_warns_of_static_pods_that_started_without_a_gpu(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvshared.cli.main import main
 from nvshared.errors import InvalidArgs
 from nvshared.preload import switch
 from nvshared.preload.switch import entries, with_library, without_library
@@ -122,3 +123,19 @@ def test_path_resolution_follows_links_within_the_given_root_directory(
     (tmp_path / "rel").symlink_to("./b")
     (tmp_path / "up").symlink_to("../../b")
     assert Tree(tmp_path).resolve(Path(path)) == Path(resolved)
+
+
+def test_preload_status_says_what_32_bit_programs_print_where_they_can_run(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "ld.so.preload").write_text("libnvshare.so\n")
+
+    def said() -> str:
+        assert main(["preload", "status", "--root", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    assert "32-bit" not in said()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "ld-linux.so.2").touch()
+    assert "32-bit programs" in said()
+    assert "wrong ELF class: ELFCLASS64" in said()
