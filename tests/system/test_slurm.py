@@ -185,8 +185,10 @@ def test_jobs_that_do_not_fit_the_card_together_take_turns_with_right_results(
     cluster: Container
 ) -> None:
     cluster.run("nvsharectl", "set-tq", "1")
+    # A text of the job's user is not taken for the administrator's comment.
     jobs = [
-        Job(cluster, user, "--nvshare=memory=none", memory=MOST_OF_IT, seed=seed)
+        Job(cluster, user, "--nvshare=memory=none", "--comment=x\n   AdminComment=paid",
+            memory=MOST_OF_IT, seed=seed)
         for seed, user in enumerate(USERS, 1)
     ]
     for job in jobs:
