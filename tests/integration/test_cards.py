@@ -2,7 +2,9 @@
 """The set of cards changes while the daemon runs, and between two daemons."""
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from nvshared.control.snapshot import ClientSnapshot
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import Site, kill, wait_until
+from tests.integration.conftest import ROOT, Site, kill, wait_until
 from tests.integration.fakehook import pump
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -194,6 +196,31 @@ def test_reported_error_of_a_gpu_counts_over_a_restart_until_it_is_forgotten(
     kill(daemon)
     machine.start()
     assert faults() == []
+
+
+def test_daemon_in_another_network_namespace_is_named_as_the_second_on_the_card(
+        machine: Machine) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a network namespace")
+    site = machine.site
+    command = ["unshare", "--net", sys.executable, "-m", "nvshared", "--config",
+               str(site.folder / "nvshared.conf"), "--bus", "none", "--socket",
+               str(site.folder / "second")]
+    second = subprocess.Popen(command, env=site.environment, cwd=ROOT, text=True)
+    site.started.append(second)
+    name = Path(f"/proc/{second.pid}/comm")
+    wait_until(lambda: name.read_text() == "nvshared\n")
+    unix = name.with_name("net") / "unix"
+    wait_until(lambda: "@nvshare/" in unix.read_text())
+    machine.start()
+
+    def details() -> list[str]:
+        with machine.control() as control:
+            return [fault.words for gpu in control.snapshot().gpus for fault in gpu.faults]
+
+    wait_until(lambda: len(details()) == len(site.uuids))
+    assert all(words.endswith(f"nvshared[{second.pid}] in another network namespace")
+               for words in details())
 
 
 def _another_card(plain: dict[str, Any]) -> None:
