@@ -5,7 +5,6 @@
 dispatch.py checks the action before the method runs. A test compares dbus/*.xml with the classes.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -36,17 +35,6 @@ def method(
         return declared
 
     return declare
-
-
-def setter(
-    name: str, arguments: str, change: Callable[..., Any], *, action: str, itself: bool = False
-) -> Any:
-    """Declares `change` as a method without results; `arguments`: "NAME:TYPE NAME:TYPE ..."."""
-    pairs = [one.partition(":")[::2] for one in ("self:", *arguments.split())]
-    change.__dict__["__signature__"] = inspect.Signature([
-        inspect.Parameter(argument, inspect.Parameter.POSITIONAL_ONLY, annotation=kind)
-        for argument, kind in pairs])
-    return method(name, action=action, itself=itself)(change)
 
 
 def signal(name: str, carries: str) -> Any:

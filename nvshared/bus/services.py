@@ -4,9 +4,9 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from nvshared import __version__, names
@@ -17,7 +17,6 @@ from nvshared.bus.interface import (
     announced,
     constant,
     method,
-    setter,
     signal,
     unannounced,
 )
@@ -80,6 +79,20 @@ async def _kept(manager: Manager, change: Future[None]) -> None:
     manager.unkept = ""
 
 
+# Declares a method that checks itself whether the caller may change the client.
+changes_client = partial(method, action=ACTION_MANAGE_CLIENTS, itself=True)
+
+
+async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
+    """Sets a client's term. Owners need no polkit within administrators' bounds."""
+    sender = caller.get()
+    owned = client.peer.is_of(await sender.uid())
+    as_owner = owned and not await sender.administers() and client.terms.allows(term, value)
+    if not as_owner:
+        await sender.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
+    manager.set_terms(client.id, term, value, by_owner=as_owner)
+
+
 async def permit(client: Client) -> None:
     """Raises NotPermitted unless the caller owns the client's program, or polkit agrees."""
     sender = caller.get()
@@ -123,6 +136,22 @@ class TurnSettings(Interface):
     TQUSec = announced("t", "of.tq")
     TQAuto = announced("b", lambda self: self.of.settings.tq is None)
     AntiThrash = announced("s", "of.settings.anti_thrash.value")
+
+    @method("SetTQ", action=names.ACTION_SET_TQ)
+    async def set_tq(self, seconds: "u") -> None:
+        await _kept(self.manager, self.manager.set_tq(seconds * SECOND, self.gpu))
+
+    @method("SetTQUSec", action=names.ACTION_SET_TQ)
+    async def set_tq_usec(self, usec: "t") -> None:
+        await _kept(self.manager, self.manager.set_tq(usec, self.gpu))
+
+    @method("SetTQAuto", action=names.ACTION_SET_TQ)
+    async def set_tq_auto(self) -> None:
+        await _kept(self.manager, self.manager.set_tq(None, self.gpu))
+
+    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    async def set_anti_thrash(self, mode: "s") -> None:
+        await _kept(self.manager, self.manager.set_anti_thrash(mode, self.gpu))
 
 
 class GPUInterface(TurnSettings, name=names.GPU_INTERFACE):
@@ -220,6 +249,26 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
     BytesIn = unannounced("t", "client.view.counters.bytes_in")
     BytesOut = unannounced("t", "client.view.counters.bytes_out")
 
+    @changes_client("SetMemoryLimit")
+    async def set_memory_limit(self, bytes: "t") -> None:
+        await set_term(self.manager, self.client, "memory_limit", bytes)
+
+    @changes_client("SetComputeLimit")
+    async def set_compute_limit(self, percent: "u") -> None:
+        await set_term(self.manager, self.client, "compute_limit", percent)
+
+    @changes_client("SetWeight")
+    async def set_weight(self, weight: "u") -> None:
+        await set_term(self.manager, self.client, "weight", weight)
+
+    @changes_client("Suspend")
+    async def suspend(self) -> None:
+        await set_term(self.manager, self.client, "suspended", True)
+
+    @changes_client("Resume")
+    async def resume(self) -> None:
+        await set_term(self.manager, self.client, "suspended", False)
+
     @method("ListTurns", "turns", action=ANYONE)
     def list_turns(self) -> "a(ttttsa{sv})":
         return [[*turn, {}] for turn in self.client.turns]
@@ -268,13 +317,33 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         wanted = pid or await caller.get().pid()
         return [names.client_path(client.id) for client in self.manager.clients_by_pid(wanted)]
 
-    @method("ParkClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    @changes_client("SetMemoryLimit")
+    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
+        await set_term(self.manager, self.manager.client(client), "memory_limit", bytes)
+
+    @changes_client("SetComputeLimit")
+    async def set_compute_limit(self, client: "u", percent: "u") -> None:
+        await set_term(self.manager, self.manager.client(client), "compute_limit", percent)
+
+    @changes_client("SetWeight")
+    async def set_weight(self, client: "u", weight: "u") -> None:
+        await set_term(self.manager, self.manager.client(client), "weight", weight)
+
+    @changes_client("SuspendClient")
+    async def suspend_client(self, client: "u") -> None:
+        await set_term(self.manager, self.manager.client(client), "suspended", True)
+
+    @changes_client("ResumeClient")
+    async def resume_client(self, client: "u") -> None:
+        await set_term(self.manager, self.manager.client(client), "suspended", False)
+
+    @changes_client("ParkClient")
     async def park_client(self, client: "u") -> None:
         found = self.manager.client(client)
         await permit(found)
         await self.manager.moving.park(found)
 
-    @method("MoveClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    @changes_client("MoveClient")
     async def move_client(self, client: "u", gpu: "s") -> None:
         found, target = self.manager.client(client), self.manager.gpu(gpu)
         await permit(found)
@@ -339,6 +408,22 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
             since_usec // SECOND, -(-until_usec // SECOND), step_usec // SECOND, by,
             self._uuid(gpu), uid, names), _used)
 
+    @method("SetGPUTQ", action=names.ACTION_SET_TQ)
+    async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
+        await _kept(self.manager, self.manager.set_tq(seconds * SECOND, self.manager.gpu(gpu)))
+
+    @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
+    async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
+        await _kept(self.manager, self.manager.set_tq(usec, self.manager.gpu(gpu)))
+
+    @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
+    async def set_gpu_tq_auto(self, gpu: "s") -> None:
+        await _kept(self.manager, self.manager.set_tq(None, self.manager.gpu(gpu)))
+
+    @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
+        await _kept(self.manager, self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
+
     @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, gpu: "s") -> None:
         self.manager.gpu(gpu).preempt()
@@ -392,49 +477,3 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
             if gpu.startswith("GPU-"):
                 return gpu
             raise
-
-
-def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., Any]) -> Any:
-    """Declares a method that changes the interface's GPU, or the GPU that `arguments` name."""
-    async def run(self: TurnSettings, *values: Any) -> None:
-        gpu = self.manager.gpu(values[0]) if by_name else self.gpu
-        await _kept(self.manager, change(self.manager, gpu, *values[by_name:]))
-
-    by_name = arguments.startswith("gpu:")
-    return setter(name, arguments, run, action=action)
-
-
-def _term_setter(name: str, arguments: str, term: str, *value: bool) -> Any:
-    """Declares a setter of a client's term. Owners need no polkit within administrators' bounds."""
-    async def run(self: Any, *values: Any) -> None:
-        client = self.manager.client(values[0]) if by_id else self.client
-        wanted, sender = (*values, *value)[-1], caller.get()
-        owned = client.peer.is_of(await sender.uid())
-        as_owner = owned and not await sender.administers() and client.terms.allows(term, wanted)
-        if not as_owner:
-            await sender.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
-        self.manager.set_terms(client.id, term, wanted, by_owner=as_owner)
-
-    by_id = arguments.startswith("client:")
-    return setter(name, arguments, run, action=ACTION_MANAGE_CLIENTS, itself=True)
-
-
-for _name, _argument, _action, _change in (
-    ("TQ", "seconds:u", names.ACTION_SET_TQ,
-     lambda manager, gpu, seconds: manager.set_tq(seconds * SECOND, gpu)),
-    ("TQUSec", "usec:t", names.ACTION_SET_TQ, lambda manager, gpu, usec: manager.set_tq(usec, gpu)),
-    ("TQAuto", "", names.ACTION_SET_TQ, lambda manager, gpu: manager.set_tq(None, gpu)),
-    ("AntiThrash", "mode:s", names.ACTION_SET_ANTI_THRASH,
-     lambda manager, gpu, mode: manager.set_anti_thrash(mode, gpu)),
-):
-    for _class, _words, _gpu in (TurnSettings, "Set", ""), (ManagerInterface, "SetGPU", "gpu:s "):
-        setattr(_class, _words + _name, _turn_setter(
-            _words + _name, _gpu + _argument, _action, _change))
-for _name, _argument, *_term in (
-    ("SetMemoryLimit", "bytes:t", "memory_limit"),
-    ("SetComputeLimit", "percent:u", "compute_limit"), ("SetWeight", "weight:u", "weight"),
-    ("Suspend", "", "suspended", True), ("Resume", "", "suspended", False)
-):
-    setattr(ClientInterface, _name, _term_setter(_name, _argument, *_term))
-    _name += "" if _argument else "Client"
-    setattr(ManagerInterface, _name, _term_setter(_name, f"client:u {_argument}", *_term))

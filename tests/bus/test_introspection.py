@@ -9,6 +9,7 @@ import pytest
 from dbus_next import introspection
 from dbus_next.service import ServiceInterface
 
+from nvshared import bus
 from nvshared.bus import Publication
 from nvshared.bus.interface import ANYONE, Interface
 from nvshared.names import LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
@@ -57,6 +58,15 @@ async def test_dbus_introspection_of_the_running_daemon_equals_the_xml_files(
     a_client(manager, manager.gpus[0])
     (running,) = [one for one in await introspect(other, OURS[name]) if one.get("name") == name]
     assert plain(running) == plain(written(name))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_server_names_each_dbus_member_in_its_code(name: str) -> None:
+    """So that a search for the name of a method or property finds what carries it out."""
+    code = (Path(bus.__file__).parent / "services.py").read_text()
+    missing = [member.get("name") for member in written(name)
+               if not re.search(rf"\b{member.get('name')}\b", code)]
+    assert not missing
 
 
 @pytest.mark.parametrize("name", OURS)
