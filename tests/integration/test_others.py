@@ -46,7 +46,7 @@ assert other.NvEncodeAPICreateInstance(byref(c_int(7))) == 7
 def library(folder: Path, which: tuple[str, str], name: str = "") -> Path:
     name, macro = name or which[0], which[1]
     target = folder / name
-    command = ["gcc", "-shared", "-fPIC", f"-D{macro}", f"-Wl,-soname,{name}", str(SOURCE)]
+    command = ["gcc", "-shared", "-fPIC", "-w", f"-D{macro}", f"-Wl,-soname,{name}", str(SOURCE)]
     if which == VERBS:
         versions = folder / "versions"
         versions.write_text("IBVERBS_1.0 { };\nIBVERBS_1.1 { } IBVERBS_1.0;\n")
@@ -98,6 +98,60 @@ def test_memory_registered_with_another_device_is_never_evicted(
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, which)))
     check(site, Program(site, MEMORY + opening + CALLS[which] + END), limits)
+
+
+# The words behind the first argument, of which `given` and `size` are the memory's.
+REGISTRATIONS = {
+    "gdr_pin_buffer": "given, size, 0, 0, 0",
+    "gdr_pin_buffer_v2": "given, size, 0, 0, 0",
+    "mlx5dv_devx_umem_reg": "given, size, 7, 0, 0",
+    "mlx5dv_devx_umem_reg_ex": "(c_uint64 * 6)(given.value, size), 0, 0, 0, 0",
+    "bnxt_re_dv_umem_reg": "(c_uint64 * 6)(given.value, size), 0, 0, 0, 0",
+    "ibv_reg_mr_ex": "(c_uint64 * 8)(size, 7, 1, 0, given.value), 0, 0, 0, 0",
+    "ibv_reg_mr_iova": "given, size, 0, 7, 0",
+    "ibv_reg_mr_iova2": "given, size, 0, 7, 0",
+    "ibv_rereg_mr": "1, 0, given, size, 7",
+    "cxil_map": "given, size, 0, 0, 0",
+    "doca_mmap_set_memrange": "given, size, 0, 0, 0",
+}
+
+
+@pytest.mark.parametrize("function", [*REGISTRATIONS, "NvOFAPICreateInstanceCuda"])
+def test_memory_given_to_a_function_of_another_library_is_never_evicted(
+    site: Site, tmp_path: Path, function: str
+) -> None:
+    site.start("--tq", "1")
+    opening = OPEN.replace("LIBRARY", str(library(tmp_path, ("other.so", f"FUNCTION={function}"))))
+    words = REGISTRATIONS.get(function, "0, 0, 0, 0, 0")
+    call = f'''
+other.{function}.restype = c_uint64
+passed = [c_uint64(word) if isinstance(word, int) else word for word in (1, {words})]
+got = other.{function}(*passed)
+words = [word.value if isinstance(word, c_uint64) else ctypes.addressof(word) for word in passed]
+assert got == sum(words), (got, words)
+'''
+    check(site, Program(site, MEMORY + opening + call + END),
+          PARTS if function in REGISTRATIONS else WHOLE)
+
+
+def test_memory_in_a_registered_range_that_begins_before_it_is_never_evicted(
+    site: Site, tmp_path: Path
+) -> None:
+    """As UCX does with GDRCopy: the range begins at the driver's page, outside the allocation."""
+    site.start("--tq", "1")
+    other = library(tmp_path, ("other.so", "FUNCTION=gdr_pin_buffer"))
+    check(site, Program(site, OPEN.replace("LIBRARY", str(other)) + '''
+small = sorted(allocate(MIB) for _ in range(64))     # two in a page
+for index, address in enumerate(small):
+    fill(address, index, MIB)
+assert small[-1] == small[0] + 63 * MIB
+call("cuMemFree_v2", small[0])
+other.gdr_pin_buffer(c_uint64(1), c_uint64(small[0]), c_size_t(64 * MIB), 0, 0, None)
+away()
+assert all(get(address, MIB) == bytes([index]) * MIB
+           for index, address in enumerate(small) if index)
+away()
+'''), PARTS)
 
 
 def test_memory_registered_through_a_linked_library_is_never_evicted(

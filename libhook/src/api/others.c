@@ -3,10 +3,11 @@
  * (driver/others.def). The memory that the call names is pinned; if it names none, all memory. No
  * wrapper is needed for NVDEC, which decodes into its own memory, for memory of OpenGL and Vulkan,
  * which is never evicted, and for cuFile with unregistered buffers, which copies. */
+#include <errno.h>
+
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "ipc/ipc_export.h"
-#include "memory/allocation.h"
 #include "memory/vmm.h"
 
 #define WORDS uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f
@@ -29,15 +30,15 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
     }
 
 PINNING_ALL(NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN)
+PINNING_ALL(NvOFAPICreateInstanceCuda, NVSHARE_PIN_GIVEN)
 PINNING_ALL(optixQueryFunctionTable, NVSHARE_PIN_UNSEEN)
 
-/* A failure to pin is ignored: devices then lack access, so the other library fails. */
+/* Pins all memory in a range, which may begin before an allocation: drivers pin whole pages of
+ * their own size. A failure is ignored: devices then lack access, so the other library fails. */
 static void pin(CUdeviceptr address, size_t size)
 {
-    if (memory_is_ours(address))
-        ipc_export_pin(address);
-    else
-        vmm_pin_range_in_place(address, size);
+    ipc_export_pin_range(address, size);
+    vmm_pin_range_in_place(address, size);
 }
 
 #define PINNING(name, absent, address, size)                   \
@@ -46,8 +47,21 @@ static void pin(CUdeviceptr address, size_t size)
         pin(address, size);                                    \
         return call(OTHER_##name, absent, a, b, c, d, e, f);   \
     }
+/* For functions that take a structure; `address`, `size`: indices of its words. */
+#define PINNING_IN(name, absent, structure, address, size)                                 \
+    PINNING(name, absent, (structure) == 0 ? 0 : ((const uint64_t *)(structure))[address], \
+            (structure) == 0 ? 0 : ((const uint64_t *)(structure))[size])
 
 PINNING(ibv_reg_mr, 0, b, c)
 PINNING(ibv_reg_mr_iova, 0, b, c)
 PINNING(ibv_reg_mr_iova2, 0, b, c)
+PINNING_IN(ibv_reg_mr_ex, 0, b, 4, 0)
+PINNING(ibv_rereg_mr, (uint64_t)-1, d, e)
+PINNING(mlx5dv_devx_umem_reg, 0, b, c)
+PINNING_IN(mlx5dv_devx_umem_reg_ex, 0, b, 0, 1)
+PINNING_IN(bnxt_re_dv_umem_reg, 0, b, 0, 1)
+PINNING(cxil_map, (uint64_t)-ENOSYS, b, c)
+PINNING(doca_mmap_set_memrange, 1, b, c)
 PINNING(cuFileBufRegister, 1, a, b)
+PINNING(gdr_pin_buffer, ENOSYS, b, c)
+PINNING(gdr_pin_buffer_v2, ENOSYS, b, c)

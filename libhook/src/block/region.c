@@ -119,6 +119,24 @@ struct page_owner *region_owner(CUdeviceptr address)
     return region == NULL ? NULL : region->owner[(address - region->base) / PAGE];
 }
 
+struct page_owner *region_owner_between(CUdeviceptr *address, CUdeviceptr end)
+{
+    struct page_owner *first = NULL;
+    CUdeviceptr begin = *address / PAGE * PAGE, found = end;
+    const struct region *region = atomic_load_explicit(&regions, memory_order_relaxed);
+    for (; region != NULL; region = region->next) {
+        CUdeviceptr at = begin > region->base ? begin : region->base;
+        while (at < found && at < region->end && region->owner[(at - region->base) / PAGE] == NULL)
+            at += PAGE;
+        if (at < found && at < region->end) {
+            first = region->owner[(at - region->base) / PAGE];
+            found = at;
+        }
+    }
+    *address = found;
+    return first;
+}
+
 bool region_entered(CUdeviceptr address, size_t bytes, const struct extents **extents)
 {
     const struct region *region = atomic_load_explicit(&regions, memory_order_acquire);

@@ -39,6 +39,9 @@ void region_unmap(CUdeviceptr address, size_t size);
 
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
 struct page_owner *region_owner(CUdeviceptr address); /* NULL: outside all regions, or free */
+/* The owner of the first page that has one, from the page of *address on and before `end`. Moves
+ * *address to that page. NULL: none has one. */
+struct page_owner *region_owner_between(CUdeviceptr *address, CUdeviceptr end);
 /* Sets *extents to those of the page's owner; NULL: the owner has none, or the address lies outside
  * all regions. True: it lies outside, but the range ends in a region. Any thread, without a lock. */
 bool region_entered(CUdeviceptr address, size_t bytes, const struct extents **extents);

@@ -102,10 +102,8 @@ static CUresult share_block(struct block *block)
     return result;
 }
 
-static CUresult share_all(void *argument)
+static CUresult share_blocks(const struct page_owner *owner)
 {
-    struct memory_description description;
-    struct page_owner *owner = find(argument, &description);
     if (owner == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
@@ -113,6 +111,17 @@ static CUresult share_all(void *argument)
         if (owner->blocks[i]->state == BLOCK_RESIDENT)
             result = share_block(owner->blocks[i]);
     return result;
+}
+
+static CUresult share_all(void *argument)
+{
+    struct memory_description description;
+    return share_blocks(find(argument, &description));
+}
+
+static CUresult share_page(void *address)
+{
+    return share_blocks(region_owner(*(CUdeviceptr *)address));
 }
 
 static uint64_t not_shared(const struct page_owner *owner)
@@ -451,6 +460,26 @@ CUresult ipc_export_pin(CUdeviceptr address)
         return CUDA_ERROR_NOT_SUPPORTED;
     return share(&(struct ipc_request){ .address = description.base, .id = description.id },
                  DRAIN_PATIENCE_US);
+}
+
+CUresult ipc_export_pin_range(CUdeviceptr address, size_t size)
+{
+    LOCKED_OR_RETURN(CUDA_ERROR_NOT_SUPPORTED);
+    CUdeviceptr end = address + size;
+    const struct page_owner *owner;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && (owner = region_owner_between(&address, end)) != NULL) {
+        CUdeviceptr page = address, behind = page + PAGE;
+        uint64_t bytes = not_shared(owner);
+        if (bytes > 0) {             /* 0: also for imported memory, which has no blocks here */
+            const struct block *last = owner->blocks[owner->block_count - 1];
+            behind = last->address + last->size;
+            result = exclusively(owner->client, owner->blocks[0]->size /* the largest */, bytes,
+                                 DRAIN_PATIENCE_US, share_page, &page);
+        }
+        address = behind;
+    }
+    return result;
 }
 
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)

@@ -39,6 +39,8 @@ unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct so
 
 /* Pins the library's allocation that contains the address until it is freed, like an export. */
 CUresult ipc_export_pin(CUdeviceptr address);
+/* Pins all allocations of the library that share pages with the range, also memory of pools. */
+CUresult ipc_export_pin_range(CUdeviceptr address, size_t size);
 
 /* False: not the library's memory; call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
