@@ -10,6 +10,7 @@ from nvshared.hook.protocol import (
     NAMES_GPU,
     ORDER,
     REPORT,
+    TERMS,
     TEXT,
     TEXTS,
     OrderRecord,
@@ -35,6 +36,8 @@ def decode_order(packet: bytes) -> OrderRecord:
 
 
 def encode_report(report: ReportRecord) -> bytes:
+    if any(report.terms):
+        return HEAD.pack(report.type, report.version, 0, 0) + TERMS.pack(*report.terms)[HEAD.size:]
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, reason, _, _, _ = astuple(report.memory)

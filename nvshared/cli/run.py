@@ -5,11 +5,14 @@ import argparse
 import os
 import shlex
 import shutil
+from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
-from nvshared.cli.verb import Options, argument, print_error, verb, whole
+from nvshared import quantity
+from nvshared.cli.verb import Argument, Options, argument, parsed, print_error, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
-from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE, USUAL_TERMS
 
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free caches when the library asks
 MODULES = "PYTHONPATH"
@@ -19,6 +22,9 @@ NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes
 RANKS_MOST = 1024
 NAME_LONGEST = 88                       # bytes of NAME, see libhook/include/nvshare/protocol.h
+# By option: the variable from which the library reads the term.
+TERMS = {"memory": "NVSHARE_MEMORY_LIMIT", "compute": "NVSHARE_COMPUTE_LIMIT",
+         "weight": "NVSHARE_WEIGHT", "priority": "NVSHARE_PRIORITY"}
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
@@ -45,6 +51,15 @@ def _not_running(path: str, does: str, start: str) -> NotRunning:
         f"nvshared, unset {SOCKET_VARIABLE} and leave out --socket")
 
 
+def _term(name: str, metavar: str, parse: Callable[[str], object], help: str) -> Argument:
+    """An option for a term; the library parses the text again."""
+    def checked(text: str) -> str:
+        parsed(parse, f"the {name} cannot be {{!r}}")(text)
+        return text
+
+    return argument(f"--{name}", metavar, f"{help} (or set {TERMS[name]})", type=checked)
+
+
 @verb(
     "run",
     argument("--name", "NAME", f"the program's name in tables, which all users see (or set {NAME})",
@@ -53,24 +68,35 @@ def _not_running(path: str, does: str, start: str) -> NotRunning:
              f"GPUs at once (or set {GANG} to NAME:N)"),
     argument("-n", "N", "number of the gang's processes that use a GPU; torchrun reports it",
              type=whole(2, RANKS_MOST, "a gang cannot be of {!r} processes"), dest="ranks"),
+    _term("memory", "SIZE", quantity.limit, "the most memory that each process has on a GPU"),
+    _term("compute", "PERCENT", quantity.share, "the largest share of a GPU's time, 1 to 100"),
+    _term("weight", "WEIGHT", partial(quantity.whole, least=1, most=USUAL_TERMS["weight"]),
+          "a smaller share of its tenant's time than other programs, 1 to 100"),
+    _term("priority", "PRIORITY", quantity.priority,
+          "background or normal; high where a rule gives it"),
     argument("--verbose", "",
              f"report when the program has waited for two seconds, and why (or set {VERBOSE})"),
     argument("--socket", "PATH",
              f"nvshared's socket, if not the default one (or set {SOCKET_VARIABLE})"),
     argument(
         "command", "PROGRAM", "the program, and its arguments behind it", nargs=argparse.REMAINDER),
-    usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
-          "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]")
+    usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--memory SIZE]\n"
+          "                      [--compute PERCENT] [--weight WEIGHT]\n"
+          "                      [--priority PRIORITY] [--verbose] [--socket PATH]\n"
+          "                      -- PROGRAM [ARGUMENT ...]")
 def run(options: Options) -> NoReturn:
     """Run a program that shares its GPU with others.
 
     Runs a CUDA program with libnvshare.so preloaded, beside the libraries in LD_PRELOAD. The
     program and its child processes share the GPU with other such programs, each with all of its
     memory. Where nvshared does not run, the program reports that and waits; with NVSHARE_REQUIRED=0
-    in the environment it runs unshared. The exit status is the program's.
+    in the environment it runs unshared. The exit status is the program's. --memory, --compute,
+    --weight and --priority hold for each process of the program, and never give it more than the
+    administrator does.
 
         nvsharectl run -- python train.py --epochs 3                   # one program
         nvsharectl run --name 'llama, 3rd try' -- python train.py      # shown by that name
+        nvsharectl run --memory 8GiB -- python train.py   # the GPU is that large for it
         nvsharectl run --gang -- torchrun --nproc-per-node=2 train.py
             # a training on two GPUs: both at once, or none
         nvsharectl run -- bash  # a shell; programs started from it share the GPU
@@ -93,6 +119,8 @@ def run(options: Options) -> NoReturn:
         raise InvalidArgs("-n is the size of a gang", "add --gang")
     if options.gang:
         environment[GANG] = f"{os.urandom(8).hex()}:{options.ranks or ''}"
+    environment |= {variable: value for name, variable in TERMS.items()
+                    if (value := getattr(options, name)) is not None}
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")

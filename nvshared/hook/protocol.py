@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import partial
+from typing import NamedTuple
 
 from nvshared.errors import ProtocolError
 from nvshared.scheduler.events import Memory, PinReason
@@ -37,6 +38,7 @@ HEAD = struct.Struct("<HHIQ")
 ORDER = struct.Struct("<HHIQ11Q")
 LENDER = struct.Struct("<2Q")
 TEXT = struct.Struct("<HHIQ88s")
+TERMS = struct.Struct("<16x8x4Q48x")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 ANSWERS = struct.Struct("<2Q")
 SIZE = 104
@@ -70,6 +72,15 @@ class OrderRecord:
     text: str = ""                      # in REASON, which is sent in several packets
 
 
+class GivenTerms(NamedTuple):
+    """struct nvshare_terms, from the program's environment; 0: not given."""
+
+    memory_limit: int = 0
+    compute_limit: int = 0
+    weight: int = 0
+    priority: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ReportRecord:
     """struct nvshare_report, hook to daemon."""
@@ -86,6 +97,7 @@ class ReportRecord:
     took: int = 0                       # us; in STORED an errno, in BORROWED bytes
     version: int = VERSION
     text: str = ""                      # in NAME, GANG
+    terms: GivenTerms = GivenTerms()    # in a GANG without text
 
     def has(self, flag: Flag) -> bool:
         """Whether the record has this flag."""
@@ -134,7 +146,9 @@ def decode_report(packet: bytes) -> ReportRecord:
         raise ProtocolError(f"a {kind.name} came, which only the daemon may send")
     if kind in TEXTS:
         text = TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(errors="ignore")
-        return ReportRecord(kind, version=version, text=text)
+        terms = kind is Type.GANG and version == VERSION and packet[HEAD.size] == 0
+        return ReportRecord(kind, version=version, text=text, terms=GivenTerms(
+            *(TERMS.unpack(packet) if terms else ())))
     _, _, flags, reason, number, *figures, tail, first, second = REPORT.unpack(packet)
     reason = reason if version == VERSION else 0    # other versions may use the field differently
     if reason not in REASONS:

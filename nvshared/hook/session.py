@@ -13,14 +13,23 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from nvshared.errors import GPULost, NoSuchGPU, NvshareError, ProtocolError
+from nvshared.errors import GPULost, InvalidArgs, NoSuchGPU, NvshareError, ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Flag, OrderRecord, Park, Refusal, ReportRecord, Type, Wait
+from nvshared.hook.protocol import (
+    Flag,
+    GivenTerms,
+    OrderRecord,
+    Park,
+    Refusal,
+    ReportRecord,
+    Type,
+    Wait,
+)
 from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.disk import Disk, File
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.moving import PARKED
 from nvshared.units import MIB
@@ -295,6 +304,7 @@ class Session:
         self.park = self._parked.park   # Parkable
         self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # after a move: the client on its old card, until HELLO
+        self._terms = ClientTerms()     # as the program's environment gives them
 
     def take_over(self) -> None:
         """Sends INTRODUCE with a random number to a client that knows an earlier daemon or card."""
@@ -313,6 +323,7 @@ class Session:
                 self.peer = replace(self.peer, title=printable(record.text).strip())
             case Type.GANG:
                 self._set_gang(record.text)
+                self._set_terms(record.terms)
             case Type.BORROWED:
                 self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
             case Type.STORED:
@@ -384,6 +395,15 @@ class Session:
         if name:
             known = size.isascii() and size.isdigit()
             self.peer = replace(self.peer, gang=name, gang_size=int(size[:4]) if known else 0)
+
+    def _set_terms(self, given: GivenTerms) -> None:
+        """Sets the terms that the program starts with. Raises ProtocolError."""
+        try:
+            for term, value in given._asdict().items():
+                if value:
+                    self._terms = self._terms.having(term, value, by_owner=True)
+        except InvalidArgs as error:
+            raise ProtocolError(f"it gives itself impossible terms: {error.message}") from None
 
     def ended(self) -> None:
         """Removes the client, as its connection has ended. No-op when repeated."""
@@ -514,6 +534,7 @@ class Session:
             memory = _bounded(record.memory, total)
             self.client = Client(self._manager.next_id(), gpu, self.peer, self)
             self.client.parkable = self
+            self.client.terms = self._terms
             if record.has(Flag.IS_PARKED):
                 self._parked.take_over()
                 self._parked.driver_wanted = wants

@@ -282,7 +282,7 @@ class Card:
     def add(self, client: ScheduledClient) -> None:
         """Adds a new client."""
         own = Node()
-        client.path = path = self.tenants.path(client.tenants, own)
+        client.path = path = self.tenants.path(client.tenants, own, client.own.priority)
         path[2].children[client.id] = own
         client.limits = (own, *[
             self.tenants.accounts.setdefault(name, Node(name)) for name in client.tenants])

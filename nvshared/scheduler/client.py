@@ -496,7 +496,7 @@ class ScheduledClient(Counting):
 
     @property
     def priority(self) -> events.Priority:
-        """The client's priority, by its tenants' terms."""
+        """The client's priority, by its own and its tenants' terms."""
         return self.path[0].priority
 
     @property

@@ -59,6 +59,7 @@ class Terms:
     weight: int = DEFAULT_WEIGHT        # share of the time among clients of the same tenant
     suspended: bool = False             # True: it is evicted, and gets no turn
     compute_limit: int = UNLIMITED      # percent of the time, even when alone
+    priority: Priority = Priority.HIGH  # the highest; its tenants' priority may be lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ class Joined(ClientEvent):
     terms: Mapping[str, TenantTerms] = field(default_factory=dict)
     lender: str = ""                    # UUID of the card on which its borrowed memory lies
     known: bool = False                 # to an earlier daemon; set if the card is lost
+    own: Terms = Terms()                # its first LIMITS obey them
 
 
 class Left(ClientEvent):

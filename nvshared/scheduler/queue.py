@@ -167,6 +167,7 @@ def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
     terms = replace(own, suspended=own.suspended or inherited)
     resumed = client.terms.suspended and not terms.suspended
     client.own, client.terms = own, terms
+    _change_priority(card, client)
     for node in client.nodes:
         node.members.add(client.id)
     _, outer, inner, node = client.path
@@ -196,8 +197,9 @@ def apply_tenant_terms(card: Card, tenant: str, before: TenantTerms) -> None:
 
 
 def _change_priority(card: Card, client: ScheduledClient) -> None:
-    """Moves a client to the tree of the priority that its tenants' terms now set."""
-    old, new = client.path, card.tenants.path(client.tenants, client.path[-1])
+    """Moves a client to the tree of the priority that its own and its tenants' terms now set."""
+    old = client.path
+    new = card.tenants.path(client.tenants, client.path[-1], client.own.priority)
     if new == old:
         return
     raise_virtual_time(card, new, 0)

@@ -206,7 +206,7 @@ def _join(card: Card, event: events.Joined) -> ScheduledClient:
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=card.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
-        tenants=event.tenants,
+        tenants=event.tenants, own=event.own,
         lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None))
     if client.lender is None:
         client.memory = replace(client.memory, borrowed=0)

@@ -185,12 +185,13 @@ class Tenants:
         """The terms of a tenant."""
         return self.terms.get(tenant, NO_TERMS)
 
-    def path(self, tenants: tuple[str, ...], own: Node) -> Path:
-        """The path of a client of these tenants (outermost first), at its current priority."""
+    def path(self, tenants: tuple[str, ...], own: Node, most: Priority) -> Path:
+        """The path of a client of these tenants (outermost first), at its current priority, which
+        is `most` at most."""
         outer, inner, *_ = (*tenants, "", "")
         set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
         background = Priority.BACKGROUND in set_for
-        root = self.roots[Priority.BACKGROUND if background else max(set_for)]
+        root = self.roots[Priority.BACKGROUND if background else min(max(set_for), most)]
         whole = root.children.setdefault(outer, Node(outer, parent=root))
         return root, whole, whole.children.setdefault(inner, Node(inner, parent=whole)), own
 

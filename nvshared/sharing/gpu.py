@@ -52,6 +52,7 @@ STRICTER: dict[str, Callable[[Any, Any], Any]] = {
     "weight": min,
     "suspended": lambda one, other: bool(one or other),
     "compute_limit": min,
+    "priority": min,
 }
 
 
@@ -96,7 +97,9 @@ class ClientTerms:
         if setting == "weight" and not 1 <= value <= HEAVIEST:
             raise InvalidArgs(
                 f"the weight cannot be {value}", f"give a whole number from 1 to {HEAVIEST}")
-        change: dict[str, Any] = {setting: value}
+        if setting == "priority" and value not in list(map(int, events.Priority)):
+            raise InvalidArgs(f"the priority cannot be {value}", "give 1 to 3")
+        change: dict[str, Any] = {setting: type(getattr(self.owner, setting))(value)}
         if by_owner:
             return replace(self, owner=replace(self.owner, **change))
         free: dict[str, Any] = {setting: getattr(ClientTerms().owner, setting)}
@@ -552,7 +555,7 @@ class GPU:
         self.tell(events.Joined(
             client.id, memory, running, wants and not suspended, commit, client.domains, account,
             evidence, tuple(map(str, client.peer.sharers)), self.terms_of(client), owes,
-            bool(self.lost)))
+            bool(self.lost), replace(client.terms.in_force, suspended=False)))
         self.client_new.emit(client)
         if before is not None or client.terms != ClientTerms():
             client.set_terms(client.terms)

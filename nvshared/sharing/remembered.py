@@ -16,7 +16,7 @@ from nvshared.errors import NotKept
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.events import UNLIMITED, Memory, Terms
+from nvshared.scheduler.events import UNLIMITED, Memory, Priority, Terms
 from nvshared.settings.state import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.units import MILLISECOND
@@ -151,7 +151,7 @@ def _number(plain: dict[str, Any], name: str) -> int:
 
 def _terms(plain: dict[str, Any]) -> Terms:
     """Reads the terms of one program. Raises ValueError or TypeError for invalid terms."""
-    terms = Terms(**plain)
+    terms = Terms(**plain | {"priority": Priority(plain.get("priority", Priority.HIGH))})
     numbers = (terms.memory_limit, terms.weight, terms.compute_limit)
     if (all(type(number) is int for number in numbers)
             and 0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST

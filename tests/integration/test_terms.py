@@ -80,6 +80,66 @@ def test_program_with_a_memory_limit_gets_the_limit_as_the_cards_total_memory(
     one.end()
 
 
+# What the library reads in an environment: the term in force, or what it says of a wrong value.
+WANTED = [
+    ({"NVSHARE_MEMORY_LIMIT": "128MiB"}, (128 * MIB, 100, 100)),
+    ({"NVSHARE_MEMORY_LIMIT": "0.125 g", "NVSHARE_COMPUTE_LIMIT": "50%", "NVSHARE_WEIGHT": "30"},
+     (128 * MIB, 50, 30)),
+    ({"CUDA_DEVICE_MEMORY_LIMIT": "128m", "CUDA_DEVICE_SM_LIMIT": "40"}, (128 * MIB, 40, 100)),
+    ({"CUDA_DEVICE_MEMORY_LIMIT": "0", "CUDA_DEVICE_MEMORY_LIMIT_0": "128M",
+      "CUDA_DEVICE_MEMORY_LIMIT_1": "64M", "CUDA_DEVICE_SM_LIMIT": "0"}, (128 * MIB, 100, 100)),
+    ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "1=64M, 0=128M"}, (128 * MIB, 100, 100)),
+    ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "33.5"}, (0, 33, 100)),
+    ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "33.5", "CUDA_MPS_PIPE_DIRECTORY": "/mps"},
+     (0, 100, 100)),
+    ({"NVSHARE_MEMORY_LIMIT": "1GiB", "CUDA_DEVICE_MEMORY_LIMIT": "128m"}, (128 * MIB, 100, 100)),
+    ({"NVSHARE_MEMORY_LIMIT": "", "NVSHARE_PRIORITY": "background"}, (0, 100, 100)),
+]
+
+
+@pytest.mark.parametrize(("given", "found"), WANTED, ids=[" ".join(one) for one, _ in WANTED])
+def test_terms_of_a_programs_environment_are_in_force_when_it_first_asks_for_the_cards_size(
+    site: Site, start: Callable[..., Control], given: dict[str, str], found: tuple[int, int, int]
+) -> None:
+    control = start()
+    one = Process(site.program([sys.executable, "-c", ALLOCATOR], given, stderr=None))
+    _, _, total = map(int, one.ask("0").split())
+    client = view(control, one.popen)
+    assert (client.memory_limit, client.compute_limit, client.weight) == found
+    assert not found[0] or total == found[0]
+    one.end()
+
+
+def test_wrong_values_in_a_programs_environment_are_reported_once_and_give_no_term(
+    site: Site, start: Callable[..., Control]
+) -> None:
+    wrong = {
+        "NVSHARE_MEMORY_LIMIT": ("8", "a size such as 8GiB or 512M"),
+        "NVSHARE_COMPUTE_LIMIT": ("0", "a percentage of the time from 1 to 100"),
+        "NVSHARE_WEIGHT": ("101", "a whole number from 1 to 100"),
+        "NVSHARE_PRIORITY": ("urgent", "background, normal or high"),
+        "CUDA_DEVICE_MEMORY_LIMIT": ("1x", "a size such as 8GiB or 512M"),
+        "CUDA_DEVICE_SM_LIMIT": ("-1", "a percentage of the time from 1 to 100"),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": (
+            "0:1G", "a size for each GPU, such as 0=8G,1=512M"),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": ("x", "a percentage of the time from 1 to 100"),
+    }
+    control = start()
+    stderr = site.folder / "stderr"
+    with stderr.open("w") as file:
+        one = Process(site.program(
+            [sys.executable, "-c", ALLOCATOR], {name: value for name, (value, _) in wrong.items()},
+            stderr=file))
+    one.ask("0")
+    client = view(control, one.popen)
+    assert (client.memory_limit, client.compute_limit, client.weight) == (0, 100, 100)
+    one.end()
+    said = [line.partition(": ")[2] for line in stderr.read_text().splitlines()]
+    assert said == [
+        f"{name}={value} is invalid: give {right}; only the administrator's terms apply"
+        for name, (value, right) in wrong.items()]
+
+
 def test_compute_limit_bounds_the_card_time_of_a_program_of_short_kernels(
     site: Site, start: Callable[..., Control]
 ) -> None:

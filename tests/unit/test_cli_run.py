@@ -77,6 +77,22 @@ def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_nam
         assert f"the program cannot be called {wrong!r}; give letters, digits" in said
 
 
+def test_run_command_with_terms_sets_their_variables_and_refuses_invalid_values(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--memory", "8GiB", "--compute", "50%", "--weight", "30", "--priority", "background"]
+    script = 'echo "$NVSHARE_MEMORY_LIMIT $NVSHARE_COMPUTE_LIMIT $NVSHARE_WEIGHT $NVSHARE_PRIORITY"'
+    assert run(*options, "--", "sh", "-c", script).stdout == "8GiB 50% 30 background\n"
+    assert run("sh", "-c", script, NVSHARE_WEIGHT="7").stdout == "  7 \n"
+    for name, wrong, right in (
+        ("memory", "8", "give a unit, such as 8GiB"), ("compute", "101", "from 1 to 100"),
+        ("weight", "200", "from 1 to 100"), ("priority", "urgent", "background, normal, high"),
+    ):
+        assert main(["run", f"--{name}", wrong, "--", "true"]) == ExitCode.INVALID_ARGS
+        said = capsys.readouterr().err
+        assert f"the {name} cannot be '{wrong}'" in said
+        assert right in said
+
+
 def test_run_command_adds_the_cache_trim_folder_to_pythonpath_and_keeps_given_variables() -> None:
     def variables(*options: str, **given: str) -> str:
         script = 'echo "$PYTHONPATH $NVSHARE_REQUIRED $NVSHARE_VERBOSE $NVSHARE_SOCKET"'

@@ -15,6 +15,7 @@ from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.protocol import (
     Flag,
+    GivenTerms,
     OrderRecord,
     Refusal,
     ReportRecord,
@@ -40,7 +41,8 @@ FIELDS = {
     "nvshare_memory": FIGURES,
     "nvshare_report": [
         "type", "version", "flags", "pin_reason", "number", "memory", "uuid", "answered", "to_pin",
-        "commit", "wanted", "pins", "moved", "took", "text"],
+        "commit", "wanted", "pins", "moved", "took", "text", "terms"],
+    "nvshare_terms": list(GivenTerms._fields),
 }
 
 
@@ -168,3 +170,18 @@ def test_name_report_has_the_offset_of_the_header_and_drops_partial_utf_8(
     assert decode_report(cut).text == "x" * 87
     for kind in (Type.NAME, Type.HELLO):
         assert decode_report(encode_report(ReportRecord(kind, version=9))).version == 9
+
+
+def test_terms_have_the_offsets_of_the_header_in_a_gang_without_text(
+        compiled: dict[str, int]) -> None:
+    """A daemon that knows no terms reads an empty text, which names no gang."""
+    given = ReportRecord(Type.GANG, terms=GivenTerms(1 << 40, 50, 7, 1))
+    packet = encode_report(given)
+    compare(packet, compiled, [
+        ("nvshare_report.type", 2, Type.GANG),
+        ("nvshare_report.version", 2, protocol.VERSION),
+        *((f"nvshare_report.terms.{name}", 8, value) for name, value in given.terms._asdict(
+            ).items())])
+    assert decode_report(packet) == given
+    assert packet[compiled["nvshare_report.text"]] == 0
+    assert not any(decode_report(encode_report(ReportRecord(Type.GANG, text="a"))).terms)

@@ -366,6 +366,23 @@ def test_client_in_a_background_tenant_has_background_priority_until_the_term_is
     assert world.shares(20)["job:1"] == pytest.approx(0.25, abs=0.03)
 
 
+def test_client_with_a_priority_of_its_own_is_never_above_its_tenants_priority() -> None:
+    world = Tenancy(TURNS)
+    world.set_terms("user:alice", priority=Priority.HIGH)
+    programs = world.program("user:alice"), world.program("user:bob")
+
+    def shares(priority: Priority) -> list[float]:
+        world.put(programs[0], priority=priority)
+        world.advance(5 * SECOND)
+        return world.computed(*programs, time=20 * SECOND)
+
+    assert shares(Priority.BACKGROUND) == pytest.approx([0, 1], abs=0.03)
+    assert shares(Priority.NORMAL) == pytest.approx([0.5, 0.5], abs=0.06)
+    assert shares(Priority.HIGH) == pytest.approx([1, 0], abs=0.03)
+    world.set_terms("user:alice")       # only a rule gives a high priority
+    assert shares(Priority.HIGH) == pytest.approx([0.5, 0.5], abs=0.06)
+
+
 class Ranked(Talk):
     """Tenants of several priorities; their programs have 60 GiB of a card of 100."""
 

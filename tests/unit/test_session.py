@@ -18,6 +18,7 @@ from nvshared.errors import NvshareError, ProtocolError
 from nvshared.hook import session
 from nvshared.hook.protocol import (
     Flag,
+    GivenTerms,
     OrderRecord,
     Park,
     Refusal,
@@ -44,7 +45,7 @@ from nvshared.scheduler.actions import (
     Writeback,
     Yield,
 )
-from nvshared.scheduler.events import Memory
+from nvshared.scheduler.events import Memory, Priority, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.gpu import Client
@@ -85,6 +86,39 @@ def manager(monkeypatch: pytest.MonkeyPatch, time: Time) -> Manager:
     made = Manager(lambda: DEFAULTS, time.clock, time.timer)
     made.add(FACTS, Sample(memory_used=0), gather=False)
     return made
+
+
+@pytest.mark.parametrize(("given", "in_force"), [
+    (GivenTerms(memory_limit=8 << 30), Terms(8 << 30)),
+    (GivenTerms(compute_limit=40, weight=30, priority=1),
+     Terms(compute_limit=40, weight=30, priority=Priority.BACKGROUND)),
+    (GivenTerms(weight=1000, priority=3), Terms()),     # not more than the administrator gives
+])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_client_starts_with_the_terms_of_its_environment_unless_the_administrators_are_stricter(
+        manager: Manager, given: GivenTerms, in_force: Terms, restarted: bool) -> None:
+    made = Hook(manager)
+    if restarted:
+        made.session.take_over()
+    made.says(ReportRecord(Type.GANG, terms=given))
+    made.says(replace(HELLO, number=made.wire.sent[0].number if restarted else 0))
+    client = made.session.client
+    assert client is not None
+    assert client.terms.in_force == in_force
+    (joined,) = [one for one in Scripted.latest.events if isinstance(one, events.Joined)]
+    assert joined.own == in_force       # before the first LIMITS, by which programs size themselves
+    manager.set_terms(client.id, "memory_limit", 4 << 30)
+    assert client.terms.in_force == replace(in_force, memory_limit=4 << 30)
+    with pytest.raises(ProtocolError, match="a GANG came after HELLO"):
+        made.says(ReportRecord(Type.GANG, terms=given))
+
+
+@pytest.mark.parametrize("wrong", [
+    GivenTerms(compute_limit=101), GivenTerms(weight=1001), GivenTerms(priority=4)])
+def test_client_that_gives_itself_impossible_terms_loses_its_connection(
+        manager: Manager, wrong: GivenTerms) -> None:
+    with pytest.raises(ProtocolError, match="it gives itself impossible terms"):
+        Hook(manager).says(ReportRecord(Type.GANG, terms=wrong))
 
 
 @pytest.fixture

@@ -188,7 +188,9 @@ enum nvshare_type {
     NVSHARE_BUSY = 74,
     /* The gang of this client: programs of one user, on several GPUs, that have their turns at
      * the same time. `text`, encoded as that of NAME: the gang's name, a colon, and the number of
-     * its processes if known. Only before HELLO. */
+     * its processes if known. Only before HELLO.
+     * A GANG with an empty text names no gang and carries `terms`. Daemons that know no terms
+     * ignore it, but would end the connection at a type that they do not know. */
     NVSHARE_GANG = 75,
     /* `moved` bytes of memory.host are on the GPU `uuid`. `dirty` of these bytes have no copy in
      * host memory, so returning the loan requires a copy. Sent before the next report whenever one
@@ -337,6 +339,15 @@ struct nvshare_memory {
     uint64_t beyond;                 /* host memory of allocations that do not fit the card */
 };
 
+/* The terms with which the program wants to run; 0: not given. The daemon applies each unless the
+ * administrator's is stricter. */
+struct nvshare_terms {
+    uint64_t memory_limit;           /* bytes: allocated + pinned */
+    uint64_t compute_limit;          /* percent of the time, 1 to 100 */
+    uint64_t weight;                 /* 1 to 1000 */
+    uint64_t priority;               /* 1: background, 2: normal, 3: high */
+};
+
 /* Hook to daemon. A field that a type does not use is 0. */
 struct nvshare_report {
     uint16_t type;                   /* enum nvshare_type */
@@ -384,6 +395,10 @@ struct nvshare_report {
             };
         };
         char text[88];               /* NAME, GANG */
+        struct {                     /* GANG without text */
+            char no_text[8];
+            struct nvshare_terms terms;
+        };
     };
 };
 

@@ -13,6 +13,7 @@
 
 #include "block/swap.h"
 #include "daemon/service.h"
+#include "daemon/terms.h"
 #include "driver/glibc.h"
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -261,6 +262,7 @@ static struct client *new_client(CUdevice device)
     bool open = length > 0 && gang[length - 1] == ':' && ranks != NULL;
     snprintf(client->gang, sizeof client->gang, "%s%s", gang != NULL ? gang : "",
              open ? ranks : "");
+    terms_read(device, &client->terms);
     spares_prepare(client);
     CUuuid uuid;
     CUresult result = device_uuid(device, &uuid);

@@ -9,15 +9,25 @@
 #include "driver/locked.h"
 #include "driver/log.h"
 
+/* HAMi serves 16 devices at most. */
+#define HAMI_LIMIT(device) { .name = "CUDA_DEVICE_MEMORY_LIMIT_" #device }
+
 static struct {
     const char *name, *value;
 } settings[] = {
-    { .name = "CUDA_INJECTION64_PATH" }, { .name = "LOCAL_WORLD_SIZE" },
+    { .name = "CUDA_DEVICE_MEMORY_LIMIT" }, HAMI_LIMIT(0), HAMI_LIMIT(1), HAMI_LIMIT(2),
+    HAMI_LIMIT(3), HAMI_LIMIT(4), HAMI_LIMIT(5), HAMI_LIMIT(6), HAMI_LIMIT(7), HAMI_LIMIT(8),
+    HAMI_LIMIT(9), HAMI_LIMIT(10), HAMI_LIMIT(11), HAMI_LIMIT(12), HAMI_LIMIT(13), HAMI_LIMIT(14),
+    HAMI_LIMIT(15), { .name = "CUDA_DEVICE_SM_LIMIT" }, { .name = "CUDA_INJECTION64_PATH" },
+    { .name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" }, { .name = "CUDA_MPS_PIPE_DIRECTORY" },
+    { .name = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" },
+    { .name = "LOCAL_WORLD_SIZE" }, { .name = "NVSHARE_COMPUTE_LIMIT" },
     { .name = "NVSHARE_DEBUG" }, { .name = "NVSHARE_DRAIN_TARGET_MS" },
     { .name = "NVSHARE_ENABLE_SINGLE_OVERSUB" }, { .name = "NVSHARE_EXAMINE" },
-    { .name = "NVSHARE_GANG" }, { .name = "NVSHARE_KEEP_FREED_MS" }, { .name = "NVSHARE_NAME" },
+    { .name = "NVSHARE_GANG" }, { .name = "NVSHARE_KEEP_FREED_MS" },
+    { .name = "NVSHARE_MEMORY_LIMIT" }, { .name = "NVSHARE_NAME" }, { .name = "NVSHARE_PRIORITY" },
     { .name = "NVSHARE_PROFILED" }, { .name = "NVSHARE_REQUIRED" }, { .name = "NVSHARE_SOCKET" },
-    { .name = "NVSHARE_VERBOSE" },
+    { .name = "NVSHARE_VERBOSE" }, { .name = "NVSHARE_WEIGHT" },
 };
 #define COUNT (sizeof settings / sizeof settings[0])
 

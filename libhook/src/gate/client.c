@@ -277,10 +277,19 @@ static bool send_text(int socket, uint16_t type, const char *text)
     return text[0] == '\0' || connection_send(socket, &report);
 }
 
+static bool send_terms(const struct client *client, int socket)
+{
+    static const struct nvshare_terms none;
+    struct nvshare_report report = {
+        .type = NVSHARE_GANG, .version = NVSHARE_PROTOCOL_VERSION, .terms = client->terms,
+    };
+    return memcmp(&client->terms, &none, sizeof none) == 0 || connection_send(socket, &report);
+}
+
 static bool send_names(const struct client *client, int socket)
 {
     return send_text(socket, NVSHARE_NAME, client->name)
-        && send_text(socket, NVSHARE_GANG, client->gang);
+        && send_text(socket, NVSHARE_GANG, client->gang) && send_terms(client, socket);
 }
 
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
