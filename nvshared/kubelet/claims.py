@@ -4,12 +4,11 @@
 A pod's terms are the same on each of its GPUs: capacity that its claims consume of one GPU is added
 up, and the sum must be equal on each. Pods that use one claim get equal parts of its capacity."""
 
-import json
-import logging
 import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from itertools import islice
@@ -17,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.container import replace
+from nvshared.kept import NOISE, Complain, KeptFile
 from nvshared.quantity import priority, weight
-
-logger = logging.getLogger(__name__)
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one unit is one share of a GPU
@@ -285,23 +282,18 @@ class Prepared:
     """The prepared claims, kept in a file. Thread-safe."""
 
     def __init__(self, state: Path) -> None:
-        self._path = state / FILE
+        self._file = KeptFile(state / FILE, version=None)
         self._lock = threading.Lock()
-        self._claims: dict[str, Claim] = {}     # by UID
-        try:
-            entries = list(json.loads(self._path.read_text()))
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError) as error:
-            # Not fatal: nvshared has the terms; kubelet prepares claims again for new containers.
-            logger.warning("%s is not used: %s", self._path, error)
-            return
-        for number, entry in enumerate(entries, 1):
-            try:
-                claim = read(entry)
-                self._claims[claim.uid] = claim
-            except (NvshareError, ValueError, KeyError, TypeError, AttributeError) as error:
-                logger.warning("claim %d of %s is not used: %r", number, self._path, error)
+        # By UID. What is not understood is not missed for long: nvshared has the terms, and kubelet
+        # prepares claims again for new containers.
+        found, again = self._file.load(_prepared)
+        self._claims = found or {}
+        if again:
+            with suppress(OSError):     # it is put aside, so nothing is lost
+                self._write(self._claims)
+
+    def _write(self, claims: Mapping[str, Claim]) -> None:
+        self._file.replace([one.api_object for one in claims.values()])
 
     def claims(self) -> list[Claim]:
         with self._lock:
@@ -329,9 +321,24 @@ class Prepared:
             elif before is not None:
                 del claims[uid]
             try:
-                objects = [one.api_object for one in claims.values()]
-                replace(self._path, json.dumps(objects).encode())
+                self._write(claims)
             except OSError as error:
-                raise NvshareError(f"cannot write to {self._path}: {error.strerror}") from error
+                raise NvshareError(
+                    f"cannot write to {self._file.path}: {error.strerror or error}") from error
             self._claims = claims
             return {pod for one in (before, claim) if one is not None for pod in one.pods}
+
+
+def _prepared(entries: Any, wrong: Complain) -> dict[str, Claim]:
+    if not isinstance(entries, list):
+        raise ValueError("it is no list of claims")
+    found: dict[str, Claim] = {}
+    for number, entry in enumerate(entries, 1):
+        try:
+            claim = read(entry)
+            if claim.uid in found:
+                raise ValueError("a second one with its UID")
+            found[claim.uid] = claim
+        except (NvshareError, *NOISE) as error:
+            wrong(f"claim {number}: {error!r:.299}")
+    return found

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kept import read_regular
 from nvshared.kubelet.container import replace
 from nvshared.kubelet.options import SETTINGS_DEFAULT, SETTINGS_LABEL, Options, parse
 
@@ -36,7 +37,7 @@ class Settings:
     def last(self) -> Options | None:
         """The options as they were in an earlier process; None: not known, or not usable."""
         with suppress(OSError, NvshareError):
-            return self._parsed(self._kept.read_text())
+            return self._parsed(_text(self._kept))
         return None
 
     def changed(self, labels: Mapping[str, str]) -> Options | None:
@@ -60,13 +61,13 @@ class Settings:
         """The text of the node's file. Raises InvalidArgs; OSError."""
         if not name:
             path = self._folder / SETTINGS_DEFAULT
-            return path.read_text() if path.exists() else ""
+            return _text(path) if path.exists() else ""
         if not NAME.fullmatch(name) or not (path := self._folder / name).is_file():
             there = sorted(one.name for one in self._folder.iterdir() if one.is_file())
             raise InvalidArgs(
                 f"the label {SETTINGS_LABEL} of the node cannot be {name!r}",
                 f"{self._folder} has {', '.join(there) or 'no file'}")
-        return path.read_text()
+        return _text(path)
 
     def _parsed(self, text: str) -> Options:
         try:
@@ -79,3 +80,10 @@ class Settings:
                     f"a file of --settings cannot have --{name}",
                     "it may have --replicas, --priority-class and --foreign-annotations")
         return options
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgs(f"{path} is not text: {error}") from None

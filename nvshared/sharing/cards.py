@@ -21,10 +21,11 @@ from typing import Any
 
 from nvshared.clock import Clock, repeat
 from nvshared.errors import GPULost, NoGPU, NotKept, NvshareError
+from nvshared.kept import VERSION, Complain, KeptFile, each, known
 from nvshared.lanes import Post, Run, call
 from nvshared.machine import host
 from nvshared.machine.nvml import NVML, UUID, Facts, Sample
-from nvshared.settings.state import NOISE, VERSION, Complain, KeptFile
+from nvshared.machine.peer import printable
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import Sampler
@@ -55,15 +56,15 @@ class KnownCards:
         return cards or {}
 
     def _read(self, plain: dict[str, Any], complain: Complain) -> dict[str, Facts]:
-        cards: dict[str, Facts] = {}
-        for uuid, one in plain["cards"].items():
-            try:
-                cards[uuid] = _facts(uuid, one)
-                if one.get("boot") == host.boot() and one.get("unreliable"):
-                    self.unreliable[uuid] = str(one["unreliable"])
-            except NOISE as error:
-                complain(f"the GPU {uuid}: {error!r}")
-        return cards
+        def read(uuid: str, one: dict[str, Any]) -> Facts:
+            facts = _facts(uuid, one)
+            known(one, ("index", "name", "memory", "pci", "boot", "unreliable"), complain)
+            if one.get("boot") == host.boot() and one.get("unreliable"):
+                self.unreliable[uuid] = printable(str(one["unreliable"]))
+            return facts
+
+        known(plain, ("cards",), complain)
+        return each(plain["cards"], "the GPU", read, complain)
 
     def plain(self, gpus: Iterable[GPU]) -> dict[str, Any]:
         """The file's contents for these cards."""
@@ -82,14 +83,14 @@ class KnownCards:
 
 
 def _facts(uuid: str, plain: Mapping[str, Any]) -> Facts:
-    """Reads one entry of the file. Raises what NOISE lists."""
+    """Reads one entry of the file. Raises what kept.NOISE lists."""
     index, memory = plain["index"], plain["memory"]
     name, pci = plain["name"], plain["pci"]
     if not UUID.fullmatch(uuid) or type(index) is not int or not 0 <= index < 1 << 16 or (
             type(memory) is not int or not 0 < memory < 1 << 56) or not (
                 isinstance(name, str) and isinstance(pci, str)):
         raise ValueError(f"{plain} describes no GPU")
-    return Facts(index, uuid, name, pci, memory)
+    return Facts(index, uuid, printable(name), printable(pci), memory)
 
 
 def with_lost(found: Iterable[Facts], known: Mapping[str, Facts]) -> list[Facts]:

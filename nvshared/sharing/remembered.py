@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import NotKept
+from nvshared.kept import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import UNLIMITED, Memory, Priority, Terms
-from nvshared.settings.state import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.units import MILLISECOND
 
@@ -110,23 +110,28 @@ class RememberedTerms:
         known(plain, ("boot", "programs", "times"), wrong)
         if plain["boot"] != _boot():
             return {}
-        self._times = _each(plain.get("times", []), lambda one: (
+        self._times = _each(plain.get("times", []), "times", lambda one: (
             _number(one, "held"), _number(one, "waited"), _number({"idle_since": 0} | one,
                                                                   "idle_since")), wrong)
-        return _each(plain["programs"], lambda one: ClientTerms(
+        return _each(plain["programs"], "programs", lambda one: ClientTerms(
             _terms(one["administrator"]), _terms(one["owner"])), wrong)
 
 
 def _each(
-    given: Any, read: Callable[[dict[str, Any]], Read], wrong: Complain
+    given: Any, what: str, read: Callable[[dict[str, Any]], Read], wrong: Complain
 ) -> dict[Key, Read]:
     """Reads the entries of a list. What one entry has wrong costs no other."""
     found: dict[Key, Read] = {}
+    if not isinstance(given, list):
+        wrong(f"{what} cannot be {given!r:.99}")
+        return found
     for one in given:
         try:
-            found[_read_key(one)] = read(one)
+            if (key := _read_key(one)) in found:
+                raise ValueError("a second one for the program")
+            found[key] = read(one)
         except NOISE as error:
-            wrong(f"{one!r:.99}: {error!r}")
+            wrong(f"{one!r:.99}: {error!r:.199}")
     return found
 
 
@@ -144,8 +149,9 @@ def _read_key(plain: dict[str, Any]) -> Key:
 
 
 def _number(plain: dict[str, Any], name: str) -> int:
-    if type(number := plain[name]) is not int or number < 0:
-        raise ValueError(f"{name} cannot be {number!r}")
+    # More would not fit the property of D-Bus, in which figures are added to it.
+    if type(number := plain[name]) is not int or not 0 <= number < 1 << 62:
+        raise ValueError(f"{name} cannot be {number!r:.99}")
     return number
 
 

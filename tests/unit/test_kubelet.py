@@ -51,9 +51,11 @@ from nvshared.kubelet.claims import (
     pod,
     read,
 )
-from nvshared.kubelet.options import priority_classes, replicas
+from nvshared.kubelet.options import SETTINGS_LABEL, parse, priority_classes, replicas
 from nvshared.kubelet.pods import StaticPods
 from nvshared.kubelet.rpc import CRI, DP, DRA, REG
+from nvshared.kubelet.settings import KEPT
+from nvshared.kubelet.settings import Settings as NodeSettings
 from nvshared.kubelet.slices import device_entry
 from nvshared.units import GIB
 
@@ -561,3 +563,18 @@ def test_memory_limit_annotation_without_a_usable_size_is_refused(
     assert requested[:2] == (key, text)
     with pytest.raises(ValueError, match=reason):
         requested.parse(text)
+
+
+def test_settings_of_a_node_that_are_no_text_are_refused_and_end_nothing(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder := tmp_path / "of nodes").mkdir()
+    arguments = ["--state", str(tmp_path), "--settings", str(folder)]
+    (folder / "other").write_bytes(b"--replicas 3\xff")
+    (tmp_path / KEPT).write_bytes(b"--replicas 3\xff")
+    settings = NodeSettings(arguments, parse(arguments))
+    assert settings.last() is None
+    assert settings.changed({SETTINGS_LABEL: "other"}) is None
+    assert f"{folder / 'other'} is not text" in caplog.text
+    changed = settings.changed({})
+    assert changed is not None
+    assert changed.replicas == parse(arguments).replicas

@@ -115,11 +115,13 @@ def test_memory_claimed_by_a_pod_is_summed_per_card_and_terms_must_be_equal_on_a
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '[{"metadata": {}}]', "null", "\xff"])
-def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, content: str) -> None:
+def test_unreadable_file_of_prepared_claims_is_put_aside_and_counts_as_empty(
+        tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     prepared = Prepared(tmp_path)
     assert prepared.claims() == []
     prepared.change("c1", read(claim(result())))
+    assert (tmp_path / f"{FILE}.aside-1").read_bytes() == content.encode("latin-1")
     assert len(Prepared(tmp_path).claims()) == 1
 
 
@@ -132,7 +134,8 @@ def test_malformed_prepared_claim_is_logged_and_other_claims_are_kept(
     (tmp_path / FILE).write_text(json.dumps([claim(result()), wrong, claim(result(), uid="c2")]))
     prepared = Prepared(tmp_path)
     assert [one.uid for one in prepared.claims()] == ["c1", "c2"]
-    assert f"claim 2 of {tmp_path / FILE} is not used" in caplog.text
+    assert f"{tmp_path / FILE} is put aside as {FILE}.aside-1" in caplog.text
+    assert "Not used: claim 2: " in caplog.text
     prepared.change("c3", read(claim(result(), uid="c3")))
     assert [one.uid for one in Prepared(tmp_path).claims()] == ["c1", "c2", "c3"]
 

@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the lowest package to the highest.
 ORDER = [
     "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "library",
-    "lanes", "scheduler", "machine", "settings", "sharing", "history", "report", "hook", "dbus",
-    "control", "bus", "program", "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon",
-    "__main__",
+    "kept", "lanes", "scheduler", "machine", "settings", "sharing", "history", "report", "hook",
+    "dbus", "control", "bus", "program", "preload", "tui", "demo", "doctor", "cli", "kubelet",
+    "daemon", "__main__",
 ]
 
 # User interfaces call the daemon over the bus, and do not import it.
@@ -29,7 +29,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
     "demo": {*WORDS, "library", "control", "tui"},
-    "kubelet": {*WORDS, "library", "control", "report"},
+    "kubelet": {*WORDS, "library", "kept", "control", "report"},
     "cli": {*WORDS, "library", "control", "tui", "demo", "doctor", "preload"},
 }
 

@@ -134,9 +134,11 @@ def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_
     *(f'{{"version": 1, "boot": 3, "programs": [{{"pid": {pid}, "started": 1, "gpu": "x", '
       '"administrator": {}, "owner": {}}]}' for pid in (
           "1e999", "1.5", "true", '"7"', "[" * 200_000)),
+    '{"version": 1, "boot": 3, "programs": [], "times": [{"pid": 1, "started": 1, "gpu": "x", '
+    f'"held": {1 << 63}, "waited": 0}}]}}',
 ], ids=[
     "empty", "list", "version", "programs", "huge pid", "fraction", "boolean pid", "text pid",
-    "nested lists",
+    "nested lists", "time that fits no property of D-Bus",
 ])
 def test_remembered_terms_in_a_damaged_file_are_logged_and_ignored(
         tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str) -> None:

@@ -9,8 +9,9 @@ from threading import Event
 import pytest
 
 from nvshared.errors import NotKept
+from nvshared.kept import ASIDES
 from nvshared.scheduler.events import AntiThrash
-from nvshared.settings.state import ASIDES, FILE_NAME, Overrides, StateFile
+from nvshared.settings.state import FILE_NAME, Overrides, StateFile
 
 CHANGED: Overrides = {
     "": {"tq": 5_000_000}, "GPU-1": {"anti_thrash": AntiThrash.OFF}, "GPU-2": {"tq": 7_000_000},

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of JSON that a program keeps over its restarts.
+
+A file is read entry by entry: what is wrong with one entry costs no other. What is not understood
+is put aside under another name before the file is written again, and so is a file that another
+program has changed meanwhile."""
+
+import json
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nvshared.errors import NotKept
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+ASIDES = 9                              # most files that are put aside
+SAID = 5                                # most entries that one message names
+LONGEST = 64 << 20                      # bytes of a file that is read
+DIGITS_MOST = 20                        # digits of an integer; a longer one is read as text
+Read = TypeVar("Read")
+Complain = Callable[[str], None]
+# Everything that reading a file with arbitrary content may raise.
+NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+
+
+class KeptFile:
+    """A file of JSON. Nothing in it is overwritten that was neither understood nor put aside."""
+
+    def __init__(self, path: Path, version: int | None = VERSION) -> None:
+        """`version`: of the file's format; None: the format has none."""
+        self.path = path
+        self._version = version
+        # Content and errors of a file that must not be overwritten, as it could not be put aside.
+        self._guarded: tuple[bytes, list[str]] | None = None
+        self._seen: tuple[int, ...] = ()    # _identity() of the file that was read or written last
+
+    def load(self, read: Callable[[Any, Complain], Read]) -> tuple[Read | None, bool]:
+        """Returns what `read` makes of the file, None if the whole file is of no use, and whether
+        what is of use must be written without the rest, which has been put aside.
+
+        `read` calls its second argument for each entry that it does not understand."""
+        wrong: list[str] = []
+        found: Read | None = None
+        data = b""
+        self._seen = self._identity()
+        try:
+            data = read_regular(self.path)
+            plain = _parsed(data, wrong.append)
+            if self._version is not None and plain["version"] != self._version:
+                raise ValueError(f"it is of version {plain['version']!r:.99}, and we know "
+                                 f"{self._version}")
+            found = read(plain, wrong.append)
+        except FileNotFoundError:
+            return None, False
+        except NOISE as error:
+            wrong, found = [f"it cannot be read: {_shortened(error)}"], None
+        if wrong:
+            self._put_aside(data if found is not None else b"", wrong)
+        return found, bool(wrong and self._guarded is None and found is not None)
+
+    def keep(self, plain: object) -> None:
+        """Replaces the file with `plain`. Raises NotKept on failure, and logs it."""
+        try:
+            self.replace(plain)
+        except OSError as error:
+            failure = NotKept(
+                "what was changed holds, but will be forgotten at the next start: "
+                f"{self.path} cannot be written: {error.strerror or error}",
+                "put that right and change it again")
+            logger.warning("%s", failure)
+            raise failure from error
+
+    def replace(self, plain: object) -> None:
+        """Replaces the file with `plain`. Raises OSError."""
+        now = self._identity()
+        if self._guarded is None and now and now != self._seen:
+            self._guarded = b"", ["another program has changed it"]
+        if self._guarded is not None:
+            self._put_aside(*self._guarded)
+        if self._guarded is not None:
+            raise OSError("it has what is not understood, and cannot be put aside")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(self.path, json.dumps(plain, indent=1).encode() + b"\n")
+        self._seen = self._identity()
+
+    def _identity(self) -> tuple[int, ...]:
+        """Differs for each content of the file; (): there is none."""
+        with suppress(OSError):
+            found = self.path.stat()
+            return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        return ()
+
+    def _put_aside(self, data: bytes, wrong: list[str]) -> None:
+        """Keeps the file under another name. `data`: its content; b"": rename the file itself."""
+        numbers = range(1, ASIDES + 1)
+        names = (self.path.with_name(f"{self.path.name}.aside-{number}") for number in numbers)
+        aside = next((name for name in names if not os.path.lexists(name)), None)
+        words = "; ".join(wrong[:SAID]) + ("; …" if len(wrong) > SAID else "")
+        try:
+            if aside is None:
+                raise OSError(f"{ASIDES} have been put aside already, take some away")
+            if data:
+                _replace(aside, data)
+            else:
+                self.path.rename(aside)
+        except OSError as error:
+            self._guarded = data, wrong
+            logger.warning("%s is left as it is until it can be put aside: %s. Not used: %s",
+                           self.path, error.strerror or error, words)
+        else:
+            self._guarded = None
+            logger.warning("%s is put aside as %s, and goes on with what is understood. Not used: "
+                           "%s", self.path, aside.name, words)
+
+
+def read_regular(path: Path, longest: int = LONGEST) -> bytes:
+    """Reads a file without waiting for another process, as a pipe would. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        kind = os.fstat(descriptor)
+        if not stat.S_ISREG(kind.st_mode):
+            raise OSError("it is no file")
+        data = file.read(longest + 1)
+    if len(data) > longest:
+        raise OSError(f"it has more than {longest} bytes")
+    return data
+
+
+def each(given: object, what: str, read: Callable[[Any, Any], Read], wrong: Complain,
+         ) -> dict[str, Read]:
+    """Reads the entries of an object. What `read` raises for one entry costs no other."""
+    found: dict[str, Read] = {}
+    if not isinstance(given, Mapping):
+        wrong(f"{what} cannot be {given!r:.99}")
+        return found
+    for name, value in given.items():
+        try:
+            name.encode()               # a name that is no text could not be sent over D-Bus
+            found[name] = read(name, value)
+        except NOISE as error:
+            wrong(f"{what} {name!r:.99}: {_shortened(error)}")
+    return found
+
+
+def known(plain: Mapping[str, Any], names: Collection[str], wrong: Complain) -> None:
+    for name in plain.keys() - {"version", *names}:
+        wrong(f"{name!r:.99} is unknown")
+
+
+def _parsed(data: bytes, wrong: Complain) -> Any:
+    """Parses JSON. Bytes that are no text, and overlong integers, spoil their entry alone."""
+    def joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            wrong("; ".join(f"{name!r:.99} stands more than once, and the last counts"
+                            for name in found if names.count(name) > 1))
+        return found
+
+    return json.loads(
+        data.decode("utf-8-sig", errors="surrogateescape"), object_pairs_hook=joined,
+        parse_int=lambda digits: int(digits) if len(digits) <= DIGITS_MOST else digits)
+
+
+def _shortened(error: BaseException) -> str:
+    """The words of an error that may quote anything."""
+    words = str(error) if isinstance(error, ValueError) else repr(error)
+    return words if len(words) <= 300 else f"{words[:300]}…"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
