@@ -215,6 +215,7 @@ class Client:
         self.park_after = 0             # us: earliest time to park it under the setting deep-idle
         # Errors of nvshare-checkpoint that were logged since its last success for this client.
         self.checkpoint_errors: set[str] = set()
+        self.refusals = 0               # restores in a row that the driver has refused
         self.moved = ""                 # why balancing.py moved it to this card; "": it did not
         self.tries = 0                  # number of attempts of balancing.py to move it
 

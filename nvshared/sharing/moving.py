@@ -44,7 +44,8 @@ LOCKED_FOR = 5.0                        # seconds after which a locked process i
 JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
 FREE_READ_WITHIN = 5 * SECOND           # us to read the limits of cgroups; later the park fails
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
-RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between failing helpers, see _try()
+RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between attempts that fail
+REFUSALS_MOST = 10                      # times that _wake() lets the driver refuse a restore: 5 min
 HELPERS_AT_ONCE = 4                     # nvshare-checkpoint processes (helpers) of an account,
 HELPERS_MOST = 12                       # of all accounts; nvshare-checkpoint.socket allows 16
 CLAIM_MOST = 4 * GIB                    # bytes of a context that its client alone vouches for
@@ -467,7 +468,7 @@ class Moving:
         account = client.peer.account
         async with self._helpers.one(account):
             if (failures := self._failures[account]) > 1:
-                await asyncio.sleep(min(RETRY_AFTER * 2 ** min(failures - 2, 10), RETRY_AFTER_MOST))
+                await asyncio.sleep(_pause(failures - 2))
             async with self._all_helpers:
                 answer = await ask_driver(self._ask, client, command, pairs, lacks)
             if answer.state in ("none", NOT_SENT):
@@ -526,13 +527,14 @@ class Moving:
         A helper of an earlier daemon may be about to checkpoint the process, and then the order
         would restore it: so at first there must be room for it."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + LOCKED_FOR
+        end, refusals = loop.time() + LOCKED_FOR, 0
         while True:
-            answer = await self._order_restore(
-                client, client.gpu, is_locked=loop.time() > end)
+            is_locked = loop.time() > end
+            answer = await self._order_restore(client, client.gpu, is_locked=is_locked)
             if answer.state not in ("locked", NOT_ORDERED) or not _is_there(client):
                 return answer
-            await asyncio.sleep(ROOM_CHECK_MOST)
+            await asyncio.sleep(_pause(refusals) if is_locked else ROOM_CHECK_MOST)
+            refusals += is_locked       # the driver does not unlock it
             answer = await self._try(client, "state")
             if answer.state != "locked":
                 return answer
@@ -540,6 +542,7 @@ class Moving:
     async def _wake(self, client: Client) -> None:
         level = logging.INFO
         while _is_there(client):
+            refusals = client.refusals
             try:
                 reason = await self._restore(client, self._possible_cards(client))
                 await self._wait_until_joined(client)
@@ -551,9 +554,14 @@ class Moving:
                 self.arriving.pop(client, None)
             if client.parking != PARKED or not _is_there(client):
                 return
+            if client.refusals == refusals:
+                client.refusals = 0     # in a row
+            elif client.refusals >= REFUSALS_MOST:
+                self._give_up(client, reason)
+                return
             logger.log(level, "%s: %s cannot be restored yet: %s", client.gpu, client, reason)
             level = logging.DEBUG
-            await asyncio.sleep(RETRY_AFTER)
+            await asyncio.sleep(_pause(client.refusals - 1))
             if client.parking != PARKED:
                 return                  # a move or another _wake() restores the client
             self._enter(client, RESTORING)
@@ -561,6 +569,7 @@ class Moving:
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
         """Restores a client on the first card that has room. Returns why the first was not it."""
         reason = ""
+        answers: list[Answer] = []
         for gpu in targets:
             where: GPU | None = gpu
             if gpu is not client.gpu:
@@ -591,22 +600,26 @@ class Moving:
                 await self._resume(client, None)
                 return reason
             if is_final(answer):
-                self._give_up(client, answer)
+                self._give_up(client, answer.trouble)
                 return reason
+            answers.append(answer)
             if where is None:
                 break
+        # Where there was no room, a later attempt may succeed.
+        client.refusals += bool(answers) and all(
+            one.state == "checkpointed" and bool(one.trouble) for one in answers)
         self._enter(client, PARKED)
         client.suspend_to_park(False)
         return reason
 
-    def _give_up(self, client: Client, answer: Answer) -> None:
+    def _give_up(self, client: Client, trouble: str) -> None:
         """Ends the wait of a program whose process the driver does not restore any more."""
-        client.unparkable = f"the driver cannot restore it: {answer.trouble}"
+        client.unparkable = f"the driver cannot restore it: {trouble}"
         self._enter(client, LOST)
         logger.error(
-            "%s: %s is lost: the driver did not restore it (%s), and cannot do so later. What it "
+            "%s: %s is lost: the driver did not restore it (%s), and is not asked again. What it "
             "had on the GPU is gone, and its calls of the driver fail; end it and start it again",
-            client.gpu, client, answer.trouble)
+            client.gpu, client, trouble)
         _parkable(client).give_up()
         client.suspend_to_park(False)
 
@@ -621,6 +634,7 @@ class Moving:
         if not _is_there(client):
             return
         moved = gpu is not client.gpu
+        client.refusals = 0
         self._set_context(client, 0)
         _parkable(client).resume_on(gpu)
         self._enter(client, MOVED if moved else "")
@@ -650,7 +664,7 @@ class Moving:
             await self._resume(client, None)
             return
         if is_final(answer):
-            self._give_up(client, answer)
+            self._give_up(client, answer.trouble)
             return
         if answer.state == "none" and not answer.trouble:
             # Not unparked: if the driver had only lost sight of it, its calls could crash it.
@@ -686,6 +700,11 @@ class Moving:
 
         if not await self._until(client, is_evicted, EVICTED_WITHIN):
             raise NvshareError("its memory does not leave the card")
+
+
+def _pause(failures: int) -> float:
+    """Seconds until the next attempt, after that many failures besides the first."""
+    return min(RETRY_AFTER * 2.0 ** max(0, min(failures, 10)), RETRY_AFTER_MOST)
 
 
 def is_final(answer: Answer) -> bool:

@@ -167,6 +167,68 @@ async def test_wake_of_a_parked_client_is_repeated_after_an_exception_in_the_dae
         assert fail_once.await_count == 2
 
 
+@pytest.mark.parametrize("refusals", [3, 1000])
+async def test_restore_that_the_driver_refuses_is_repeated_ever_more_rarely_and_then_no_more(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusals: int) -> None:
+    pauses: list[float] = []
+    whole, wakes = asyncio.sleep, 0
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await whole(0)
+
+    async def ask(command: str, *_: object) -> Answer:
+        nonlocal wakes
+        wakes += command == "wake"
+        if command != "wake":
+            return Answer({"state": "running", "park": "checkpointed"}[command])
+        if wakes > refusals:
+            return Answer("running", (Step("restore", 0, 1, "no error"),))
+        return Answer("checkpointed", (Step("restore", 999, 1, "unknown error"),))
+
+    async with parking() as (_, client, one):
+        one._ask = ask
+        await one.park(client)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        one.wake(client)
+        while one._tasks:
+            await whole(0)
+        assert pauses[:3] == [2, 4, 8]
+        assert max(pauses) <= moving.RETRY_AFTER_MOST
+        if refusals == 3:
+            assert (wakes, client.parking, client.refusals) == (4, "", 0)
+        else:
+            assert (wakes, client.parking) == (moving.REFUSALS_MOST, moving.LOST)
+            assert client.unparkable.endswith("restore: unknown error (999)")
+            assert "is lost: the driver did not restore it" in caplog.text
+
+
+async def test_process_that_the_driver_does_not_unlock_is_asked_about_ever_more_rarely(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    whole, asked = asyncio.sleep, 0
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await whole(0)
+
+    async def ask(command: str, *_: object) -> Answer:
+        nonlocal asked
+        asked += 1
+        return Answer("running" if asked > 40 else "locked")
+
+    monkeypatch.setattr(moving, "LOCKED_FOR", -1)
+    async with parking() as (_, client, one):
+        one._ask = ask
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        one.take_over(client, 0)
+        while one._tasks:
+            await whole(0)
+        assert pauses[:3] == [2, 4, 8]
+        assert pauses[-1] == moving.RETRY_AFTER_MOST
+        assert client.parking == ""
+
+
 async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
         monkeypatch: pytest.MonkeyPatch) -> None:
     pause_over, restored, wakes = asyncio.Event(), asyncio.Event(), 0
