@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nvshared import __version__, library
+from nvshared.containers import cdi, names, unshared
 from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import Snapshot
 from nvshared.errors import NotPermitted, NotRunning, NvshareError
@@ -66,6 +68,7 @@ def examine(bus: str) -> list[Finding]:
         *program_findings(inspection, snapshot),
         *neighbour_findings(inspection, snapshot, neighbour_mode()),
         *static_pod_findings(),
+        *container_findings(),
         *host_memory_findings(inspection, snapshot)]
 
 
@@ -256,6 +259,11 @@ def _unshared_finding(gpu: int, pid: int, memory: int | None, *, answered: bool)
         return warning("unshared", f"{uses} without nvshared, although it has the library",
                        "the program started while nvshared did not run, or was refused: restart "
                        "it; journalctl -u nvshared shows the reason")
+    if container := unshared.container(pid):
+        why, advice = unshared.reason(pid)
+        called = names.names_of([container]).get(container, "")
+        named = f"container {called} ({container})" if called else container
+        return warning("unshared", f"{uses} in the {named} without nvshared: {why}", advice)
     return warning("unshared", f"{uses} without nvshared: other programs lack this memory, and the "
                    "program takes no turns", "restart the program with: nvsharectl run -- PROGRAM")
 
@@ -512,6 +520,28 @@ def _huge_pages() -> Finding:
     return warning(
         topic, f"transparent huge pages: {word}, so host memory is allocated several times slower",
         f"echo madvise > {HUGE_PAGES}; permanently: the kernel option transparent_hugepage=madvise")
+
+
+RUNTIMES = ("docker", "podman", "nerdctl", "apptainer")
+
+
+def container_findings() -> Iterator[Finding]:
+    """Whether containers can have shared GPUs; nothing where no runtime is installed."""
+    if not any(map(shutil.which, RUNTIMES)):
+        return
+    topic = "containers"
+    try:
+        offer = cdi.offer()
+    except NvshareError as error:
+        yield warning(topic, error.message, error.hint)
+        return
+    if offer.missing:
+        yield note(topic, f"they cannot have nvshared's devices: {offer.missing}", offer.hint)
+    elif not offer.current:
+        yield warning(topic, f"{offer.path} is not what NVIDIA's specification says now",
+                      "write it again: sudo nvsharectl containers refresh")
+    else:
+        yield ok(topic, f"they share a GPU with: docker run --device {cdi.KIND}=all")
 
 
 STATIC_PODS = Path(KUBELET_STATE) / WITHOUT_GPU

@@ -102,6 +102,7 @@ def run(options: Options) -> NoReturn:
         nvsharectl run -- bash  # a shell; programs started from it share the GPU
     """
     from nvshared import library
+    from nvshared.containers import apptainer
     from nvshared.control import unit
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -124,6 +125,7 @@ def run(options: Options) -> NoReturn:
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
+    environment = apptainer.environment(command[0], environment)
     path = environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
     fault = unit.unreachable(path)
     if fault is not None and shutil.which(command[0]):

@@ -10,7 +10,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nvshared import quantity
-from nvshared.cli.verb import GPU, PID, TARGET, Options, argument, parsed, show, tenant, verb
+from nvshared.cli.verb import (
+    GPU,
+    PID,
+    TARGET,
+    Options,
+    argument,
+    named_tenant,
+    parsed,
+    show,
+    tenant,
+    verb,
+)
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, Tenant
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
@@ -69,6 +80,7 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
     if getattr(options, "gpu", None) is not None:
         raise InvalidArgs("the terms of a tenant apply to each GPU", "leave out --gpu")
     with Daemon(options.bus) as daemon:
+        name = named_tenant(daemon, name)
         daemon.set_tenant_terms(name, terms)
         now = daemon.tenant(name)
         around = [daemon.tenant(one) for one in now.within]
@@ -179,6 +191,7 @@ def limit(options: Options) -> None:
         nvsharectl limit user:alice --memory 40GiB       # all programs of a user together
         nvsharectl limit user:alice --host-memory 64GiB  # swapped memory of all its programs
         nvsharectl limit job:4711 --request 30  # 30 % of the time whenever the job wants it
+        nvsharectl limit container:ollama --memory 8GiB  # Docker's or Podman's name, or the id
         nvsharectl limit user:alice --memory none        # as the configuration says
     """
     terms = {term: value for term in USUAL_TERMS
@@ -239,7 +252,8 @@ POLL = 0.02                             # seconds between two polls of the daemo
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
     index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
     if isinstance(target, str):
-        target = daemon.tenant(target).name     # as the daemon shows it, not as it was given
+        # As the daemon shows it, not as it was given.
+        target = daemon.tenant(named_tenant(daemon, target)).name
     left = [one for one in daemon.snapshot().clients if index in (None, one.gpu) and (
         one.state != "suspended" or (one.resident and not one.pin_reason))]
     tenants = {one.tenant for one in left}

@@ -5,11 +5,22 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
-from nvshared.cli.verb import Options, argument, draw, show, show_table, tenant, verb
+from nvshared.cli.verb import (
+    Options,
+    argument,
+    container_names,
+    draw,
+    named_tenant,
+    show,
+    show_table,
+    tenant,
+    verb,
+)
 from nvshared.control import Daemon
-from nvshared.control.snapshot import Tenant
+from nvshared.control.snapshot import ClientSnapshot, Tenant
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
 from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, duration, gpu_columns, plain, size
@@ -36,7 +47,7 @@ def status(options: Options) -> None:
         show_table(gpu_columns(now), now.gpus)
         print()
         if now.clients:
-            show_table(CLIENTS, now.clients)
+            show_table(CLIENTS, _with_names(now.clients))
         else:
             print("No program uses a GPU through nvshare.")
         if now.disk and not now.disk_fault:
@@ -50,6 +61,11 @@ def status(options: Options) -> None:
 def _sentence(words: str) -> str:
     """With a capital letter, unless a name begins the sentence, and a full stop."""
     return (words if words.startswith("nv") else words[:1].upper() + words[1:]) + "."
+
+
+def _with_names(clients: Sequence[ClientSnapshot]) -> list[ClientSnapshot]:
+    names = container_names(one.tenant for one in clients)
+    return [one._replace(tenant=names.get(one.tenant, one.tenant)) for one in clients]
 
 
 @verb("clients", argument("--gpu", "GPU", "only the programs on this GPU"))
@@ -77,7 +93,7 @@ def clients(options: Options) -> None:
     chosen = [one for one in now.clients if index is None or one.gpu == index]
     wanted = {one.id for one in chosen}
     data = [one for one in now.as_dict()["clients"] if one["id"] in wanted]
-    show(options, {"clients": data}, lambda: show_table(CLIENTS, chosen))
+    show(options, {"clients": data}, lambda: show_table(CLIENTS, _with_names(chosen)))
 
 
 @verb(
@@ -93,21 +109,24 @@ def tenants(options: Options) -> None:
     that hold for all programs of a tenant together: memory on each GPU, host memory (h64.0G), share
     of the time in percent at most and at least (r30%), weight (w200), priority. FROM is the source
     of the terms: by hand, with nvsharectl limit, weight and priority, a pod's annotation or claim,
-    a SLURM job, or a rule of the configuration, see nvshared.conf(5).
+    a SLURM job, or a rule of the configuration, see nvshared.conf(5). A container has its name in
+    front of its id where Docker or Podman tells you that name.
 
         nvsharectl tenants                       # all tenants
         nvsharectl tenants --explain user:alice  # the source of each term
     """
     with Daemon(options.bus) as daemon:
         if options.explain is not None:
-            one = daemon.tenant(options.explain)
+            one = daemon.tenant(named_tenant(daemon, options.explain))
             show(options, one.as_dict(), lambda: _explain(one))
             return
         found = daemon.tenants()
 
     def text() -> None:
         if found:
-            show_table(TENANT_COLUMNS, found)
+            names = container_names(one.name for one in found)
+            show_table(TENANT_COLUMNS, [
+                one._replace(name=names.get(one.name, one.name)) for one in found])
         else:
             print("No program uses a GPU through nvshare, and no tenant has terms.")
 

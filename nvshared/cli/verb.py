@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from nvshared import quantity
@@ -20,6 +20,8 @@ from nvshared.tui.tables import Column, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from nvshared.control import Daemon
 
 Options = argparse.Namespace
 Act = Callable[[Options], ExitCode | None]          # None: ExitCode.OK
@@ -92,6 +94,25 @@ def tenant(text: str) -> str:
     if ":" not in text:
         raise InvalidArgs(f"{text!r} is no tenant", f"give {TENANT_KINDS}")
     return text
+
+
+def named_tenant(daemon: "Daemon", text: str) -> str:
+    """The tenant that a text names, with the name of a container, such as container:ollama, as
+    Docker or Podman tells it, in the place of the id."""
+    from nvshared.containers import names
+
+    if text.partition(":")[0] != names.KIND or names.id_of(text):
+        return text
+    return names.resolved(text.partition("=")[0], [one.name for one in daemon.tenants()])
+
+
+def container_names(tenants: Iterable[str]) -> dict[str, str]:
+    """How tables show containers whose names the caller may know: container:ollama=3f2a1b2c4d5e."""
+    from nvshared.containers import names
+
+    return {
+        tenant: f"{tenant.removesuffix(id)}{name}={id[:12]}"
+        for tenant, name in names.names_of(tenants).items() if (id := names.id_of(tenant))}
 
 
 def _target(text: str) -> int | str:

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nvshared.containers.cdi import prepare
 from nvshared.errors import NvshareError
 from nvshared.kubelet.card import RESTART, Offer, read_gpus, retry_until_reply
-from nvshared.kubelet.container import Containers, prepare
+from nvshared.kubelet.container import Containers
 from nvshared.kubelet.options import KUBELET, OFF, Options, parse
 from nvshared.kubelet.ready import Readiness, check
 from nvshared.kubelet.settings import Settings

@@ -13,12 +13,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from nvshared.containers.cdi import replace
 from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Classes, Terms
 from nvshared.kubelet.api import FAILURES, Pause, Refused, is_passing, server, watch
 from nvshared.kubelet.card import checkpoint
 from nvshared.kubelet.claims import CONDITION, RESOURCE, Claim, Pod, Prepared, clipped, pod, read
-from nvshared.kubelet.container import replace
 from nvshared.names import WITHOUT_GPU
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from nvshared.containers.cdi import replace
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kept import read_regular
-from nvshared.kubelet.container import replace
 from nvshared.kubelet.options import SETTINGS_DEFAULT, SETTINGS_LABEL, Options, parse
 
 logger = logging.getLogger(__name__)

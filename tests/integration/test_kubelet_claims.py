@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
+from nvshared.containers.cdi import FILE
 from nvshared.kubelet.claims import DRIVER
-from nvshared.kubelet.container import FILE
 from nvshared.kubelet.slices import TAINT
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import NODE, ApiServer

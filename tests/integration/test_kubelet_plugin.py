@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from nvshared.containers.cdi import LINE
 from nvshared.kubelet.card import card_of
-from nvshared.kubelet.container import LINE
 from tests.integration.conftest import ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node

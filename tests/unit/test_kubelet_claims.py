@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvshared.containers.cdi import FILE as CDI_FILE
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card, Offer
 from nvshared.kubelet.claims import DRIVER, FILE, Pod, Prepared, parameters, quantity, read, terms
-from nvshared.kubelet.container import FILE as CDI_FILE
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.plugin import DevicePlugin
 from nvshared.kubelet.rpc import DP

@@ -15,22 +15,23 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the lowest package to the highest.
 ORDER = [
     "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "library",
-    "kept", "lanes", "scheduler", "machine", "settings", "sharing", "history", "report", "hook",
-    "dbus", "control", "bus", "program", "preload", "tui", "demo", "doctor", "cli", "kubelet",
-    "daemon", "__main__",
+    "kept", "lanes", "scheduler", "machine", "containers", "settings", "sharing", "history",
+    "report", "hook", "dbus", "control", "bus", "program", "preload", "tui", "demo", "doctor",
+    "cli", "kubelet", "daemon", "__main__",
 ]
 
 # User interfaces call the daemon over the bus, and do not import it.
 WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
+    "containers": {*WORDS, "library", "machine"},
     "preload": {"errors", "library"},
     "dbus": WORDS,
     "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
     "demo": {*WORDS, "library", "control", "tui"},
-    "kubelet": {*WORDS, "library", "kept", "control", "report"},
-    "cli": {*WORDS, "library", "control", "tui", "demo", "doctor", "preload"},
+    "kubelet": {*WORDS, "library", "kept", "containers", "control", "report"},
+    "cli": {*WORDS, "library", "containers", "control", "tui", "demo", "doctor", "preload"},
 }
 
 # Where a foreign library may be imported: a package, or a module of a package.
@@ -43,7 +44,7 @@ FOREIGN: dict[str, set[str]] = {
     "sdnotify": {"report.systemd"},
     "grpc": {"kubelet.rpc"},
     "google": {"kubelet.rpc"},
-    "yaml": {"kubelet"},
+    "yaml": {"kubelet", "containers.cdi"},
 }
 WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}
 

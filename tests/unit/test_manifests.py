@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from nvshared import __version__
+from nvshared.containers.cdi import STATIC
 from nvshared.kubelet import options
 from nvshared.kubelet.annotations import ANNOTATION_TERMS
 from nvshared.kubelet.api import PATIENCE
 from nvshared.kubelet.card import CHECKPOINT
 from nvshared.kubelet.claims import CONDITION, DRIVER, PREFIX, RESOURCE, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
-from nvshared.kubelet.container import STATIC
 from nvshared.kubelet.leaving import ADMISSION, REPORT, SETTLE
 from nvshared.kubelet.plugin import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CDI specification of shared GPUs, names of containers, and what Apptainer needs."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared import library
+from nvshared.containers import apptainer, cdi, names
+from nvshared.containers.cdi import Share
+from nvshared.errors import NvshareError
+
+# As nvidia-ctk 1.17 writes it, shortened.
+TOOLKIT = """\
+---
+cdiVersion: 0.5.0
+containerEdits:
+  deviceNodes:
+  - path: /dev/nvidiactl
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  hooks:
+  - args: [nvidia-cdi-hook, update-ldcache, --folder, /usr/lib/x86_64-linux-gnu]
+    hookName: createContainer
+    path: /usr/bin/nvidia-cdi-hook
+  mounts:
+  - containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.550.54
+    hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.550.54
+    options: [ro, nosuid, nodev, bind]
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia1
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "1"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia-caps/nvidia-cap3
+  name: "1:0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    - path: /dev/nvidia1
+  name: all
+kind: nvidia.com/gpu
+"""
+SHARE = Share(Path("/run/nvshare/nvshare.sock"), Path("/state"))
+UUIDS = [("1", "GPU-1b"), ("0", "GPU-0a")]      # by PCI address: /dev/nvidia1 comes first
+# What the schema of CDI allows in 0.5.0 and in 0.6.0, which adds annotations.
+EDITS = {"env": str, "deviceNodes": dict, "mounts": dict, "hooks": dict, "intelRdt": None}
+DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*[A-Za-z0-9]|[A-Za-z0-9]")
+ENV = re.compile(r"[^=\s]+=.*")
+
+
+def check_edits(edits: dict[str, Any]) -> None:
+    assert edits.keys() <= EDITS.keys()
+    for key, values in edits.items():
+        assert isinstance(values, list)
+        assert all(isinstance(one, EDITS[key] or object) for one in values)
+    assert all(map(ENV.fullmatch, edits.get("env", [])))
+    for mount in edits.get("mounts", []):
+        assert {"hostPath", "containerPath"} <= mount.keys() <= {
+            "hostPath", "containerPath", "options", "type"}
+    for hook in edits.get("hooks", []):
+        assert {"hookName", "path"} <= hook.keys() <= {"hookName", "path", "args", "env", "timeout"}
+    for node in edits.get("deviceNodes", []):
+        assert {"path"} <= node.keys() <= {
+            "path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}
+
+
+def check(text: str) -> dict[str, Any]:
+    """The devices of our file, by name, if the file obeys the schema."""
+    said = json.loads(text)
+    assert said.keys() == {"cdiVersion", "kind", "devices", "containerEdits"}
+    assert said["kind"] == "nvshare.com/gpu"
+    assert said["devices"]
+    check_edits(said["containerEdits"])
+    for one in said["devices"]:
+        assert one.keys() == {"name", "containerEdits"}
+        assert DEVICE.fullmatch(one["name"])
+        check_edits(one["containerEdits"])
+    return {one["name"]: one["containerEdits"] for one in said["devices"]}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("etc", "run"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "etc", tmp_path / "run"
+
+
+@pytest.mark.parametrize("version", ["0.5.0", "0.6.0"])
+def test_merged_specification_has_nvidias_edits_of_whole_cards_and_ours(
+        folders: tuple[Path, Path], version: str) -> None:
+    (folders[0] / "nvidia.yaml").write_text(TOOLKIT.replace("0.5.0", version))
+    given = cdi.read(folders)
+    assert given is not None
+    text = cdi.merged(given, SHARE, UUIDS)
+    devices, said = check(text), json.loads(text)
+    assert said["cdiVersion"] == version
+    first, second = ({"deviceNodes": [{"path": f"/dev/nvidia{node}"}]} for node in (1, 0))
+    assert devices == {"0": first, "1": second, "all": {
+        "deviceNodes": [*second["deviceNodes"], *first["deviceNodes"]]},
+        "GPU-1b": first, "GPU-0a": second}      # no part of a card: nvshared shares whole ones
+    common = said["containerEdits"]
+    assert common["env"] == ["NVIDIA_VISIBLE_DEVICES=void",
+                             "NVSHARE_SOCKET=/run/nvshare/nvshare.sock", "NVSHARE_REQUIRED=1"]
+    assert common["deviceNodes"] == [{"path": "/dev/nvidiactl"}]
+    assert [one["hookName"] for one in common["hooks"]] == ["createContainer"]
+    mounts = {one["containerPath"]: one for one in common["mounts"]}
+    assert mounts["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54"]["options"] == [
+        "ro", "nosuid", "nodev", "bind"]
+    ours = {there: one for there, one in mounts.items() if "libcuda" not in there}
+    assert {there: one["hostPath"] for there, one in ours.items()} == {
+        "/run/nvshare": "/run/nvshare", "/usr/lib/nvshare": "/state/library",
+        "/etc/ld.so.preload": "/state/ld.so.preload"}
+    assert all("ro" in one["options"] for one in ours.values())
+
+
+def test_specification_in_the_dynamic_folder_has_precedence_and_ours_is_not_read(
+        folders: tuple[Path, Path]) -> None:
+    assert cdi.read(folders) is None
+    static, dynamic = folders
+    (static / "nvidia.yaml").write_text(TOOLKIT)
+    (dynamic / cdi.FILE).write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "x"}]}')
+    (dynamic / "other.json").write_text('{"kind": "amd.com/gpu", "devices": [{"name": "y"}]}')
+    given = cdi.read(folders)
+    assert given is not None
+    assert set(given.devices) == {"0", "1", "1:0", "all"}
+    (dynamic / "nvidia.json").write_text(json.dumps({
+        "cdiVersion": "0.6.0", "kind": "nvidia.com/gpu",
+        "devices": [{"name": "GPU-0a", "containerEdits": {}}]}))
+    given = cdi.read(folders)
+    assert given is not None
+    assert (given.version, set(given.devices)) == ("0.6.0", {"GPU-0a"})
+
+
+@pytest.mark.parametrize("text", [
+    "kind: nvidia.com/gpu\ndevices: [", "kind: nvidia.com/gpu\n",
+    "kind: nvidia.com/gpu\ndevices: 3",
+    "kind: nvidia.com/gpu\ndevices:\n- containerEdits: {}\n",
+], ids=["cut", "no devices", "number", "no name"])
+def test_damaged_specification_of_nvidias_is_refused_with_the_command_that_makes_one(
+        folders: tuple[Path, Path], text: str) -> None:
+    (folders[0] / "nvidia.yaml").write_text(text)
+    with pytest.raises(NvshareError, match=r"nvidia\.yaml") as caught:
+        cdi.read(folders)
+    assert "nvidia-ctk cdi generate" in caught.value.hint
+
+
+def test_cards_are_read_from_the_driver_in_the_order_of_their_addresses(tmp_path: Path) -> None:
+    for address, minor, uuid in (("0000:b1:00.0", 0, "GPU-0a"), ("0000:41:00.0", 1, "GPU-1b"),
+                                 ("0000:c1:00.0", 2, "GPU-??")):
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "information").write_text(
+            f"Model: \t\t NVIDIA H100\nIRQ:   \t\t 47\nGPU UUID: \t {uuid}\n"
+            f"Device Minor: \t {minor}\n")
+    assert cdi.cards(tmp_path) == UUIDS
+    assert cdi.cards(tmp_path / "none") == []
+
+
+FIRST, SECOND = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands that answer as docker and podman do."""
+    for name, line in (("docker", f"{FIRST}\tollama"), ("podman", f"{SECOND}\tcomfy,also")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n[ \"$1\" = ps ] && printf '%s\\n' '{line}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(names, "TOOLS", ("docker", "podman"))
+    return tmp_path
+
+
+def test_names_of_containers_come_from_each_runtime_that_answers(
+        tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants = [f"container:{FIRST}", f"container:alice/{SECOND}", f"container:{'c' * 64}",
+               "container:incus-box", "user:alice"]
+    assert names.names_of(tenants) == {tenants[0]: "ollama", tenants[1]: "comfy"}
+    (tools / "docker").write_text("#!/bin/sh\nexec sleep 1000\n")
+    monkeypatch.setattr(names, "PATIENCE", 0.2)
+    assert names.names_of(tenants) == {tenants[1]: "comfy"}
+    (tools / "podman").write_text("#!/bin/sh\necho broken; exit 125\n")
+    assert names.names_of(tenants) == {}
+
+
+@pytest.mark.parametrize(("text", "tenant"), [
+    ("container:ollama", f"container:{FIRST}"), ("container:comfy", f"container:alice/{SECOND}"),
+    ("container:alice/comfy", f"container:alice/{SECOND}"),
+    ("container:bob/ollama", f"container:bob/{FIRST}"),
+    ("container:box", "container:box"), ("user:ollama", "user:ollama"),
+    (f"container:{FIRST}", f"container:{FIRST}"),
+])
+@pytest.mark.usefixtures("tools")
+def test_name_of_a_container_is_resolved_to_the_tenant_that_nvshared_knows(
+        text: str, tenant: str) -> None:
+    assert names.resolved(text, [f"container:alice/{SECOND}", "container:box"]) == tenant
+
+
+def test_apptainer_gets_binds_and_variables_and_other_commands_get_none(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "hook", lambda: tmp_path / "libnvshare.so")
+    given = {"APPTAINER_BIND": "/data", "NVSHARE_MEMORY_LIMIT": "8GiB", "LD_PRELOAD": "/l/x.so"}
+    assert apptainer.environment("python", given) == given
+    changed = apptainer.environment("/usr/bin/apptainer", given)
+    assert changed == {
+        **given,
+        "APPTAINER_BIND": f"/data,{tmp_path}/libnvshare.so:/usr/lib/nvshare/libnvshare.so:ro,"
+                          "/run/nvshare:/run/nvshare:ro",
+        "APPTAINERENV_LD_PRELOAD": "/usr/lib/nvshare/libnvshare.so",
+        "APPTAINERENV_NVSHARE_MEMORY_LIMIT": "8GiB",
+        "APPTAINERENV_NVSHARE_SOCKET": "/run/nvshare/nvshare.sock"}
+    other = apptainer.environment("singularity", {"NVSHARE_SOCKET": "/srv/x/sock"})
+    assert other["SINGULARITY_BIND"].endswith(",/srv/x:/run/nvshare:ro")
+    assert other["SINGULARITYENV_NVSHARE_SOCKET"] == "/run/nvshare/sock"
