@@ -38,6 +38,7 @@ from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.directory import Directory
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager, SafeBudget
+from nvshared.sharing.moving import start_task
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.rivals import Rivals
 from nvshared.sharing.sampler import Sampler
@@ -195,15 +196,16 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         stack.callback(server.close)
         if kept is not None:
             stack.callback(kept.close)  # before server.close removes the clients
-        loop.add_signal_handler(signal.SIGHUP, _reload, manager)
+        reload = partial(_reload, manager, set())
+        loop.add_signal_handler(signal.SIGHUP, reload)
         if early:
-            _reload(manager)
+            reload()
         checks = Checks(manager, monotonic, lanes.run, queries.run, nvml.is_exclusive,
                         config.state_dir, lambda: "" if history is None else history.fault)
         rivals = Rivals(manager, monotonic, lanes.run)
         stack.callback(rivals.close)
         for endless in (cards.watch(), checks.watch(), rivals.watch(), manager.moving.watch(),
-                        manager.balancing.watch(), watch.run(partial(_reload, manager))):
+                        manager.balancing.watch(), watch.run(reload, lanes.run)):
             stack.callback(loop.create_task(endless).cancel)
         logger.info("nvshared %s manages %s", __version__, ", ".join(
             f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus))
@@ -225,13 +227,13 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
 def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
              directory: Directory, timer: Timer) -> Manager:
     safe = SafeBudget(monotonic, timer, lanes.run)
-    first: list[Config] = [config]
+    fetched: list[Config] = [config]    # the last one that was read
     logged: list[str] = []              # changed settings that were logged as needing a restart
     removed: tuple[str, ...] = ()       # as last logged
 
     def derived() -> Defaults:
         nonlocal removed
-        latest = first.pop() if first else read()
+        latest = fetched[-1]
         log.set_debug(latest.debug)
         defaults = derive(latest, cards, safe.bytes)
         tenancy.use(latest.rules)
@@ -246,10 +248,18 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
         removed = latest.removed
         return defaults
 
+    def fetch() -> object:
+        try:
+            fetched[:] = [read()]
+        except NvshareError as error:
+            return error
+        return fetched
+
     store = None if config.state_dir is None else StateFile(config.state_dir)
     terms = None if config.state_dir is None else TenantsFile(config.state_dir)
     tenancy = Tenancy(terms, directory)
     manager = Manager(derived, monotonic, timer, store, tenancy, lanes.run)
+    manager.fetch = fetch
     safe.follow(manager)
     ControlGroups(manager, monotonic, timer, lanes.run)
     return manager
@@ -268,9 +278,13 @@ def _descriptors(config: Config, faults: Faults) -> int:
     return number
 
 
-def _reload(manager: Manager) -> None:
+def _reload(manager: Manager, reloads: set[asyncio.Task[None]]) -> None:
+    start_task(reloads, _reload_now(manager))
+
+
+async def _reload_now(manager: Manager) -> None:
     try:
-        manager.reload()
+        await manager.read_again()
     except NvshareError as error:       # a caller on the bus gets the error instead
         logger.error("the settings stay as they are: %s", error)
     else:

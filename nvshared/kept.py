@@ -123,11 +123,14 @@ class KeptFile:
 def read_regular(path: Path, longest: int = LONGEST) -> bytes:
     """Reads a file without waiting for another process, as a pipe would. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        kind = os.fstat(descriptor)
-        if not stat.S_ISREG(kind.st_mode):
-            raise OSError("it is no file")
-        data = file.read(longest + 1)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError("it is a directory" if stat.S_ISDIR(kind) else "it is no file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(longest + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > longest:
         raise OSError(f"it has more than {longest} bytes")
     return data

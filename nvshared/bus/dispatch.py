@@ -136,11 +136,8 @@ class Caller:
         return int(await self._ask_bus("GetConnectionUnixProcessID"))
 
     async def present(self) -> bool:
-        """Whether the caller is still on the bus."""
-        try:
-            return bool(await self._ask_bus("NameHasOwner"))
-        except BusError:
-            return False
+        """Whether the caller is still on the bus, as far as the bus tells."""
+        return not await has_left(self._connection, self.name)
 
     async def _ask_bus(self, member: str) -> Any:
         (found,) = await self._connection.ask(BUS, member, "s", [self.name])
@@ -511,11 +508,12 @@ class Bus(BaseMessageBus):
 
 
 async def has_left(connection: BusConnection, name: str) -> bool:
-    """Whether a caller has left the bus. False if the bus does not say, as it may be flooded."""
+    """Whether a caller has left the bus, or the bus has. False if the bus does not say, as it may
+    be flooded."""
     try:
         return not (await connection.ask(BUS, "NameHasOwner", "s", [name]))[0]
-    except BusError:
-        return False
+    except BusError as error:
+        return error.name == ErrorType.DISCONNECTED.value
 
 
 def _too_many(most: int) -> BusError:

@@ -24,7 +24,7 @@ from nvshared.dbus import array, marshalled
 from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU, NotKept
 from nvshared.faults import KINDS, Faults
 from nvshared.history import History, Query, QueryResult
-from nvshared.machine import peer
+from nvshared.machine import peer, subordinate
 from nvshared.machine.peer import printable
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
@@ -438,8 +438,8 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         self.manager.forget(self.manager.gpu(gpu))
 
     @method("Reload", action=names.ACTION_RELOAD)
-    def reload(self) -> None:
-        self.manager.reload()
+    async def reload(self) -> None:
+        await self.manager.read_again()
 
     @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
     def drain(self) -> None:
@@ -466,7 +466,8 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     async def _found(self, tenant: str) -> None:
         """Waits until the user that a tenant's name has is known, or for a second."""
         known = asyncio.Event()
-        self.manager.tenancy.find(tenant, await caller.get().uid(), known.set)
+        user = subordinate.lender(await caller.get().uid())
+        self.manager.tenancy.find(tenant, user, known.set)
         await known.wait()
 
     def _uuid(self, gpu: str) -> str:

@@ -18,6 +18,7 @@ from nvshared.clock import Clock, Timer
 from nvshared.errors import NoHistory
 from nvshared.history import store
 from nvshared.history.store import Batch, Party, Query, QueryResult, Store, add, joined
+from nvshared.machine import subordinate
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
@@ -41,7 +42,8 @@ class HistoryFile:
     def __init__(self, folder: Path, size: int) -> None:
         self._store = Store(folder / store.FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
-        self._pending: Counter[int | None] = Counter()      # pending queries by Query.uid
+        # Pending queries by user; uids that /etc/subuid gives one user count as one.
+        self._pending: Counter[int | str | None] = Counter()
         self._last: Future[None] | None = None          # the last write that was submitted
         # Only the thread of self._thread changes the fields below.
         self._unwritten: list[tuple[int, Batch]] = []       # start of a minute, its usage
@@ -66,13 +68,14 @@ class HistoryFile:
 
         Raises InvalidArgs for an invalid query, NoHistory if the file cannot be read."""
         store.validate(query)
-        if self._pending[query.uid] >= MOST_PENDING:
+        user = None if query.uid is None else subordinate.lender(query.uid)
+        if self._pending[user] >= MOST_PENDING:
             raise NoHistory("too many ask for the history at once", "try again")
-        self._pending[query.uid] += 1
+        self._pending[user] += 1
         try:
             return await asyncio.wrap_future(self._thread.submit(self._answer, query, shape))
         finally:
-            self._pending[query.uid] -= 1
+            self._pending -= Counter([user])    # Counter's -= removes counts of zero
 
     def close(self) -> None:
         self._thread.submit(self._store.close)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from nvshared import __version__, quantity
 from nvshared.errors import ConfigError, InvalidArgs
+from nvshared.kept import read_regular
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.parser import PATHS, Parser
 from nvshared.quantity import Amount, Endpoint, or_word
@@ -22,6 +23,7 @@ from nvshared.settings.rules import TERMS, Rule, Term
 from nvshared.units import GIB, MIB
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
+LONGEST = 1 << 20                       # bytes of a settings file
 CAPACITY_LEAST = 32 * MIB               # bytes; a smaller capacity probably lacks its unit
 METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
@@ -279,10 +281,11 @@ class _Files:
     def read(self, path: Path, *, is_optional: bool) -> None:
         """Reads one more file, which overrides earlier files; appends errors to `wrong`."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_regular(path, LONGEST).decode().splitlines()
         except OSError as error:
             if not is_optional or not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                self.wrong.append(ConfigError(f"{path} cannot be read: {error.strerror}"))
+                self.wrong.append(
+                    ConfigError(f"{path} cannot be read: {error.strerror or error}"))
             return
         except UnicodeDecodeError as error:
             self.wrong.append(ConfigError(f"{path} is not text: {error}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nvshared.clock import repeat
 from nvshared.errors import ConfigError
+from nvshared.lanes import Run, call, here
 from nvshared.settings.config import drop_ins
 
 INTERVAL = 1.0                          # seconds between two reads of the files' metadata
@@ -28,15 +29,17 @@ class Watch:
         """Records the files' metadata; to be called before the files are read."""
         self._noted = self._read_metadata()
 
-    async def run(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish."""
+    async def run(self, changed: Callable[[], None], run: Run = here) -> None:
+        """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish.
+
+        `run`: Lanes.run, as a file system may hang."""
         before = self._noted
 
         async def look() -> None:
             nonlocal before
-            now = self._read_metadata()
-            lasting, before = now == before, now
-            if lasting and now != self._noted:
+            now = await call(run, self, self._read_metadata)
+            lasting, before = now == before, now or {}
+            if now is not None and lasting and now != self._noted:
                 changed()
 
         await repeat(INTERVAL, look)

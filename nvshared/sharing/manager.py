@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any
 
 from nvshared.clock import Clock, Timer
-from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU, NvshareError
+from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NvshareError
 from nvshared.faults import Faults
-from nvshared.lanes import Run, here
+from nvshared.lanes import Run, call, here
 from nvshared.machine import checkpoint, host
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
@@ -35,6 +35,7 @@ from nvshared.signal import Signal
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 LATE = 60 * SECOND                      # us after the start: later clients cause no recount
+FETCHED_WITHIN = 10 * SECOND            # us for reading the files of the settings
 REFUSED_MOST = 4                        # refused programs of one account that are noted
 APART = SECOND                          # us between SafeBudget recounts; 1,000 processes take 0.1 s
 
@@ -61,7 +62,10 @@ class Manager:
         # Reads a process's memory limits, then calls the function; int: host bytes of a client that
         # has not joined yet, else 0. False: a recent read suffices, no call. Set by ControlGroups.
         self.read_limits: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
-        self._read = read
+        self._read, self._run = read, run
+        # Reads the files of which `read` makes the next Defaults, in a thread; a result that is an
+        # NvshareError is raised by read_again().
+        self.fetch: Callable[[], object] = bool
         self._defaults = read()
         self.tenancy = tenancy or Tenancy()
         self._overrides = {} if store is None else store.load()
@@ -266,8 +270,18 @@ class Manager:
             self._defaults = replace(self._defaults, settings=settings)
             self.budget.resize(size)
 
+    async def read_again(self) -> None:
+        """Reads the files of the configuration in a thread, then applies them, as reload() does."""
+        fetched = await call(self._run, "settings", self.fetch, FETCHED_WITHIN)
+        if fetched is None:
+            fetched = ConfigError("the folder of the settings does not answer")
+        if isinstance(fetched, NvshareError):
+            self.faults.set("settings-refused", fetched.message)
+            raise fetched
+        self.reload()
+
     def reload(self) -> None:
-        """Reads the configuration again. Raises ConfigError; then nothing has changed."""
+        """Applies the configuration as read last. Raises ConfigError; then nothing has changed."""
         try:
             self._defaults = self._read()
         except NvshareError as error:

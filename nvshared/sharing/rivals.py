@@ -66,13 +66,11 @@ class _Post:
     def _accept(self) -> None:
         assert self._own is not None
         with suppress(OSError):
-            while True:
+            # Any user may connect, faster than we accept: the rest waits for the next look.
+            while len(self._others) < RIVALS_MOST:
                 other, _ = self._own.accept()
-                if len(self._others) < RIVALS_MOST:
-                    other.setblocking(False)
-                    self._others.append(other)
-                else:
-                    other.close()
+                other.setblocking(False)
+                self._others.append(other)
 
     def _take(self) -> bool:
         """Listens, or connects to the listener. True: that one's queue is full."""

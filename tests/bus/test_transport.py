@@ -327,6 +327,19 @@ async def close(bus: SlowBus, library: Dispatcher) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize(("error", "present"), [
+    (ErrorType.NO_REPLY, True), (ErrorType.LIMITS_EXCEEDED, True),
+    (ErrorType.DISCONNECTED, False)])
+async def test_caller_counts_as_present_unless_the_bus_says_otherwise_or_has_ended(
+        error: ErrorType, present: bool) -> None:
+    async def ask(*_: object) -> list[Any]:
+        raise BusError(error, "no answer")
+
+    bus = cast(BusConnection, SimpleNamespace(ask=ask))
+    caller = dispatch.Caller(bus, library_call(":1.1").message, None)
+    assert await caller.present() is present
+
+
 async def test_pending_calls_of_a_caller_end_when_the_caller_leaves_the_bus(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "PRESENCE_INTERVAL", 0)

@@ -11,6 +11,8 @@ import sys
 import termios
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +135,27 @@ def test_reload_of_a_file_with_a_wrong_line_logs_the_line_and_keeps_the_settings
     daemon.send_signal(signal.SIGHUP)
     wait_until(lambda: "the settings were read again" in site.log.read_text())
     assert site.hook().hello() is not None
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")],
+                         ids=["a pipe", "an endless device"])
+def test_reload_of_a_drop_in_that_is_no_file_keeps_the_settings_and_delays_nobody(
+    site: Site, make: Callable[[Path], object]
+) -> None:
+    daemon = site.start()
+    folder = site.folder / "nvshared.conf.d"
+    folder.mkdir()
+    make(folder / "lab.conf")
+    daemon.send_signal(signal.SIGHUP)
+    wait_until(lambda: f"the settings stay as they are: {folder / 'lab.conf'} cannot be read: it is"
+               " no file" in site.log.read_text())
+    assert site.hook().hello() is not None
+    (folder / "lab.conf").unlink()
+    wait_until(lambda: "the settings were read again" in site.log.read_text())
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) == 0
+    make(folder / "lab.conf")
+    assert "it is no file" in one_sentence(site.run(), ExitCode.BAD_CONFIG)
 
 
 def test_sighup_during_the_start_does_not_end_the_daemon(site: Site) -> None:

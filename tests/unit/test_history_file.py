@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
@@ -23,6 +23,7 @@ from nvshared.errors import NoHistory
 from nvshared.history import KEPT, MOST_PENDING, HistoryFile
 from nvshared.history import store as stored
 from nvshared.history.store import ASIDES, FILE_NAME, PAGE, STEPS, Party, Query, QueryResult, Store
+from nvshared.machine import subordinate
 from nvshared.scheduler.tenants import Usage
 from tests.unit.test_history import ALICE, NOON, UUID, used
 
@@ -320,8 +321,12 @@ def test_history_written_before_sigkill_is_kept(path: Path, rounds: int) -> None
         written = there[0]
 
 
+@pytest.mark.parametrize("uids", [[1] * (MOST_PENDING + 3), range(100, 103 + MOST_PENDING)],
+                         ids=["one uid", "subordinate uids"])
 async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pending_queries(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uids: Sequence[int]) -> None:
+    (tmp_path / "subuid").write_text("alice:100:100\n")
+    monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
     tasks: list[tuple[Future[QueryResult], Callable[[], QueryResult]]] = []
 
     def later(_: ThreadPoolExecutor, task: Callable[..., Any], *values: Any) -> "Future[Any]":
@@ -335,7 +340,7 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
         query = Query(NOON, NOON + 60, 0, "user", uid=uid)
         return asyncio.create_task(history.ask(query, lambda found: found))
 
-    asking = [ask(1) for _ in range(MOST_PENDING + 3)] + [ask(2)]
+    asking = [*map(ask, uids), ask(2)]
     refused, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
     assert (len(refused), len(waiting)) == (3, MOST_PENDING + 1)
     for one in refused:
@@ -348,4 +353,5 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
             done.set_result(task())
     await asyncio.wait(waiting)
     assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * MOST_PENDING
+    assert not history._pending
     history._store.close()

@@ -118,3 +118,23 @@ async def test_config_watch_does_not_report_a_change_already_read(
     put(file, "[gpu]\ntq = 555\n")
     await watched.noticed()
     assert watched.changes_seen.locked()
+
+
+async def test_config_watch_on_a_file_system_that_hangs_reports_nothing_and_looks_once(
+        file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run` never answers here, as a thread whose stat() does not return."""
+    monkeypatch.setattr(watch, "INTERVAL", 0)
+    looks: list[object] = []
+    asked = asyncio.Event()
+
+    def run(key: object, *_: object) -> None:
+        looks.append(key)
+        asked.set()
+
+    watching = asyncio.create_task(Watch(file).run(lambda: looks.append("changed"), run))
+    await asked.wait()
+    put(file, "[gpu]\ntq = 3\n")
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(looks) == 1
+    watching.cancel()
