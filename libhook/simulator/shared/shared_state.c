@@ -149,6 +149,38 @@ static bool file_is_there(void)
     return fstat(self.file, &status) == 0 && status.st_ino == self.inode;
 }
 
+/* Whether a process maps the file of the shared state. */
+static bool maps_state(pid_t pid)
+{
+    char path[64], line[sizeof self.directory + 128], name[sizeof self.directory + 8];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    snprintf(name, sizeof name, " %s/gpus\n", self.directory);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
+        found = strstr(line, name) != NULL;
+    if (file != NULL)
+        fclose(file);
+    return found;
+}
+
+/* The driver keeps the state of a checkpointed process in that process. So a slot in this state
+ * outlives its process, and belongs again to the process that CRIU makes of it: this has the same
+ * pid, another start time, and maps the state without having taken a slot. */
+static bool slot_is_saved(const struct slot *slot)
+{
+    return slot->namespace == self.namespace && atomic_load(&slot->state) == SHARED_CHECKPOINTED;
+}
+
+static bool adopt_slot(struct slot *slot)
+{
+    uint64_t started;
+    if (!slot_is_saved(slot) || !maps_state(slot->pid) || !read_start_time(slot->pid, &started))
+        return false;
+    slot->started = started;
+    return true;
+}
+
 static bool slot_lives(const struct shared *map, int index)
 {
     const struct slot *slot = &map->slots[index];
@@ -206,7 +238,7 @@ static void sweep(struct shared *map)
 {
     for (int i = 0; i < SHARED_PROCESSES; i++) {
         struct slot *slot = &map->slots[i];
-        if (slot->pid == 0 || slot_lives(map, i))
+        if (slot->pid == 0 || slot_lives(map, i) || (slot->started != 0 && slot_is_saved(slot)))
             continue;
         memset(slot, 0, sizeof *slot);
         for (int j = 0; j < map->exports_end; j++)
@@ -281,7 +313,7 @@ static void configure(struct shared *map)
     sweep(map);
     bool used = false;
     for (int i = 0; i < SHARED_PROCESSES; i++)
-        used = used || map->slots[i].pid != 0;
+        used = used || slot_lives(map, i);
     uint64_t gpus = size_setting("NVSHARE_SIM_GPUS", 1);
     uint64_t total = size_setting("NVSHARE_SIM_MEMORY", 1ull << 30);
     self.none = gpus == 0;
@@ -379,9 +411,10 @@ static struct slot *own_slot(struct shared *map)
         if (map->slots[index].pid == getpid() && map->slots[index].namespace == self.namespace)
             map->slots[index].started = 0;
     sweep(map);
-    for (index = 0; index < SHARED_PROCESSES; index++) {
+    for (int i = 0; i < 2 * SHARED_PROCESSES; i++) {        /* at last slots of saved processes */
+        index = i % SHARED_PROCESSES;
         struct slot *slot = &map->slots[index];
-        if (slot->pid != 0)
+        if (slot->pid != 0 && (i < SHARED_PROCESSES || slot_lives(map, index)))
             continue;
         memset(slot, 0, sizeof *slot);
         struct flock lock = slot_lock(index);
@@ -638,7 +671,7 @@ static struct slot *slot_of(struct shared *map, pid_t pid)
     sweep(map);
     for (int i = 0; i < SHARED_PROCESSES; i++)
         if (map->slots[i].pid == pid && map->slots[i].namespace == self.namespace)
-            return &map->slots[i];
+            return slot_lives(map, i) || adopt_slot(&map->slots[i]) ? &map->slots[i] : NULL;
     return NULL;
 }
 
