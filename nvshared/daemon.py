@@ -205,7 +205,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         rivals = Rivals(manager, monotonic, lanes.run)
         stack.callback(rivals.close)
         for endless in (cards.watch(), checks.watch(), rivals.watch(), manager.moving.watch(),
-                        manager.balancing.watch(), watch.run(reload, lanes.run)):
+                        manager.balancing.watch(), manager.saving.take_over(),
+                        watch.run(reload, lanes.run)):
             stack.callback(loop.create_task(endless).cancel)
         logger.info("nvshared %s manages %s", __version__, ", ".join(
             f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus))

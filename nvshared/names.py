@@ -22,7 +22,7 @@ TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME
 # compute-limit and compute-request are in percent of the time; a limit of 100 limits nothing.
 USUAL_TERMS = {"memory-limit": 0, "host-memory-limit": 0, "neighbour-limit": 0,
                "compute-limit": 100, "compute-request": 0, "priority": 2, "weight": 100,
-               "suspended": 0, "disk-limit": 0}
+               "suspended": 0, "disk-limit": 0, "save-at-shutdown": 0}
 # Sources of terms of tenants besides nvsharectl: SLURM's plugin for jobs ("job"); for pods an
 # annotation, a claim, or the PriorityClass.
 TERM_SOURCES = ("annotation", "claim", "class", "job")

@@ -79,7 +79,11 @@ install-programs:
 install-system:
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) systemd/nvshared.service systemd/nvshared.socket \
 		systemd/nvshare-kubelet.service systemd/nvshare-checkpoint.socket \
-		systemd/nvshare-checkpoint@.service systemd/nvshare-cdi.service systemd/nvshare-cdi.path
+		systemd/nvshare-checkpoint@.service systemd/nvshare-cdi.service systemd/nvshare-cdi.path \
+		systemd/nvshare-save.socket systemd/nvshare-save@.service systemd/nvshare-saved.service
+	for one in user@.service.d session-.scope.d; do \
+		install -D -m 644 systemd/$$one/nvshare.conf $(DESTDIR)$(UNITDIR)/$$one/nvshare.conf; \
+	done
 	install -D -m 644 systemd/sysusers.d/nvshare.conf $(DESTDIR)/usr/lib/sysusers.d/nvshare.conf
 	install -D -m 644 systemd/tmpfiles.d/nvshare.conf $(DESTDIR)/usr/lib/tmpfiles.d/nvshare.conf
 	install -D -m 644 dbus/com.nvshare.conf $(DESTDIR)/usr/share/dbus-1/system.d/com.nvshare.conf

@@ -32,6 +32,8 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/lab-server.md", "C = total"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "S = n"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/connections.md", "hook"): "a diagram",
+    ("docs/saving.md", "nvsharectl save user:alice"): "for a machine that is restarted",
+    ("docs/saving.md", "nvsharectl park"): "needs Podman with a GPU",
     ("docs/scheduler.md", "latency + pace"): "a formula, for maintainers",
     ("docs/lab-server.md", "D = S"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,

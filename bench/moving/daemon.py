@@ -2,9 +2,11 @@
 """The daemon with orders to move programs on its standard input, for machines without D-Bus.
 
     park PID        move PID GPU        deep-idle SECONDS
+    save PID        restore FOLDER
 
 Orders run concurrently. The answer to each is the line "PID done", or "PID" and the reason of the
-failure; the PID for deep-idle is 0. The daemon uses only the first two GPUs.
+failure; for deep-idle the PID is 0, for restore the FOLDER. The answer to save is "PID saved
+FOLDER". The daemon uses only the first two GPUs.
 """
 
 import asyncio
@@ -16,11 +18,13 @@ from nvshared.errors import NvshareError
 from nvshared.machine import host
 from nvshared.machine.nvml import NVML
 from nvshared.sharing.moving import Moving, start_task
+from nvshared.sharing.saving import Saving
 from nvshared.units import SECOND
 
 CARDS = 2
 
-find_all, watch = NVML.find, Moving.watch
+find_all, watch, take_over = NVML.find, Moving.watch, Saving.take_over
+saving: list[Saving] = []
 
 
 async def _carry_out(moving: Moving, order: str, *words: str) -> str:
@@ -28,6 +32,12 @@ async def _carry_out(moving: Moving, order: str, *words: str) -> str:
     if order == "deep-idle":
         moving.deep_idle = round(float(words[0]) * SECOND)
         return "0 done"
+    if order == "restore":
+        try:
+            await saving[0].restore(await saving[0].find(words[0]))
+        except NvshareError as error:
+            return f"{words[0]} {error}"
+        return f"{words[0]} done"
     pid = int(words[0])
     found: list[Any] = []
     # Just after a move, neither card may have the client yet.
@@ -39,6 +49,8 @@ async def _carry_out(moving: Moving, order: str, *words: str) -> str:
     if len(found) > 1:
         return f"{pid} uses several GPUs"
     try:
+        if order == "save":
+            return f"{pid} saved {(await saving[0].save(found[0])).folder}"
         if order == "park":
             await moving.park(found[0])
         else:
@@ -59,7 +71,13 @@ async def _listen(moving: Moving) -> None:
         start_task(tasks, _answer(moving, line))
 
 
+async def _take_over(mine: Saving) -> None:
+    saving.append(mine)
+    await take_over(mine)
+
+
 if __name__ == "__main__":
+    setattr(Saving, "take_over", _take_over)    # noqa: B010
     setattr(NVML, "find", lambda nvml: [*find_all(nvml)][:CARDS])   # noqa: B010
     setattr(Moving, "watch", _listen)   # noqa: B010
     sys.exit(daemon.main())

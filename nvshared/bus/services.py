@@ -26,6 +26,7 @@ from nvshared.faults import KINDS, Faults
 from nvshared.history import History, Query, QueryResult
 from nvshared.machine import peer, subordinate
 from nvshared.machine.peer import printable
+from nvshared.machine.saving import Saved
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
 from nvshared.scheduler.snapshot import Snapshot
@@ -349,6 +350,33 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         await permit(found)
         await self.manager.moving.move(found, target)
 
+    @method("SaveClient", "folder", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def save_client(self, client: "u", to: "s") -> "s":
+        found = self.manager.client(client)
+        await permit(found)
+        if to:                          # it makes a folder at any place of root's
+            await caller.get().authorise(ACTION_MANAGE_CLIENTS, "save without --to")
+        return (await self.manager.saving.save(found, to)).folder
+
+    @method("ListSaved", "saved", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def list_saved(self, to: "s") -> "a(ssuutttsa{sv})":
+        sender = caller.get()
+        if to:                          # the answer tells whether a folder is there
+            await sender.authorise(ACTION_MANAGE_CLIENTS)
+        uid, administers = await sender.uid(), await sender.administers()
+        return [                        # CRIU's words may contain names of a user's files
+            [one.folder, one.state, one.pid, one.uid, one.size, one.bytes, one.saved * SECOND,
+             one.why if administers or uid == one.uid else "", {}]
+            for one in await self.manager.saving.saved(to, f"user:{uid}")]
+
+    @method("Restore", "pid", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def restore(self, folder: "s") -> "u":
+        return await self.manager.saving.restore(await self._saved(folder))
+
+    @method("RemoveSaved", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def remove_saved(self, folder: "s") -> None:
+        await self.manager.saving.remove(await self._saved(folder))
+
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
     async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
         await self._found(tenant)
@@ -462,6 +490,13 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         await asyncio.sleep(DRAINER_LINGER)
         del self._drainers[sender.name]
         self.manager.drain(bool(self._drainers))
+
+    async def _saved(self, folder: str) -> Saved:
+        """Finds a saved program. Raises NotPermitted unless it is the caller's or polkit agrees."""
+        found, sender = await self.manager.saving.find(folder), caller.get()
+        if await sender.uid() != found.uid:
+            await sender.authorise(ACTION_MANAGE_CLIENTS)
+        return found
 
     async def _found(self, tenant: str) -> None:
         """Waits until the user that a tenant's name has is known, or for a second."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TextIO, cast
 
 from nvshared import __version__, parser
-from nvshared.cli import containers, history, machine, run, settings, status
+from nvshared.cli import containers, history, machine, run, saving, settings, status
 from nvshared.cli.verb import (
     Options,
     Output,
@@ -154,10 +154,10 @@ def help(options: Options) -> None:
 VERBS: tuple[Verb, ...] = (
     status.status, status.top, status.clients, status.tenants, history.history, run.run,
     settings.set_tq, settings.anti_thrash, settings.limit, settings.weight, settings.priority,
-    settings.suspend, settings.resume, settings.park, settings.move, settings.preempt,
-    settings.reset, settings.drain, settings.forget_gpu, machine.preload,
-    containers.containers, machine.doctor,
-    machine.demo, machine.trial, completion, help,
+    settings.suspend, settings.resume, settings.park, settings.move, saving.save,
+    saving.restore, settings.preempt, settings.reset, settings.drain, settings.forget_gpu,
+    machine.preload, containers.containers, machine.doctor, machine.demo, machine.trial,
+    completion, help,
 )
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)

@@ -12,7 +12,7 @@ from nvshared.errors import NoSuchClient, PasswordNeeded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nvshared.control.snapshot import History, Snapshot, Tenant, Turn
+    from nvshared.control.snapshot import History, Saved, Snapshot, Tenant, Turn
 
 
 class Call(NamedTuple):
@@ -172,6 +172,26 @@ class Daemon:
     def move(self, client: int, gpu: str) -> None:
         """Moves a client to another GPU (index, UUID or PCI address)."""
         self._call("MoveClient", "us", client, gpu)
+
+    def save(self, client: int, to: str = "") -> str:
+        """Saves a client, which ends, below a folder ("": the usual one). Returns its folder."""
+        (folder,) = self._call("SaveClient", "us", client, to)
+        return str(folder)
+
+    def saved(self, to: str = "") -> "list[Saved]":
+        """The saved programs in a folder; "": the usual one."""
+        from nvshared.control.snapshot import Saved
+
+        (rows,) = self._call("ListSaved", "s", to)
+        return [Saved(*row[:-1]) for row in rows]
+
+    def restore(self, folder: str) -> int:
+        """Restores a saved program. Returns its process."""
+        (pid,) = self._call("Restore", "s", folder)
+        return int(pid)
+
+    def remove_saved(self, folder: str) -> None:
+        self._call("RemoveSaved", "s", folder)
 
     def drain_gpu(self, gpu: str) -> list[tuple[int, str]]:
         """Moves or parks all clients of a GPU. Returns the processes that stay, and why."""

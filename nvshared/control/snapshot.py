@@ -97,6 +97,19 @@ class ClientSnapshot(NamedTuple):
     moved: str = ""                     # why nvshared moved it to this GPU; "": it did not
 
 
+class Saved(NamedTuple):
+    """A saved program, as of ListSaved."""
+
+    folder: str
+    state: str                          # saving, saved, restoring, restored, ended
+    pid: int
+    uid: int
+    size: int                           # bytes written so far
+    bytes: int                          # estimated before it is saved
+    saved: int                          # us since the epoch
+    why: str                            # of the last restore that failed; "": none did
+
+
 class Turn(NamedTuple):
     """One turn of a client. Microseconds and bytes."""
 

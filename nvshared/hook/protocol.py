@@ -20,7 +20,7 @@ VERSION = 2
 Type = IntEnum("Type", {
     "LIMITS": 1, "REFUSED": 2, "RUN": 3, "STOP": 4, "EVICT": 5, "LOAD": 6, "YIELD": 7,
     "INTRODUCE": 8, "QUEUED": 9, "REASON": 10, "PUBLISH": 11, "WATCH": 12, "PREALLOCATE": 13,
-    "PARK": 14, "UNPARK": 15, "STORE": 16,
+    "PARK": 14, "UNPARK": 15, "STORE": 16, "LEAVE": 17,
     "HELLO": 64, "MEMORY": 65, "IDLE": 66, "STOPPED": 67, "REOPENED": 68, "MOVED": 69, "COMMIT": 70,
     "COPIES": 71, "WAITING": 72, "NAME": 73, "BUSY": 74, "GANG": 75, "BORROWED": 76, "PARKED": 77,
     "WAKE": 78, "STORED": 79,

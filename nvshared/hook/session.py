@@ -90,6 +90,12 @@ class StoringHook:
         self._number = 0                # number of the last STORE sent
         self._waits: actions.Store | None = None    # to be sent when the file exists
         self._ended = False
+        self._reported = False          # a STORED has come
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the hook may have a file, also one of an earlier daemon."""
+        return self._reported or self._sent
 
     def order(
         self, peer: Peer, order: actions.Store, answer: Callable[[actions.Store, bool], None]
@@ -143,6 +149,7 @@ class StoringHook:
         if known and record.moved > self._most:
             raise ProtocolError(
                 f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
+        self._reported = True
         number = record.number if record.number <= self._number else 0
         error = min(record.took, ERRORS_MOST)
         changed = (number, error) != (self.acknowledged, self.error)
@@ -216,6 +223,9 @@ class ParkedHook:
     def take_over(self) -> None:
         """Marks the client as parked by an earlier daemon."""
         self._held, self.checkpointed = [], True
+
+    def leave(self) -> None:
+        self._wire.send(OrderRecord(Type.LEAVE))
 
     def unpark(
         self, gpu: bytes, *, lost: bool = False
@@ -301,7 +311,7 @@ class Session:
         self._lender = b""              # UUID of the lending card, by the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire)
-        self.park = self._parked.park   # Parkable
+        self.park, self.leave = self._parked.park, self._parked.leave       # Parkable
         self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # after a move: the client on its old card, until HELLO
         self._terms = ClientTerms()     # as the program's environment gives them
@@ -456,6 +466,10 @@ class Session:
     @property
     def has_turn(self) -> bool:
         return self._parked.has_turn
+
+    @property
+    def has_file(self) -> bool:
+        return self._storing.has_file
 
     def _answer(self, order: OrderRecord) -> None:
         """Acknowledges an EVICT in place of a parked client's hook; no memory is on the card."""

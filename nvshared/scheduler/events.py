@@ -75,6 +75,7 @@ class TenantTerms:
     neighbour_limit: int = 0            # bytes that its clients on a card may borrow; 0: no limit
     suspended: bool = False             # True: its clients are evicted, and get no turn
     disk_limit: int = 0                 # bytes of the disk for blocks of all cards; 0: no limit
+    save_at_shutdown: bool = False      # not used by the scheduler; see cli/saving.py
     shown: str = ""                     # the tenant's name for people; "": its internal name
 
 

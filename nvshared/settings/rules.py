@@ -63,6 +63,7 @@ TERMS: Mapping[str, Term] = {
     "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", quantity.weight),
     "suspended": Term(1, "1", lambda text: int(quantity.switch(text))),
     "disk-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
+    "save-at-shutdown": Term(1, "1", lambda text: int(quantity.switch(text))),
 }
 
 

@@ -120,6 +120,13 @@ class Parkable(Protocol):
     def has_turn(self) -> bool:
         """Whether an order for a turn is held back until the parked program is restored."""
 
+    @property
+    def has_file(self) -> bool:
+        """Whether the hook has a file on the disk, which would not be saved with its process."""
+
+    def leave(self) -> None:
+        """Has the hook of a parked client close its connection, as the process is to be dumped."""
+
     async def park(self, context: int, *, ahead: bool) -> None:
         """Makes the hook keep all threads out of the driver. Raises NvshareError if it refuses.
 

@@ -30,6 +30,7 @@ from nvshared.sharing.disk import Disk
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, NAMED, Client
 from nvshared.sharing.moving import Moving
+from nvshared.sharing.saving import Saving
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
 from nvshared.units import GIB, MILLISECOND, SECOND
@@ -78,6 +79,7 @@ class Manager:
         self.budget = Budget(SharedBudget(self._defaults.settings.host_budget), timer)
         self.moving = Moving(self.gpus, self.budget.shared, self.ask_helper, run)
         self.balancing = Balancing(self.gpus, self.moving)
+        self.saving = Saving(self.gpus, self.moving)
         self.disk = Disk(clock, timer, run, self.faults)
         self._lending = Lending(timer)
         self._apply()

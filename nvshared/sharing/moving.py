@@ -28,13 +28,14 @@ from nvshared.sharing.gpu import GPU, Client, Parkable
 from nvshared.units import GIB, MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
+SAVING = "saving"                       # parked, and about to be dumped by CRIU: sharing/saving.py
 MOVED = "moved"                         # a new Client on another card replaces this one
 LOST = "lost"                           # the driver cannot restore it, now or later
 
 CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
 # CUresults of a restore after which none can succeed: CUDA_ERROR_OUT_OF_MEMORY, OPERATING_SYSTEM.
 FINAL_ERRORS = frozenset({2, 304})
-IN_PROGRESS = frozenset({PARKING, RESTORING})
+IN_PROGRESS = frozenset({PARKING, RESTORING, SAVING})
 
 CHECK_EVERY = 0.01                      # seconds between checks of an awaited condition, at first
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
@@ -42,6 +43,7 @@ ROOM_WITHIN = 10.0                      # seconds for room on a card, else anoth
 ROOM_CHECK_MOST = 0.25                  # seconds: longest pause between questions for that room
 LOCKED_FOR = 5.0                        # seconds after which a locked process is not just parked
 JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
+LEFT_WITHIN = 5.0                       # seconds for a parked client's library to leave
 FREE_READ_WITHIN = 5 * SECOND           # us to read the limits of cgroups; later the park fails
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between attempts that fail
@@ -165,6 +167,18 @@ class Moving:
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
         """Moves a client to a card. Raises NvshareError. `why`: reason of the balancer, if any."""
         await self._start(client, partial(self._move, client, target, why))
+
+    async def save(self, client: Client, dump: Callable[[], Awaitable[None]]) -> None:
+        """Parks a client, has its library leave, and awaits `dump`, which ends the process.
+
+        Raises NvshareError: the client is there and runs on; or it has left and will come back,
+        parked, if its process has not ended."""
+        await self._start(client, partial(self._save, client, dump))
+
+    async def until_awake(self, client: Client) -> bool:
+        """Waits until a client that was parked has been restored. False: it has left before."""
+        await self._until(client, lambda: client.parking in ("", MOVED) or not _is_there(client))
+        return client.parking in ("", MOVED)
 
     async def _start(
         self, client: Client, work: Callable[[str], Coroutine[Any, Any, None]], done: str = "none",
@@ -342,6 +356,20 @@ class Moving:
         await self._checkpoint(client, was, ahead=ahead)
         self._enter(client, PARKED)
         client.suspend_to_park(False)
+
+    async def _save(
+        self, client: Client, dump: Callable[[], Awaitable[None]], was: str
+    ) -> None:
+        if was != PARKED:
+            await self._checkpoint(client, was, ahead=False)
+        self._enter(client, SAVING)
+        _parkable(client).leave()
+        if not await self._until(client, lambda: not _is_there(client), LEFT_WITHIN):
+            self._enter(client, PARKED)
+            client.suspend_to_park(False)
+            self.wake(client)
+            raise NvshareError(f"{client} cannot be saved: its library does not leave")
+        await dump()
 
     async def _move(self, client: Client, target: GPU, why: str, was: str) -> None:
         began, resident = client.gpu.now, client.memory.resident

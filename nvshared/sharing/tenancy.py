@@ -39,6 +39,7 @@ from nvshared.signal import Signal
 
 logger = logging.getLogger(__name__)
 
+READ = {"priority": Priority, "suspended": bool, "save-at-shutdown": bool}     # others: int
 ORDER = {term: number for number, term in enumerate(TERMS)}
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
@@ -296,8 +297,7 @@ class Tenancy:
         """Returns the terms in force for all programs of a tenant together."""
         settings: dict[str, Any] = {}
         for one in self._rules_of(name):
-            read = {"priority": Priority, "suspended": bool}.get(one.term, int)
-            settings.setdefault(one.term.replace("-", "_"), read(one.value))
+            settings.setdefault(one.term.replace("-", "_"), READ.get(one.term, int)(one.value))
         found = TenantTerms(**settings)
         shown = self.shown(name)
         return found if shown == name or found == TenantTerms() else replace(found, shown=shown)

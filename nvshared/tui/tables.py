@@ -168,6 +168,10 @@ TERM_FORMATS: dict[str, TermFormat] = {
     "suspended": TermFormat(int, lambda on: "yes" if on else "no", lambda _on: "suspended",
                             lambda on: "suspended" if on else "no longer suspended",
                             "The programs of {name} are {value}", "{name} is {value}{on}"),
+    "save-at-shutdown": TermFormat(
+        int, lambda on: "yes" if on else "no", lambda _on: "saved",
+        lambda on: "saved when the machine shuts down" if on else "not saved at a shutdown",
+        "The programs of {name} are {value}"),
 }
 
 
@@ -240,7 +244,7 @@ PROCESS = 11                            # characters that a column of processes 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
     "evicting": "magenta", "suspended": "red", "limited": "yellow", "idle": "dim", "parked": "dim",
-    "parking": "magenta", "restoring": "cyan", "turns": "green",
+    "saving": "magenta", "parking": "magenta", "restoring": "cyan", "turns": "green",
     "shared": "green", "busy": "green", "gathering": "yellow", "lost": "bold red", "crowded": "red",
 }
 

@@ -14,7 +14,7 @@ from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import config
 from nvshared.settings.rules import TERMS
-from nvshared.sharing.moving import LOST, PARKED, PARKING, RESTORING
+from nvshared.sharing.moving import LOST, PARKED, PARKING, RESTORING, SAVING
 from nvshared.tui.tables import UNSHARED
 from nvshared.units import GIB, MIB
 from tests import pages
@@ -196,7 +196,7 @@ def test_command_block_listed_as_not_run_is_run_by_no_test() -> None:
 def test_manual_explains_each_state_that_the_column_state_shows() -> None:
     page = (ROOT / "packaging/man/nvsharectl.1.in").read_text()
     section = page.partition(".SH STATES")[2].partition(".SH ")[0]
-    shown = {*map(str, ClientState), PARKING, PARKED, RESTORING, LOST, UNSHARED}
+    shown = {*map(str, ClientState), PARKING, PARKED, RESTORING, SAVING, LOST, UNSHARED}
     assert set(re.findall(r"^\.B (.+)$", section, re.MULTILINE)) == shown
 
 

@@ -35,7 +35,10 @@ from tests.unit.scripted import (
 class QuietHook:
     """A hook that obeys PARK."""
 
-    has_turn = False
+    has_turn = has_file = False
+
+    def leave(self) -> None:
+        """As Parkable.leave."""
 
     async def park(self, context: int, *, ahead: bool) -> None:
         """As Parkable.park."""

@@ -112,7 +112,7 @@ enum nvshare_type {
      * threads of the program out of the driver, because the process is about to be checkpointed.
      * With NVSHARE_AHEAD: only if no thread wants the GPU. `host`: bytes of host memory that the
      * checkpoint takes, which the HELLO to a later daemon repeats. Answered by PARKED. Once PARKED
-     * has reported success, the daemon sends only INTRODUCE and UNPARK, and the hook sends only
+     * has reported success, the daemon sends only INTRODUCE, LEAVE and UNPARK, and the hook sends only
      * WAKE, HELLO and, for a thread that waits at the gate, MEMORY. */
     NVSHARE_PARK = 14,
     /* The program's threads may call the driver again. The process now uses the GPU `gpu`. Has no
@@ -131,6 +131,10 @@ enum nvshare_type {
      * for reading and writing, with O_DIRECT if the file system supports it. A hook that has bytes
      * in a file already keeps that file. Answered by STORED with the same number. */
     NVSHARE_STORE = 16,
+    /* To a parked client whose process is checkpointed, because CRIU is about to dump it: close the
+     * connection. Connect again once the process has been restored from the dump, or if it goes on
+     * without that for ten seconds. Has no answer. */
+    NVSHARE_LEAVE = 17,
 
     /* Reports, hook to daemon. */
 

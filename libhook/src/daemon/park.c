@@ -12,7 +12,11 @@
  * A thread that waits at a stub may hold any lock of the library. While parked, the service
  * thread therefore takes no lock and calls no driver function: it sends WAKE when a thread calls
  * the driver, and waits for UNPARK. HELLO tells a new daemon that the client is parked. If the
- * driver cannot restore the process, the stubs stay closed, and each call returns an error. */
+ * driver cannot restore the process, the stubs stay closed, and each call returns an error.
+ *
+ * CRIU does not dump a process with a connection to another one. So LEAVE closes it, until the
+ * process has another start time, which tells that CRIU has restored it. A clock would not do, as
+ * it may have been set back by the restart of the machine. */
 #define _GNU_SOURCE
 #include "daemon/park.h"
 
@@ -31,11 +35,13 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "nvshare/protocol.h"
+#include "tier/disk.h"
 #include "tier/host.h"
 
 #define REST_PATIENCE_US 1000000
 #define POLL_NS 1000000
 #define RECONNECT_NS 100000000
+#define AWAY_PAUSES 100              /* of RECONNECT_NS each: longest time for CRIU to begin */
 
 /* The client that is parked, if any: a process with several clients is not parked. */
 static struct client *_Atomic parked;
@@ -171,13 +177,44 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }
 
-/* The handle of the ended connection stays: the program's threads may be using it. */
-static void close_ended(const struct client *client)
+/* Closes a descriptor. The handle stays: the program's threads may be using it. */
+static void close_descriptor(int handle)
 {
     UNFORKED;
-    int descriptor = own_file_descriptor(client->socket);
+    int descriptor = own_file_descriptor(handle);
     if (descriptor >= 0)
         close(descriptor);
+}
+
+/* The process's start time in /proc/self/stat, in ticks since the boot of the machine; 0: unknown. */
+static unsigned long long start_time(void)
+{
+    char text[1024];
+    int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    if (file >= 0)
+        close(file);
+    text[length > 0 ? length : 0] = '\0';
+    /* Field 22. The name, field 2, may contain blanks and parentheses. */
+    const char *rest = strrchr(text, ')');
+    for (int field = 2; rest != NULL && field < 22; field++)
+        rest = strchr(rest + 1, ' ');
+    return rest == NULL ? 0 : strtoull(rest, NULL, 10);
+}
+
+/* Carries out LEAVE, unless the client has a file: the threads that write to it have a descriptor
+ * table of their own, which CRIU does not restore. The pauses are counted, as they do not go on while CRIU has frozen the
+ * process. */
+static void stay_away(const struct client *client)
+{
+    if (disk_is_open(client))
+        return;
+    unsigned long long started = start_time();
+    close_descriptor(client->socket);
+    close_descriptor(client->wakes);     /* client_wait() makes others */
+    close_descriptor(client->wake);
+    for (int pause = 0; pause < AWAY_PAUSES && start_time() == started; pause++)
+        nanosleep(&(struct timespec){ .tv_nsec = RECONNECT_NS }, NULL);
 }
 
 /* Sends `hello`, the reports HELLO and STORED. True: HELLO was sent with the flag WANTS, because a
@@ -227,11 +264,14 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
             return;
         if (got == 1 && order->type == NVSHARE_INTRODUCE)
             wake_sent = introduce(client, hello, order->number);
+        else if (got == 1 && order->type == NVSHARE_LEAVE)
+            stay_away(client);
         else if (got == 1)
             complain("nvshared sent a record of type %u to a parked program; leaving it",
                      order->type);
-        if (got < 0 || (got == 1 && order->type != NVSHARE_INTRODUCE))
-            close_ended(client);
+        if (got < 0 || (got == 1 && order->type != NVSHARE_INTRODUCE
+                        && order->type != NVSHARE_LEAVE))
+            close_descriptor(client->socket);
     }
 }
 

@@ -339,6 +339,11 @@ int disk_open(struct client *client, int descriptor)
     return error;
 }
 
+bool disk_is_open(const struct client *client)
+{
+    return disks[client->index] != NULL;
+}
+
 struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,
                                const char *memory)
 {

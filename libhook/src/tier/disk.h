@@ -27,6 +27,8 @@ struct disk_extent {
  * `descriptor` is -1, the earlier file stays. Returns 0 or an errno; ENOSYS: the kernel lacks
  * close_range() (Linux 5.9). May release the lock. */
 int disk_open(struct client *client, int descriptor);
+/* Whether the client has a file. May be called without the lock by its service thread. */
+bool disk_is_open(const struct client *client);
 /* Starts to write `size` bytes from `memory` to a place within the first `most` bytes of the file.
  * NULL: no such place is free, or no memory to record it. */
 struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,

@@ -32,7 +32,7 @@ static void order(struct input *input)
     static const uint8_t types[] = {
         NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS, NVSHARE_INTRODUCE,
         NVSHARE_STOP, NVSHARE_YIELD, NVSHARE_EVICT, NVSHARE_QUEUED, NVSHARE_REASON,
-        NVSHARE_PREALLOCATE,
+        NVSHARE_PREALLOCATE, NVSHARE_LEAVE,
     };
     struct nvshare_order order = {
         .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that save programs on a disk and restore them."""
+
+import os
+import sys
+import threading
+import time
+
+from nvshared import names
+from nvshared.cli.settings import set_terms
+from nvshared.cli.verb import TARGET, Options, argument, show, show_table, verb
+from nvshared.control import Daemon
+from nvshared.control.snapshot import ClientSnapshot, Saved
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.quantity import counted
+from nvshared.tui import tables
+from nvshared.tui.tables import Column
+from nvshared.units import SECOND
+
+TERM = "save-at-shutdown"
+LONGEST = 4000.0                        # most seconds until nvshared replies: it waits for an hour
+PROGRESS_EVERY = 1.0                    # seconds between two lines of progress
+
+
+@verb(
+    "save",
+    argument(*[TARGET[0][0][0], "PID|TENANT", "a program, or all of a tenant: user:NAME, unit:NAME "
+               "or job:ID"], nargs="?", type=TARGET[0][1]["type"]),
+    argument("--all", "", "all programs"),
+    argument("--marked", "", "the programs of tenants with save-at-shutdown = on"),
+    argument("--to", "DIR", "save in this folder, which only root may write to (default: "
+             "/var/lib/nvshare-saved); needs permission"),
+    argument("--at-shutdown", "on|none", "set whether the tenant's programs are saved when the "
+             "machine shuts down, and restored when it starts; none: as the configuration says",
+             choices=["on", "none"]),
+    argument("--list", "", "show what is saved, and what could not be restored"),
+    argument("--remove", "FOLDER", "delete a saved program"))
+def save(options: Options) -> None:
+    """Save a program on the disk and end it, until it is restored.
+
+    Parks the program and has CRIU write all of its memory to a folder that belongs to the program's
+    user. The program ends. nvsharectl restore brings it back, also after the machine was started
+    again: it goes on where it was, with its process id, files and terms. Needs CRIU 4.0 or later.
+    Its TCP connections are closed. If it cannot be saved, it goes on, and the reason is printed.
+    Programs in containers, with an open terminal, or that cannot be parked are not saved. You may
+    save your own programs; others need permission.
+
+        nvsharectl save 4711                       # saves and ends process 4711
+        nvsharectl save --list                     # what is saved
+        nvsharectl save --all                      # saves and ends all programs
+        nvsharectl save user:alice --at-shutdown on  # whenever the machine shuts down
+    """
+    forms = [options.target is not None, options.all, options.marked, options.list,
+             options.remove is not None]
+    if sum(forms) != 1:
+        raise InvalidArgs("it is not clear what is to be saved",
+                          "give one of: PID, TENANT, --all, --marked, --list, --remove FOLDER")
+    if options.at_shutdown is not None:
+        if not isinstance(options.target, str):
+            raise InvalidArgs("--at-shutdown is for a tenant", f"give {names.TENANT_KINDS}")
+        set_terms(options, {TERM: int(options.at_shutdown == "on")})
+    elif options.list:
+        _list(options)
+    elif options.remove is not None:
+        with Daemon(options.bus, LONGEST) as daemon:
+            daemon.remove_saved(options.remove)
+        show(options, {"removed": options.remove}, lambda: print(f"{options.remove} is deleted."))
+    else:
+        _save(options)
+
+
+def _save(options: Options) -> None:
+    saved, failed = list[dict[str, object]](), list[dict[str, object]]()
+    with Daemon(options.bus, LONGEST) as daemon:
+        for client in _chosen(daemon, options):
+            name = f"{tables.process(client)}"
+            try:
+                folder = _with_progress(options, daemon, client)
+            except NvshareError as error:
+                failed.append({"pid": client.pid, "why": error.message})
+                continue
+            saved.append({"pid": client.pid, "folder": folder})
+            if not options.json:
+                print(f"{name} is saved: {folder}", flush=True)
+    _report(options, saved, failed, "saved")
+
+
+def _chosen(daemon: Daemon, options: Options) -> list[ClientSnapshot]:
+    clients = daemon.snapshot().clients
+    if options.all:
+        return list(clients)
+    if isinstance(options.target, int):
+        ids = daemon.clients_of(options.target)
+        return [one for one in clients if one.id in ids]
+    if options.target is not None:
+        name = daemon.tenant(options.target).name
+        return [one for one in clients
+                if name in (one.tenant, *daemon.tenant(one.tenant).within)]
+    return [one for one in clients if any(
+        daemon.tenant(name).value(TERM)
+        for name in (one.tenant, *daemon.tenant(one.tenant).within))]
+
+
+def _with_progress(options: Options, daemon: Daemon, client: ClientSnapshot) -> str:
+    """Saves a client, and prints how far that is to a terminal. Returns the folder."""
+    done = threading.Event()
+
+    def watch() -> None:
+        with Daemon(options.bus, LONGEST, asks=False) as watcher:
+            while not done.wait(PROGRESS_EVERY):
+                for one in watcher.saved(options.to or ""):
+                    if one.pid == client.pid and one.state == "saving":
+                        print(f"{tables.process(client)}: saved "
+                              f"{tables.of_whole(one.size, one.bytes, ' of ')}", file=sys.stderr)
+
+    watching = not options.json and sys.stderr.isatty()
+    thread = threading.Thread(target=watch, daemon=True)
+    if watching:
+        thread.start()
+    try:
+        return daemon.save(client.id, options.to or "")
+    finally:
+        done.set()
+        if watching:
+            thread.join()
+
+
+def _report(options: Options, done: list[dict[str, object]], failed: list[dict[str, object]],
+            become: str) -> None:
+    if failed:
+        raise NvshareError(
+            f"{counted(len(failed), 'program')} could not be {become}: "
+            + "; ".join(str(one["why"]) for one in failed), failed=failed, done=done)
+    show(options, {become: done},
+         lambda: None if done else print(f"No program is to be {become}."))
+
+
+def _list(options: Options) -> None:
+    with Daemon(options.bus, LONGEST) as daemon:
+        found = daemon.saved(options.to or "")
+    columns: list[Column] = [
+        Column("FOLDER", lambda one: one.folder), Column("USER", lambda one: names.user(one.uid)),
+        Column("PID", lambda one: str(one.pid), right=True), Column("STATE", lambda one: one.state),
+        Column("SIZE", lambda one: tables.size(one.size), right=True),
+        Column("SAVED", lambda one: time.strftime(
+            "%Y-%m-%d %H:%M", time.localtime(one.saved / SECOND))),
+        Column("NOT RESTORED BECAUSE", lambda one: one.why)]
+    show(options, {"saved": [one._asdict() for one in found]},
+         lambda: show_table(columns, found) if found else print("No program is saved."))
+
+
+@verb(
+    "restore",
+    argument("folder", "FOLDER", "a saved program, as nvsharectl save --list shows it", nargs="?"),
+    argument("--all", "", "all that are saved: root's of all users, else your own"),
+    argument("--from", "DIR", "with --all: those that were saved there with --to", dest="to"))
+def restore(options: Options) -> None:
+    """Bring back a program that was saved.
+
+    The program goes on where it was, as the same user, with the same process id. It is parked: at
+    its next use of the GPU it waits for its turn, as any program. Its folder stays until it has
+    used the GPU. If it cannot be restored, its folder stays, too, and the reason is printed and
+    kept for nvsharectl save --list. You may restore your own programs; others need permission.
+
+        nvsharectl restore /var/lib/nvshare-saved/python-4711-20261129T001530  # one program
+        nvsharectl restore --all                                               # all of them
+    """
+    if (options.folder is None) is not options.all:
+        raise InvalidArgs("it is not clear what is to be restored", "give a FOLDER, or --all")
+    done, failed = list[dict[str, object]](), list[dict[str, object]]()
+    with Daemon(options.bus, LONGEST) as daemon:
+        folders = [options.folder] if options.folder else _own(daemon.saved(options.to or ""))
+        for folder in folders:
+            try:
+                pid = daemon.restore(folder)
+            except NvshareError as error:
+                if len(folders) == 1:
+                    raise
+                failed.append({"folder": folder, "why": error.message})
+                continue
+            done.append({"folder": folder, "pid": pid})
+            if not options.json:
+                print(f"Process {pid} is back, from {folder}.", flush=True)
+    _report(options, done, failed, "restored")
+
+
+def _own(found: list[Saved]) -> list[str]:
+    """The folders of saved programs that this user restores, in the order in which they were."""
+    return [one.folder for one in sorted(found, key=lambda one: one.saved)
+            if one.state == "saved" and os.geteuid() in (0, one.uid)]

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders to nvshare-save (nvshared/saver.py), which has CRIU save processes and restore them.
+
+systemd offers the program on a socket, as root, or the daemon starts it. One process carries out
+one order, also if the daemon ends meanwhile."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nvshared import saver
+from nvshared.errors import NvshareError
+
+SOCKET = Path("/run/nvshare-checkpoint/save.sock")
+PATIENCE = 3600.0                       # most seconds of an order; 1 TiB at 0.3 GB/s takes as long
+LONGEST = 1 << 24                       # most bytes of an answer: a list of saved programs
+
+
+class NoAnswer(NvshareError):
+    """nvshare-save has ended without an answer; CRIU may go on."""
+
+
+class Saved(NamedTuple):
+    """A saved program, or one that is being saved."""
+
+    folder: str
+    state: str                          # saving, saved, restoring, restored, ended
+    size: int                           # bytes written so far
+    why: str                            # of the last restore that failed; "": none did
+    started: int                        # of the restored process, in ticks since boot; 0: none
+    pid: int
+    uid: int
+    name: str
+    bytes: int                          # to be written, estimated while it is being saved
+    saved: int                          # seconds since the epoch
+    note: dict[str, Any]                # see sharing/saving.py
+
+
+async def ask(order: str, **words: Any) -> dict[str, Any]:
+    """Sends an order, returns its answer. Raises NvshareError with the reason of a refusal;
+    NoAnswer if none came."""
+    process = None
+    try:
+        if _is_offered():
+            reader, writer = await asyncio.open_unix_connection(SOCKET, limit=LONGEST)
+        else:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", saver.__file__, limit=LONGEST, start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            reader, writer = process.stdout, process.stdin
+        writer.write(json.dumps({"order": order, **words}).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            line = await reader.readline()
+        writer.close()
+        if process is not None:
+            await process.wait()
+        answer = json.loads(line) if line.endswith(b"\n") else None
+    except TimeoutError as error:
+        raise NoAnswer(f"nvshare-save has not answered for {PATIENCE:.0f} s") from error
+    except (OSError, ValueError) as error:
+        raise NoAnswer(f"nvshare-save cannot be used: {error}") from error
+    if not isinstance(answer, dict):
+        raise NoAnswer("nvshare-save has ended without an answer")
+    if "error" in answer:
+        raise NvshareError(str(answer["error"]))
+    return answer
+
+
+async def saved(to: str = "") -> list[Saved]:
+    """The saved programs in a folder, "" for the usual one. Raises NvshareError."""
+    found = (await ask("list", to=to))["entries"]
+    with contextlib.suppress(TypeError):
+        return [Saved(**one) for one in found]
+    raise NvshareError("nvshare-save is of another version than nvshared")
+
+
+def _is_offered() -> bool:
+    return SOCKET.is_socket()
+
+
+def has_saved() -> bool:
+    """Whether there may be saved programs in the usual folder. May block."""
+    try:
+        return any(one.is_dir() for one in saver.BASE.iterdir())
+    except OSError:
+        return False

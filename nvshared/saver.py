@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshare-save: has CRIU save parked programs in folders, and restore them from there, as root.
+
+systemd starts one for each order of the daemon, which sends one line of JSON and gets lines of
+JSON. It imports no other module of nvshared: root runs it, with python3 -I.
+
+Whoever can change an image becomes, at its restore, whoever the image says. So a program is saved
+into a folder that root alone can write, with a digest of each file, and a MAC over all of these by
+a key of root's. Then the folder, not its files, becomes the program's user's, who may delete it.
+Before a restore root takes the folder back; from then on nobody can replace a file in it; and only
+then owners, names, MAC and digests are checked.
+
+Each step can be repeated: this program, CRIU and the daemon may be killed at any moment. settle()
+brings a folder that was left half done to one of its states: the process runs, or it is saved."""
+
+import ctypes
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+BASE = Path(os.environ.get("NVSHARE_SAVED", "/var/lib/nvshare-saved"))
+SOCKET_UID = struct.Struct("iII")       # struct ucred of socket(7)
+OLDEST = (4, 0)                         # of CRIU: older ones cannot dump CUDA's threads reliably
+PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+INSTALL = "install criu 4.0 or later, see docs/saving.md"
+CHUNK = 64 << 20                        # bytes of a file under one digest
+PIECE = 1 << 20                         # bytes read at a time
+RESERVE = 1 << 30                       # most bytes of the disk that a save leaves free
+LONGEST = 1 << 16                       # most bytes of an order
+PATIENCE = 900.0                        # seconds that settle() waits for another one's CRIU
+REAPED_WITHIN = 10.0                    # seconds for the parent of a process that has ended
+NAMESPACES = ("pid", "user", "mnt", "net", "ipc")
+PARTIAL = ".partial"                    # suffix of a folder that is being written
+NEW = "new-"                            # prefix of one that is not locked yet, or is removed
+MANIFEST, EXPECTED = "manifest.json", "expected.json"
+RESTORING, RESTORED, FAILED = "restoring.json", "restored.json", "failed.json"
+PIDFILE, DUMP_LOG, RESTORE_LOG = "restored.pid", "dump.log", "restore.log"
+OURS = frozenset({MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED, PIDFILE, RESTORE_LOG,
+                  "stats-restore"})     # files without a digest; CRIU reads none of them
+COMMON = ("--shell-job", "--file-locks", "--ext-unix-sk", "--tcp-close", "--manage-cgroups=ignore")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+WRITTEN = re.compile(r"^\(\d+\.\d+\)\s+(?:\d+:\s+)?Error \([^)]*\):\s*", re.MULTILINE)
+
+
+class Refused(Exception):
+    """An order that is not carried out, with the reason in a sentence without its full stop."""
+
+
+def say(**words: Any) -> None:
+    """Answers the daemon; a daemon that has ended changes nothing of what is done."""
+    with suppress(OSError):
+        os.write(1, json.dumps(words).encode() + b"\n")
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+def started(pid: int) -> int | None:
+    """The start time in ticks since boot; None: no such process, or it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all below it."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError, IndexError):
+                parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[1]
+                children.setdefault(int(parent), []).append(int(path.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def workers(folder: Path) -> list[int]:
+    """The processes that work in a folder, as CRIU does."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                if (path / "cwd").readlink() == folder:
+                    found.append(int(path.name))
+    return found
+
+
+def kilobytes(path: str, *names: str) -> int:
+    """The sum of these fields of a file such as /proc/PID/status, in bytes."""
+    with suppress(OSError):
+        return sum(int(line.split()[1]) << 10 for line in Path(path).read_text().splitlines()
+                   if line.partition(":")[0] in names)
+    return 0
+
+
+def is_same(pid: int, name: str) -> bool:
+    """Whether /proc/PID/NAME is the same object for the process and for this program."""
+    try:
+        one, other = (Path(f"/proc/{who}/{name}").stat() for who in ("self", pid))
+    except OSError:
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def user(uid: int) -> str:
+    with suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+# --- CRIU ---------------------------------------------------------------------------------------
+
+def criu(*, checks: bool = True) -> str:
+    """The path of CRIU. Raises Refused if it is missing, too old, or the kernel lacks something."""
+    path = os.environ.get("NVSHARE_CRIU") or shutil.which("criu", path=PATHS)
+    if not path:
+        raise Refused(f"CRIU is not installed; {INSTALL}")
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Refused(f"{path} cannot be run: {error.strerror}; {INSTALL}") from None
+    version = re.search(r"(\d+)\.(\d+)", said.stdout)
+    if version is None or tuple(map(int, version.groups())) < OLDEST:
+        found = version[0] if version else "unknown"
+        raise Refused(f"CRIU is too old: its version is {found}; {INSTALL}")
+    if checks:
+        done = subprocess.run([path, "check"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Refused(f"CRIU cannot work with this kernel: {last(done.stderr)}")
+    return path
+
+
+def last(log: str) -> str:
+    """The last errors of a log of CRIU, in its words."""
+    lines = [WRITTEN.sub("", line) for line in log.splitlines() if WRITTEN.match(line)]
+    lines = lines or [line.strip() for line in log.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(lines[-3:])) or "no reason is given"
+
+
+def run(folder: Path, *words: str, before: Callable[[], None] | None = None) -> str:
+    """Runs CRIU in a folder. Returns "", or why it failed. It goes on if this program is killed."""
+    log = DUMP_LOG if "dump" in words else RESTORE_LOG
+    done = subprocess.run(
+        [*words, "-D", ".", "-o", log, "-v3", *COMMON], cwd=folder, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, start_new_session=True,
+        preexec_fn=before)
+    if done.returncode == 0:
+        return ""
+    with suppress(OSError):
+        if done.returncode > 0:
+            return "CRIU says: " + last((folder / log).read_text(errors="replace"))
+    return f"CRIU ended with status {done.returncode}"
+
+
+# --- folders and files --------------------------------------------------------------------------
+
+def safe(folder: Path) -> Path:
+    """Checks that nobody but root can put another folder at this path. Raises Refused."""
+    if not folder.is_absolute() or ".." in folder.parts:
+        raise Refused(f"{str(folder)!r} is no absolute path of a folder")
+    for path in (*reversed(folder.parents), folder):
+        try:
+            found = path.lstat()
+        except OSError as error:
+            raise Refused(f"{path}: {error.strerror}") from None
+        if not stat.S_ISDIR(found.st_mode):
+            raise Refused(f"{path} is no folder; links are not followed")
+        if found.st_uid != 0:
+            raise Refused(f"{path} belongs to {user(found.st_uid)}, not to root")
+        if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+            raise Refused(f"others than root may write to {path}")
+    return folder
+
+
+def base(given: str) -> Path:
+    folder = Path(given) if given else BASE
+    if not given:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    safe(folder)
+    if folder.stat().st_mode & 0o022:   # the sticky bit does not suffice: names are foretold
+        raise Refused(f"others than root may write to {folder}")
+    return folder
+
+
+def write(folder: Path, name: str, plain: Any) -> None:
+    """Writes a file of root's that is complete or not there."""
+    fresh = folder / (name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(plain, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(folder / name)
+    sync(folder)
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """Reads a file of root's in a folder that may be a user's; None: there is none."""
+    try:
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != 0 or found.st_nlink != 1:
+            return None
+        try:
+            plain = json.load(file)
+        except ValueError:
+            return None
+    return plain if isinstance(plain, dict) else None
+
+
+def key() -> bytes:
+    """Root's key, made at the first use."""
+    path = base("") / "key"
+    if not path.exists():
+        fresh = path.with_name(f"key.{os.getpid()}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(32))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):     # another nvshare-save was faster
+            os.link(fresh, path)
+        fresh.unlink()
+        sync(path.parent)
+    found = path.lstat()
+    if found.st_uid != 0 or found.st_mode & 0o077 or not stat.S_ISREG(found.st_mode):
+        raise Refused(f"{path} is no file of root's alone")
+    return path.read_bytes()
+
+
+def mac(body: dict[str, Any]) -> str:
+    plain = json.dumps(body, sort_keys=True).encode()
+    return hmac.new(key(), plain, hashlib.sha256).hexdigest()
+
+
+def digests(folder: Path, names: list[str]) -> dict[str, list[str]]:
+    """The digests of each CHUNK of these files, several at a time."""
+    def digest(path: Path, begin: int, end: int) -> str:
+        total = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while begin < end and (piece := os.pread(file.fileno(), min(PIECE, end - begin),
+                                                      begin)):
+                total.update(piece)
+                begin += len(piece)
+        return total.hexdigest()
+
+    with ThreadPoolExecutor(max(1, min(16, os.cpu_count() or 1))) as pool:
+        waits = {
+            name: [pool.submit(digest, folder / name, begin, min(size, begin + CHUNK))
+                   for begin in range(0, max(1, size), CHUNK)]
+            for name in names for size in [(folder / name).stat().st_size]}
+        return {name: [one.result() for one in each] for name, each in waits.items()}
+
+
+def size_of(folder: Path) -> int:
+    with suppress(OSError):
+        return sum(one.lstat().st_size for one in folder.iterdir())
+    return 0
+
+
+# --- orders -------------------------------------------------------------------------------------
+
+def check(order: dict[str, Any]) -> tuple[Path, str, int]:
+    """Returns the folder to save in, CRIU, and the bytes to save. Raises Refused: nothing is
+    changed."""
+    pid = int(order["pid"])
+    program = criu(checks=order["order"] == "check")
+    if started(pid) != order["started"] or pid in (1, os.getpid(), os.getppid()):
+        raise Refused(f"process {pid} has ended")
+    tree = descendants(pid)
+    for one in tree:
+        if not all(is_same(one, f"ns/{name}") for name in NAMESPACES):
+            raise Refused(f"process {one} is in namespaces of its own, as in a container: save the "
+                          "container, see docs/saving.md")
+        with suppress(OSError):
+            for path in Path(f"/proc/{one}/fd").iterdir():
+                with suppress(OSError):
+                    target = str(path.readlink())
+                    if target.startswith(("/dev/pts/", "/dev/tty")):
+                        raise Refused(
+                            f"process {one} has the terminal {target} open, which will be another "
+                            "one then; start it without: setsid PROGRAM <FILE >FILE 2>&1")
+    folder = base(order.get("to", ""))
+    need = sum(kilobytes(f"/proc/{one}/status", "VmRSS", "VmSwap") for one in tree)
+    disk = os.statvfs(folder)
+    left = disk.f_bavail * disk.f_frsize - min(RESERVE, disk.f_blocks * disk.f_frsize // 20)
+    if left < need:
+        raise Refused(f"{folder} has {max(0, left) >> 20} MiB left for the "
+                      f"{-(-need >> 20)} MiB of process {pid}")
+    return folder, program, need
+
+
+def save(order: dict[str, Any]) -> None:
+    folder, program, need = check(order)
+    pid = int(order["pid"])
+    if order["order"] == "check":
+        say(done="", bytes=need)
+        return
+    name = re.sub(r"\W", "_", comm(pid), flags=re.ASCII)[:15] or "program"
+    name = f"{name}-{pid}-{time.strftime('%Y%m%dT%H%M%S')}"
+    fresh, partial = folder / f"{NEW}{name}", folder / (name + PARTIAL)
+    fresh.mkdir(mode=0o700)
+    with locked(fresh):
+        write(fresh, EXPECTED, {
+            "name": name, "pid": pid, "started": order["started"], "uid": owner_of(pid),
+            "bytes": need, "exe": exe(pid), "cgroup": cgroup(pid), "saved": int(time.time()),
+            "note": order["note"]})
+        fresh.rename(partial)
+        why = run(partial, program, "dump", "-t", str(pid), "--ghost-limit", "1G")
+        ended = started(pid) != order["started"]
+        if (saved := finish(partial)) is None:
+            raise Refused(f"{why or 'it did not end'}{'; the process has ended' if ended else ''}")
+    say(done=str(saved), bytes=size_of(saved))
+
+
+def comm(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def is_free(pid: int) -> bool:
+    """Whether no process has this number, also none that has ended: its parent may take a while."""
+    end = time.monotonic() + REAPED_WITHIN
+    while Path(f"/proc/{pid}").exists() and started(pid) is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return not Path(f"/proc/{pid}").exists()
+
+
+def owner_of(pid: int) -> int:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid
+    return -1
+
+
+def exe(pid: int) -> str:
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    return ""
+
+
+def cgroup(pid: int) -> str:
+    """The control group (v2) of a process; "": unknown."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                return line[3:]
+    return ""
+
+
+def is_dumped(partial: Path) -> bool:
+    with suppress(OSError):
+        return "Dumping finished successfully" in (partial / DUMP_LOG).read_text(errors="replace")
+    return False
+
+
+def finish(partial: Path) -> Path | None:
+    """Completes a folder once no CRIU works in it. None: its process runs on, or has ended without
+    a complete image, and the folder is removed."""
+    expected = read(partial, EXPECTED)
+    if expected is None or not is_dumped(partial) or (
+            started(expected["pid"]) == expected["started"]):
+        shutil.rmtree(partial)
+        return None
+    files = sorted(one.name for one in partial.iterdir() if one.name not in OURS)
+    for one in files:
+        sync(partial / one)
+    body = {**expected, "bytes": size_of(partial), "files": digests(partial, files)}
+    write(partial, MANIFEST, {"body": body, "mac": mac(body)})
+    (partial / EXPECTED).unlink()
+    saved = partial.with_name(expected["name"])
+    partial.rename(saved)
+    sync(saved.parent)
+    os.chown(saved, expected["uid"], -1, follow_symlinks=False)
+    return saved
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Yields a descriptor of the folder. Raises Refused if another nvshare-save works on it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise Refused(f"{folder}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    except BlockingIOError:
+        raise Refused(f"{folder} is being saved or restored just now") from None
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def taken(folder: Path, descriptor: int) -> Iterator[dict[str, Any]]:
+    """Takes a saved folder from its user, and checks all of it. Yields the manifest's body; gives
+    the folder back. Raises Refused."""
+    safe(folder.parent)
+    owner = os.fstat(descriptor).st_uid
+    manifest = read(folder, MANIFEST)
+    if manifest is None:
+        raise Refused(f"{folder} is no saved program")
+    body = manifest.get("body")
+    if not isinstance(body, dict) or not hmac.compare_digest(str(manifest.get("mac")), mac(body)):
+        raise Refused(f"{folder} was not saved by this machine, or was changed since")
+    if owner not in (0, body["uid"]):
+        raise Refused(f"{folder} belongs to {user(owner)}, and the program to {user(body['uid'])}")
+    os.fchown(descriptor, 0, -1)
+    os.fchmod(descriptor, 0o700)        # from here on nobody but root can change an entry
+    try:
+        verify(folder, body)
+        yield body
+    finally:
+        os.fchown(descriptor, owner, -1)
+
+
+def verify(folder: Path, body: dict[str, Any]) -> None:
+    names = {one.name for one in folder.iterdir()}
+    for name in names:
+        found = (folder / name).lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != 0 or found.st_nlink != 1:
+            raise Refused(f"{folder / name} is no file of root's")
+    if read(folder, MANIFEST) != {"body": body, "mac": mac(body)} or (
+            names - OURS != set(body["files"])) or (
+            digests(folder, sorted(body["files"])) != body["files"]):
+        raise Refused(f"{folder} was changed since it was saved")
+
+
+def restore(order: dict[str, Any]) -> None:
+    program = criu()
+    folder = Path(order["folder"])
+    with locked(folder) as descriptor, taken(folder, descriptor) as body:
+        settle(folder, body)
+        if (restored := read(folder, RESTORED)) is None or not is_alive(restored):
+            restored = bring_back(program, folder, body)
+        say(done=str(folder), **restored, note=body["note"])
+
+
+def is_alive(restored: dict[str, Any]) -> bool:
+    return (str(restored["boot"]) == BOOT.read_text().strip()
+            and started(restored["pid"]) == int(restored["started"]))
+
+
+def bring_back(program: str, folder: Path, body: dict[str, Any]) -> dict[str, Any]:
+    """Restores a program. Returns the content of RESTORED. Raises Refused."""
+    free = kilobytes("/proc/meminfo", "MemAvailable")
+    if free < body["bytes"]:
+        raise Refused(f"this machine has {free >> 20} MiB of memory free for the "
+                      f"{body['bytes'] >> 20} MiB of the program")
+    if not is_free(body["pid"]):
+        raise Refused(f"another process has the number {body['pid']} now, which the program "
+                      "needs; try again when it has ended")
+    for name in (RESTORED, PIDFILE, FAILED):
+        (folder / name).unlink(missing_ok=True)
+    write(folder, RESTORING, {})
+    why = run(folder, *placed(program, body), "restore", "-d", "--skip-file-rwx-check",
+              "--pidfile", PIDFILE, before=lambda: enter(body["cgroup"]))
+    settle(folder, body)
+    restored = read(folder, RESTORED)
+    if restored is None:
+        why = why or "the process has ended at once"
+        write(folder, FAILED, {"why": why})
+        raise Refused(why)
+    return restored
+
+
+def placed(program: str, body: dict[str, Any]) -> list[str]:
+    """The command that runs CRIU where the program is to be: in its control group, if that is
+    still there, else in a scope of its user's slice."""
+    exists = body["cgroup"] and body["cgroup"] != "/" and Path(
+        "/sys/fs/cgroup" + body["cgroup"], "cgroup.procs").exists()
+    if exists or not Path("/run/systemd/system").exists():
+        return [program]
+    part = f"user-{body['uid']}.slice" if body["uid"] else "system.slice"
+    return ["systemd-run", "--quiet", "--scope", "--collect", f"--slice={part}",
+            f"--unit=nvshare-{body['name']}", program]
+
+
+def enter(group: str) -> None:
+    path = Path("/sys/fs/cgroup" + group, "cgroup.procs")
+    if group and group != "/":
+        with suppress(OSError):
+            path.write_text(str(os.getpid()))
+
+
+def settle(folder: Path, body: dict[str, Any]) -> None:
+    """Ends what a killed nvshare-save or CRIU has left of a restore: either all of the program's
+    processes run, or none. The folder is locked and taken."""
+    if read(folder, RESTORING) is None:
+        return
+    pid = body["pid"]
+    until = time.monotonic() + PATIENCE
+    while (working := workers(folder)) and time.monotonic() < until:
+        half = set(descendants(pid))
+        if half.issuperset(working):    # their CRIU was killed: they wait for it for ever
+            end(pid)
+        time.sleep(0.05)
+    if (now := started(pid)) is not None:
+        complete = (folder / PIDFILE).exists()
+        if complete and exe(pid) == body["exe"] and owner_of(pid) == body["uid"]:
+            write(folder, RESTORED, {"pid": pid, "started": now, "boot": BOOT.read_text().strip()})
+        elif not complete and (comm(pid) == "criu" or exe(pid) == body["exe"]):
+            end(pid)
+    (folder / RESTORING).unlink()
+
+
+def end(pid: int) -> None:
+    for one in descendants(pid):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    while started(pid) is not None:
+        time.sleep(0.01)
+
+
+def entries(order: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for folder in sorted(base(order.get("to", "")).iterdir()):
+        if folder.name.startswith(NEW) or folder.is_symlink() or not folder.is_dir():
+            continue
+        if (row := entry(folder)) is not None:
+            found.append(row)
+    return found
+
+
+def entry(folder: Path) -> dict[str, Any] | None:
+    """What there is to say of a folder, after what was left half done there; None: nothing."""
+    partial = folder.name.endswith(PARTIAL)
+    state = "saving" if partial else "restoring"
+    if not workers(folder):
+        with suppress(Refused), locked(folder) as descriptor:
+            state = "saved"
+            if partial:
+                saved = finish(folder)
+                if saved is None:
+                    return None
+                folder, partial = saved, False
+            elif read(folder, RESTORING) is not None:
+                with taken(folder, descriptor) as body:
+                    settle(folder, body)
+    plain = read(folder, EXPECTED) if partial else (read(folder, MANIFEST) or {}).get("body")
+    if not isinstance(plain, dict):
+        return None
+    restored, failed = read(folder, RESTORED), read(folder, FAILED)
+    if state == "saved" and restored is not None and (
+            restored["boot"] == BOOT.read_text().strip()):
+        state = "restored" if is_alive(restored) else "ended"
+    return {
+        "folder": str(folder), "state": state, "size": size_of(folder),
+        "why": (failed or {}).get("why", ""), "started": (restored or {}).get("started", 0),
+        **{name: plain[name] for name in ("pid", "uid", "name", "bytes", "saved", "note")}}
+
+
+def remove(order: dict[str, Any]) -> None:
+    """Removes a folder: its program has been restored and has answered, or is not wanted."""
+    folder = Path(order["folder"])
+    safe(folder.parent)
+    with locked(folder) as descriptor:
+        if read(folder, MANIFEST) is None:
+            raise Refused(f"{folder} is no saved program")
+        os.fchown(descriptor, 0, -1)
+        gone = folder.with_name(f"{NEW}{folder.name}")
+        folder.rename(gone)
+        shutil.rmtree(gone)
+    say(done=str(folder))
+
+
+# --- the caller ---------------------------------------------------------------------------------
+
+def caller_refusal() -> str:
+    """Why the caller may give no orders, or "": by SO_PEERCRED, as libhook/checkpoint/caller.c."""
+    try:
+        connection = socket.socket(fileno=os.dup(0))
+    except OSError:
+        return ""                       # a pipe of the process that started this program
+    with connection:
+        if connection.family != socket.AF_UNIX:
+            return "it is no local process"
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, SOCKET_UID.size)
+        address = connection.getsockname()
+    pid, uid, _ = SOCKET_UID.unpack(raw)
+    owner = None
+    with suppress(OSError, ValueError):
+        owner = os.lstat(address).st_uid if address else None
+    if uid not in (0, owner):
+        return f"process {pid} of uid {uid}: this is not the user of nvshared"
+    if pid <= 0 or not all(is_same(pid, name) for name in ("ns/pid", "ns/user", "root/")):
+        return f"process {pid} of uid {uid}: it has ended, or is in other namespaces"
+    return ""
+
+
+ORDERS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "check": save, "save": save, "restore": restore, "remove": remove,
+    "list": lambda order: say(done="", entries=entries(order)),
+}
+
+
+def main() -> int:
+    if why := caller_refusal():
+        print(f"nvshare-save takes no orders from {why}", file=sys.stderr)
+        return 3
+    if os.geteuid() != 0:
+        say(error="only root can save programs")
+        return 1
+    os.umask(0o077)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(36, 0)      # PR_SET_CHILD_SUBREAPER: init adopts what CRIU restores
+    for line in iter(lambda: sys.stdin.buffer.readline(LONGEST), b""):
+        try:
+            order = json.loads(line)
+            ORDERS[order["order"]](order)
+        except Refused as refused:
+            say(error=str(refused))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            say(error=f"nvshare-save failed: {error!r}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves programs on a disk and restores them, later or after a restart of the machine.
+
+A parked program holds nothing of the GPU, so CRIU can dump it as any process (nvshared/saver.py).
+Its library closes its connection for that, and comes back by itself with a HELLO that says that it
+is parked: from the restored process, or from the old one if the dump has failed. A folder is
+removed once its program has used the GPU again."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.machine import host, saving
+from nvshared.machine.saving import NoAnswer, Saved
+from nvshared.machine.tenant import Kind
+from nvshared.scheduler.events import Terms
+from nvshared.sharing.gpu import GPU, Client, ClientTerms
+from nvshared.sharing.moving import PARKED, Moving, Places, start_task
+
+BACK_WITHIN = 60.0                      # seconds from a restore, or a failed dump, to its HELLO
+ASKED_EVERY = 0.2                       # seconds between questions about a killed nvshare-save
+TRIES = 50                              # questions without answer until that is given up
+AT_ONCE = 2                             # orders of an account that are carried out at once
+ALL_AT_ONCE = 8                         # of all accounts; nvshare-save.socket allows 16
+
+logger = logging.getLogger(__name__)
+
+
+class Saving:
+    def __init__(
+        self, gpus: list[GPU], moving: Moving,
+        ask: Callable[..., Awaitable[dict[str, Any]]] = saving.ask,
+        saved: Callable[[str], Awaitable[list[Saved]]] = saving.saved,
+    ) -> None:
+        self._gpus, self._moving = gpus, moving
+        self._ask, self._list = ask, saved
+        self._places, self._all = Places(AT_ONCE), asyncio.Semaphore(ALL_AT_ONCE)
+        self._awaited: set[str] = set()         # folders of restored programs, not yet awake
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def save(self, client: Client, to: str = "") -> Saved:
+        """Saves a program, which ends. On NvshareError it goes on. `to`: the folder of the saved
+        program's folder; "": the usual one."""
+        if why := refusal(client):
+            raise NvshareError(f"{client} cannot be saved: {why}")
+        note = {"token": os.urandom(8).hex(), "gpu": client.gpu.facts.uuid,
+                "terms": asdict(client.terms)}
+        order = {"pid": client.peer.pid, "started": client.peer.started, "to": to, "note": note}
+        try:
+            await self._carry_out(client.peer.account, "check", **order)
+        except NvshareError as error:
+            raise NvshareError(f"{client} cannot be saved: {error.message}") from error
+        folder = ""
+
+        async def dump() -> None:
+            nonlocal folder
+            folder = await self._dump(client.peer.account, order)
+
+        try:
+            await self._moving.save(client, dump)
+        except NvshareError as error:
+            if client.gpu.clients.get(client.id) is client:
+                raise                   # it was not parked, or is woken
+            start_task(self._tasks, self._wake(client))
+            raise NvshareError(f"{client} was not saved: {error.message}") from error
+        logger.info("%s: %s of %s was saved: %s", client.gpu, client, client.user, folder)
+        return await self.find(folder)
+
+    async def _carry_out(self, account: str, order: str, **words: Any) -> dict[str, Any]:
+        async with self._places.one(account), self._all:
+            return await self._ask(order, **words)
+
+    async def _dump(self, account: str, order: dict[str, Any]) -> str:
+        """Returns the folder of the saved program. Raises NvshareError if its process runs on."""
+        try:
+            return str((await self._carry_out(account, "save", **order))["done"])
+        except NoAnswer as error:       # nvshare-save was killed; CRIU may go on
+            token, reason = order["note"]["token"], error.message
+        for _ in range(TRIES):
+            try:
+                rows = await self._list(order["to"])
+            except NoAnswer:
+                await asyncio.sleep(ASKED_EVERY)
+                continue
+            row = next((row for row in rows if row.note["token"] == token), None)
+            while row is not None and row.state == "saving":
+                await asyncio.sleep(ASKED_EVERY)
+                rows = await self._list(order["to"])
+                row = next((row for row in rows if row.note["token"] == token), None)
+            if row is not None:
+                return row.folder
+            break
+        raise NvshareError(reason)
+
+    async def _wake(self, old: Client) -> None:
+        """Wakes a program that was not saved, once its library is back."""
+        client = await self._await_client(old.peer.pid, old.peer.started)
+        if client is None:
+            logger.error("%s was not saved, and has ended or does not come back", old)
+            return
+        client.set_terms(old.terms)
+        self._moving.wake(client)
+
+    async def _await_client(self, pid: int, started: int | None) -> Client | None:
+        """Waits for a parked client of this process; None: it has ended, or does not come."""
+        end = asyncio.get_running_loop().time() + BACK_WITHIN
+        while host.started(pid) == started and asyncio.get_running_loop().time() < end:
+            for client in (one for gpu in self._gpus for one in gpu.clients.values()):
+                if client.peer.pid == pid and client.parking in ("", PARKED):
+                    return client
+            await asyncio.sleep(ASKED_EVERY / 10)
+        return None
+
+    async def saved(self, to: str = "", account: str = "") -> list[Saved]:
+        """The saved programs in a folder, "" for the usual one. Raises NvshareError."""
+        async with self._places.one(account), self._all:
+            return await self._list(to)
+
+    async def find(self, folder: str) -> Saved:
+        """Raises NvshareError if there is no saved program in this folder."""
+        above = Path(folder).parent if "/" in folder else ""
+        for one in await self.saved(str(above)):
+            if folder in (one.folder, one.name):
+                return one
+        raise InvalidArgs(f"there is no saved program {folder!r}",
+                          "see them with: nvsharectl save --list")
+
+    async def restore(self, saved: Saved) -> int:
+        """Restores a saved program, and returns its process. Raises NvshareError.
+
+        It is parked then, and wakes when it uses the GPU. Until it has, its folder stays."""
+        done = await self._carry_out(f"user:{saved.uid}", "restore", folder=saved.folder)
+        pid, started = int(done["pid"]), int(done["started"])
+        client = await self._await_client(pid, started)
+        if client is None:
+            raise NvshareError(f"process {pid} was restored from {saved.folder}, and has ended or "
+                               "does not use the GPU")
+        client.set_terms(_terms(done["note"]))
+        logger.info("%s: %s of %s was restored from %s", client.gpu, client, client.user,
+                    saved.folder)
+        self._await_answer(saved.folder, pid, started)
+        return pid
+
+    async def remove(self, saved: Saved) -> None:
+        """Removes a saved program. Raises NvshareError."""
+        await self._carry_out(f"user:{saved.uid}", "remove", folder=saved.folder)
+        logger.info("%s was removed", saved.folder)
+
+    async def take_over(self) -> None:
+        """Goes on with what an earlier daemon has restored: its folders are removed in time."""
+        if not saving.has_saved():
+            return
+        for one in await self.saved():
+            if one.state == "restored":
+                self._await_answer(one.folder, one.pid, one.started)
+
+    def _await_answer(self, folder: str, pid: int, started: int) -> None:
+        if folder not in self._awaited:
+            self._awaited.add(folder)
+            task = start_task(self._tasks, self._remove_answered(folder, pid, started))
+            task.add_done_callback(lambda _: self._awaited.discard(folder))
+
+    async def _remove_answered(self, folder: str, pid: int, started: int) -> None:
+        """Removes the folder of a restored program once it has used the GPU."""
+        while (client := await self._await_client(pid, started)) is not None:
+            if await self._moving.until_awake(client):
+                await self._carry_out(client.peer.account, "remove", folder=folder)
+                return
+        logger.warning("the program that was restored from %s has ended before it used the GPU; "
+                       "the folder stays", folder)
+
+
+def refusal(client: Client) -> str:
+    """Returns why a client cannot be saved, as far as the daemon knows; "": no reason known."""
+    if client.peer.is_contained or client.peer.tenant.kind in (Kind.POD, Kind.CONTAINER):
+        return "it runs in a container: save the container, see docs/saving.md"
+    if client.peer.started is None:
+        return "its process has ended"
+    if client.parkable is not None and client.parkable.has_file:
+        return "some of its memory is or was on the disk (nvshared.conf, disk)"
+    return ""
+
+
+def _terms(note: dict[str, Any]) -> ClientTerms:
+    return ClientTerms(*(Terms(**note["terms"][name]) for name in ("administrator", "owner")))
