@@ -34,6 +34,13 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/connections.md", "hook"): "a diagram",
     ("docs/saving.md", "nvsharectl save user:alice"): "for a machine that is restarted",
     ("docs/saving.md", "nvsharectl park"): "needs Podman with a GPU",
+    ("docs/containers.md", "systemctl enable"): "needs NVIDIA's toolkit; tests/system enables it",
+    ("docs/containers.md", "docker run"): "tests/integration/test_containers.py has Podman do so",
+    ("docs/containers.md", "docker compose"):
+        "tests/integration/test_containers.py runs each service of that file with Podman",
+    ("docs/containers.md", "nvsharectl run --memory"): "needs Apptainer and an image",
+    ("docs/containers.md", "incus config"): "needs Incus and a GPU",
+    ("docs/containers.md", "systemd-nspawn"): "needs a root file system and a GPU",
     ("docs/scheduler.md", "latency + pace"): "a formula, for maintainers",
     ("docs/lab-server.md", "D = S"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,

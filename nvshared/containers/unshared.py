@@ -46,7 +46,7 @@ def reason(pid: int) -> tuple[str, str]:
     libc = next(filter(LIBC.search, sorted(names)), None)
     if libc is None:
         return "its program is statically linked, so nothing is preloaded", "link it dynamically"
-    if (version := _glibc(Path(f"{host.PROCESSES}/{pid}/root{libc}"))) and version < OLDEST:
+    if (version := _glibc(host.PROCESSES / str(pid) / f"root{libc}")) and version < OLDEST:
         return (f"its image has glibc {version[0]}.{version[1]}, and the library needs 2.17",
                 "use a newer image")
     return ("it was started before its container had the library, or without /etc/ld.so.preload",

@@ -80,8 +80,11 @@ class Machine:
         namespace = f"--mount=/proc/{self._space.pid}/ns/mnt"
         return ["nsenter", namespace, f"--wdns={ROOT}", *map(str, command)]
 
-    def nvsharectl(self, *words: str, check: bool = True) -> str:
-        return self.inside(sys.executable, "-m", "tests.integration.command", *words, check=check)
+    def nvsharectl(self, *words: str, check: bool = True, bus: str = "none") -> str:
+        cards = {name: self.site.environment[name] for name in ("LD_LIBRARY_PATH",
+                                                                "NVSHARE_SIM_DIR")}
+        return self.inside(sys.executable, "-m", "tests.integration.command", *words, check=check,
+                           NVSHARE_BUS=bus, **cards)
 
     def nvidias(self, **devices: str) -> None:
         """Writes NVIDIA's file: by device name, a variable that containers with it get."""
@@ -102,6 +105,9 @@ class Machine:
                device: str = "nvshare.com/gpu=all") -> subprocess.Popen[str]:
         """A container, as `podman run` starts it. Without a network, as none is needed."""
         self.number += 1
+        state = Path(self.site.environment["NVSHARE_SIM_DIR"])
+        for path in (state, *state.iterdir()):      # as all users may open /dev/nvidia0
+            path.chmod(0o777)
         tool = self._tool("run", "--rm", "--name", name or f"one{self.number}",
                           "--network", "none", "--ulimit", "nofile=4096:4096",
                           "--ulimit", "nproc=4096:4096", "-i", "--device", device,

@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers of Podman on simulated cards, with nothing but --device nvshare.com/gpu."""
 
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
-from tests.integration.conftest import Site
+from nvshared.units import MIB
+from tests import pages
+from tests.integration.conftest import ROOT, Site, wait_until
 from tests.integration.podman import WORK, Machine, root_file_system, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not() or no_bus()), reason=why_not() or no_bus())
 
+COMPOSE = ROOT / "packaging" / "examples" / "containers" / "compose.yaml"
 WORKLOAD = f"{WORK}/nvshare-workload"
 LARGE = (WORKLOAD, "--memory", "140MiB", "--chunk", "20MiB", "--kernel-us", "5000", "--steps", "6")
 SMALL = (WORKLOAD, "--memory", "8MiB", "--chunk", "8MiB", "--until-told")
@@ -32,10 +38,6 @@ def root(tmp_path: Path) -> Path:
     return root_file_system(tmp_path / "image")
 
 
-def clients(control: Control) -> list[ClientSnapshot]:
-    return list(control.snapshot().clients)
-
-
 def test_two_containers_that_do_not_fit_together_take_turns_and_compute_right(
     machine: Machine, root: Path
 ) -> None:
@@ -49,3 +51,140 @@ def test_two_containers_that_do_not_fit_together_take_turns_and_compute_right(
         assert one.returncode == 0, out
         assert "right: all 7 chunks" in out
     assert len({line["client"] for line in machine.site.lines(report="turn-ended")}) == 2
+
+
+def named(control: Control, name: str) -> ClientSnapshot | None:
+    return next((one for one in control.snapshot().clients if one.name == name), None)
+
+
+def wait_for(control: Control, name: str, process: subprocess.Popen[str]) -> ClientSnapshot:
+    """The client that called itself so, once it is there."""
+    wait_until(lambda: named(control, name) is not None or process.poll() is not None)
+    found = named(control, name)
+    assert found is not None, process.communicate()[0]
+    return found
+
+
+@pytest.mark.parametrize("isolation", [
+    ("--user", "1000:1000", "--read-only", "--ipc", "private", "--cap-drop", "all"),
+    ("--pid", "host", "-e", "LD_PRELOAD=/usr/lib/libc.so.6.none"),
+], ids=["own user and read-only", "host's processes and own LD_PRELOAD"])
+def test_isolated_container_shares_the_gpu_on_the_terms_of_its_environment(
+    machine: Machine, root: Path, bus: str, isolation: tuple[str, ...]
+) -> None:
+    machine.site.start("--bus", bus)
+    machine.nvsharectl("containers", "refresh")
+    terms = {"NVSHARE_NAME": "mine", "NVSHARE_MEMORY_LIMIT": "64MiB", "NVSHARE_COMPUTE_LIMIT": "50",
+             "NVSHARE_WEIGHT": "0"}
+    variables = [part for name, value in terms.items() for part in ("-e", f"{name}={value}")]
+    process = machine.podman(
+        *isolation, *variables, root=root, command=SMALL, device="nvshare.com/gpu=0")
+    with Control(bus) as control:
+        client = wait_for(control, "mine", process)
+    assert client.tenant.startswith("container:")
+    assert (client.memory_limit, client.compute_limit, client.weight) == (64 * MIB, 50, 100)
+    out, _ = process.communicate("")
+    assert process.returncode == 0, out
+    assert "NVSHARE_WEIGHT=0 is invalid: give a whole number from 1 to 100" in out
+
+
+@pytest.mark.long
+def test_container_gets_only_read_only_mounts_and_the_line_that_preloads(
+    machine: Machine, root: Path
+) -> None:
+    machine.nvsharectl("containers", "refresh")
+    script = "cat /etc/ld.so.preload; env; for it in /run/nvshare /usr/lib/nvshare /etc; do " \
+        "(: >$it/ld.so.preload) && echo wrote $it; done; id"
+    process = machine.podman(root=root, command=("sh", "-c", script), device="nvshare.com/gpu=0")
+    out, _ = process.communicate()
+    assert out.startswith("/usr/lib/nvshare/libnvshare.so\n")
+    assert "CARD=first\n" in out
+    assert "uid=0" in out
+    assert "wrote" not in out
+
+
+@pytest.mark.long
+def test_running_container_outlives_an_upgrade_and_a_removed_specification_is_refused_by_name(
+    machine: Machine, root: Path, bus: str
+) -> None:
+    machine.site.start("--bus", bus)
+    machine.nvsharectl("containers", "refresh")
+    library = "/var/lib/nvshare-containers/library/libnvshare.so"
+    # An earlier version: the same with a few bytes behind it.
+    machine.inside("sh", "-c", f"cp {library} /run/old; echo old >>/run/old; mv /run/old {library}")
+    old = machine.podman("-e", "NVSHARE_NAME=old", root=root, command=SMALL)
+    with Control(bus) as control:
+        client = wait_for(control, "old", old)
+        machine.nvsharectl("containers", "refresh")
+        assert "libnvshare.so (deleted)" in Path(f"/proc/{client.pid}/maps").read_text()
+        new = machine.podman("-e", "NVSHARE_NAME=new", root=root, command=SMALL)
+        wait_for(control, "new", new)
+    for one in (old, new):
+        out, _ = one.communicate("")
+        assert one.returncode == 0, out
+    machine.nvidias(card0="first")      # a card was removed: its device is, too
+    assert "is not current" in machine.nvsharectl("containers", check=False)
+    assert "gpu=all" not in machine.nvsharectl("containers", "refresh")
+    machine.inside("rm", "/run/cdi/nvidia.yaml")
+    said = machine.nvsharectl("containers", "refresh")
+    assert "No CDI specification of nvidia.com/gpu is in /etc/cdi or /var/run/cdi." in said
+    assert "nvidia-ctk cdi generate" in said
+    out, _ = machine.podman(root=root, command=SMALL).communicate()
+    assert "nvshare.com/gpu=all" in out
+
+
+@pytest.mark.long
+def test_containers_are_limited_and_shown_by_name_and_those_that_do_not_share_are_named(
+    machine: Machine, root: Path, bus: str
+) -> None:
+    machine.site.start("--bus", bus)
+    machine.nvsharectl("containers", "refresh")
+    started = [machine.podman("--pid", "host", "-e", f"NVSHARE_NAME={name}", root=root,
+                              command=SMALL, name=name) for name in ("ollama", "comfyui")]
+    with Control(bus) as control:
+        tenants = [wait_for(control, name, process).tenant
+                   for name, process in zip(("ollama", "comfyui"), started, strict=True)]
+        for line in pages.block("docs/containers.md", "nvsharectl limit container").splitlines():
+            machine.nvsharectl(*line.split()[1:], bus=bus)
+        assert control.tenant(tenants[0]).value("memory-limit") == 8 << 30
+        assert control.tenant(tenants[1]).value("compute-limit") == 50
+    short = f"container:ollama={tenants[0].partition(':')[2][:12]}"
+    assert short in machine.nvsharectl("clients", bus=bus)
+    assert short in machine.nvsharectl("tenants", bus=bus)
+    unshared = machine.podman(
+        "--pid", "host", root=root, command=SMALL, name="selfish", device="nvidia.com/gpu=all")
+    words = "was started without nvshare's device"
+    wait_until(lambda: words in machine.nvsharectl("doctor", "--json", bus=bus, check=False)
+               or unshared.poll() is not None)
+    said = json.loads(machine.nvsharectl("doctor", "--json", bus=bus, check=False))["findings"]
+    (found,) = [one for one in said if words in one["words"]]
+    assert "in the container selfish (container:" in found["words"]
+    assert "start it with --device nvshare.com/gpu=all" in found["advice"]
+    for one in (*started, unshared):
+        out, _ = one.communicate("")
+        assert one.returncode == 0, out
+
+
+@pytest.mark.long
+def test_services_of_the_example_compose_file_share_the_gpu_on_their_terms(
+    machine: Machine, root: Path, bus: str
+) -> None:
+    machine.site.start("--bus", bus)
+    machine.nvsharectl("containers", "refresh")
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    started = {}
+    for name, service in services.items():
+        (device,) = service["devices"]
+        variables = [part for pair in service["environment"].items()
+                     for part in ("-e", "=".join(pair))]
+        started[name] = machine.podman(
+            *variables, root=root, command=SMALL, name=name, device=device)
+    with Control(bus) as control:
+        found = {name: wait_for(control, name, process) for name, process in started.items()}
+    assert {name: (one.memory_limit >> 30, one.compute_limit, one.weight)
+            for name, one in found.items()} == {
+        "ollama": (0, 100, 100), "comfyui": (16, 100, 50), "notebook": (0, 50, 100)}
+    for process in started.values():
+        out, _ = process.communicate("")
+        assert process.returncode == 0, out
+        assert "invalid" not in out

@@ -2,6 +2,7 @@
 """The CDI specification of shared GPUs, names of containers, and what Apptainer needs."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from nvshared import library
-from nvshared.containers import apptainer, cdi, names
+from nvshared.containers import apptainer, cdi, names, unshared
 from nvshared.containers.cdi import Share
 from nvshared.errors import NvshareError
+from nvshared.machine import host
 
 # As nvidia-ctk 1.17 writes it, shortened.
 TOOLKIT = """\
@@ -220,3 +222,50 @@ def test_apptainer_gets_binds_and_variables_and_other_commands_get_none(
     other = apptainer.environment("singularity", {"NVSHARE_SOCKET": "/srv/x/sock"})
     assert other["SINGULARITY_BIND"].endswith(",/srv/x:/run/nvshare:ro")
     assert other["SINGULARITYENV_NVSHARE_SOCKET"] == "/run/nvshare/sock"
+
+
+MOUNTED = "36 35 98:0 /library /usr/lib/nvshare ro,nosuid - ext4 /dev/sda1 rw\n"
+MAP = "7f0-7f1 r-xp 00000000 fe:01 12 {}\n"
+LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
+
+
+@pytest.mark.parametrize(("mounts", "mapped", "libc", "words", "advice"), [
+    ("1 1 0:1 / / rw - overlay none rw\n", [LIBC], "2.36", "started without nvshare's device",
+     "--device nvshare.com/gpu=all"),
+    (MOUNTED, ["/opt/engine"], "", "statically linked", "link it dynamically"),
+    (MOUNTED, ["/lib/ld-musl-x86_64.so.1"], "", "made for musl", "an image with glibc"),
+    (MOUNTED, [LIBC], "2.12", "has glibc 2.12, and the library needs 2.17", "a newer image"),
+    (MOUNTED, [LIBC], "2.17", "before its container had the library", "start the container again"),
+    (MOUNTED, [], "", "cannot be inspected", "as root"),
+], ids=["no device", "static", "musl", "old glibc", "not preloaded", "another user's"])
+def test_reason_why_a_container_does_not_share_its_gpu_is_found_in_its_process(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, mapped: list[str],
+        libc: str, words: str, advice: str) -> None:
+    process = tmp_path / "7"
+    (process / "root/lib/x86_64-linux-gnu").mkdir(parents=True)
+    (process / "mountinfo").write_text(mounts)
+    (process / "maps").write_text("".join(map(MAP.format, mapped)) + "7ff-800 rw-p 0 0:0 0 [heap]\n"
+                                  if mapped else "")
+    if libc:
+        (process / f"root{LIBC}").write_bytes(
+            b"\x7fELF\0GNU C Library (Debian GLIBC) stable release version %s.\n" % libc.encode())
+    monkeypatch.setattr(host, "PROCESSES", tmp_path)
+    found = unshared.reason(7)
+    assert words in found[0]
+    assert advice in found[1]
+
+
+@pytest.mark.parametrize(("cgroup", "found"), [
+    (f"0::/system.slice/docker-{FIRST}.scope\n", f"container:{FIRST}"),
+    (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{FIRST}.scope/container\n",
+     f"container:1000/{FIRST}"),
+    ("0::/system.slice/train.service\n", ""),
+], ids=["docker", "rootless podman", "a unit"])
+def test_container_of_a_process_is_found_by_its_control_group(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, found: str) -> None:
+    for name, text in (("7", cgroup), (str(os.getpid()), "0::/user.slice/session-1.scope\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup").write_text(text)
+    monkeypatch.setattr(host, "PROCESSES", tmp_path)
+    assert unshared.container(7) == found
+    assert unshared.container(8) == ""
