@@ -5,15 +5,14 @@ A killed daemon leaves its socket file. Check and removal happen under a lock on
 that two daemons that start at the same time do not remove each other's socket."""
 
 import errno
-import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from nvshared.errors import AlreadyRunning, InvalidArgs, NotPermitted, NvshareError
+from nvshared.locks import locked
 
 MODE = 0o666                            # any user's program may ask for the GPU
 BACKLOG = 256                           # longest queue of connections, as in nvshared.socket
@@ -32,7 +31,7 @@ class Listening:
                 "choose a shorter one with --socket")
         try:
             self._folder_made = _make_folder(path.parent)
-            with _locked(path.parent):
+            with locked(path.parent):
                 self.found_stale = _remove_stale(path)  # True: an earlier daemon was killed
                 self.socket = _bind(path)
                 self._inode = path.stat().st_ino
@@ -65,16 +64,6 @@ def _make_folder(folder: Path) -> bool:
         return False
     folder.chmod(0o755)                 # despite the umask: every user must reach the socket
     return True
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_stale(path: Path) -> bool:

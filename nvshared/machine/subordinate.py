@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from nvshared.kept import read_regular
 from nvshared.machine import users
 
 FILE = Path("/etc/subuid")
@@ -52,7 +53,7 @@ def _all() -> tuple[Range, ...]:
 @lru_cache(maxsize=1)
 def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
     try:
-        lines = os.fsdecode(file.read_bytes()).split("\n")
+        lines = os.fsdecode(read_regular(file)).split("\n")
     except OSError:
         return ()
     found = [line.groups() for line in map(LINE.fullmatch, lines) if line]

@@ -7,18 +7,17 @@ comment. (glibc, at least up to 2.36, may take words of a second comment for nam
 libnvshare.so are kept byte for byte."""
 
 import errno
-import fcntl
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nvshared import library as installed
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.locks import locked
 from nvshared.preload import trial
 from nvshared.preload.tree import Tree, unreadable
 
@@ -80,7 +79,7 @@ def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
     Raises NotPermitted, NvshareError."""
     path = _list_path(tree)
     try:
-        with _locked(path.parent) as folder:
+        with locked(path.parent) as folder:
             before = read(tree)
             after = edit(before)
             if after == before:
@@ -129,16 +128,6 @@ def _label(tree: Tree, path: Path, descriptor: int) -> None:
         # The list gets no label if the example, its label, label support or permission is missing.
         if error.errno not in (errno.ENOENT, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
             raise
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _error(path: Path, error: OSError, what: str) -> NvshareError:

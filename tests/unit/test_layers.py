@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the lowest package to the highest.
 ORDER = [
     "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "library",
-    "kept", "lanes", "saver", "scheduler", "machine", "containers", "settings", "sharing",
-    "history", "report", "hook", "dbus", "control", "bus", "program", "preload", "tui", "demo",
-    "doctor", "cli", "kubelet", "daemon", "__main__",
+    "kept", "locks", "lanes", "saver", "scheduler", "machine", "containers", "settings",
+    "sharing", "history", "report", "hook", "dbus", "control", "bus", "program", "preload", "tui",
+    "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
 ]
 
 # User interfaces call the daemon over the bus, and do not import it.
@@ -25,7 +25,7 @@ WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "qua
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
     "containers": {*WORDS, "library", "machine"},
-    "preload": {"errors", "library"},
+    "preload": {"errors", "library", "locks"},
     "dbus": WORDS,
     "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
