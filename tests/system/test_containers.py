@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The unit that offers containers shared GPUs: from the service's start to the package's removal."""
+"""The unit that offers containers shared GPUs, from the start to the removal of the package."""
 
 import json
 
