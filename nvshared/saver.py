@@ -45,6 +45,7 @@ PIECE = 1 << 20                         # bytes read at a time
 RESERVE = 1 << 30                       # most bytes of the disk that a save leaves free
 LONGEST = 1 << 16                       # most bytes of an order
 PATIENCE = 900.0                        # seconds that settle() waits for another one's CRIU
+STALE_AFTER = 60.0                      # seconds until an unlocked folder NEW... is stale
 REAPED_WITHIN = 10.0                    # seconds for the parent of a process that has ended
 NAMESPACES = ("pid", "user", "mnt", "net", "ipc")
 PARTIAL = ".partial"                    # suffix of a folder that is being written
@@ -80,14 +81,18 @@ def started(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def parent(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return 0
+
+
 def descendants(pid: int) -> list[int]:
     """The process and all below it."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
-            with suppress(OSError, IndexError):
-                parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[1]
-                children.setdefault(int(parent), []).append(int(path.name))
+            children.setdefault(parent(int(path.name)), []).append(int(path.name))
     found = [pid]
     for one in found:
         found += children.get(one, [])
@@ -404,7 +409,21 @@ def finish(partial: Path) -> Path | None:
     partial.rename(saved)
     sync(saved.parent)
     os.chown(saved, expected["uid"], -1, follow_symlinks=False)
+    for other in saved.parent.iterdir():    # an earlier image of the same process
+        restored = read(other, RESTORED) or {}
+        if (restored.get("pid"), restored.get("started")) == (
+                expected["pid"], expected["started"]):
+            with suppress(Refused), locked(other) as descriptor:
+                delete(other, descriptor)
     return saved
+
+
+def delete(folder: Path, descriptor: int) -> None:
+    """Removes a locked folder. If this program is killed meanwhile, entries() removes the rest."""
+    os.fchown(descriptor, 0, -1)
+    gone = folder.with_name(f"{NEW}{folder.name}")
+    folder.rename(gone)
+    shutil.rmtree(gone)
 
 
 @contextmanager
@@ -547,9 +566,13 @@ def end(pid: int) -> None:
 def entries(order: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for folder in sorted(base(order.get("to", "")).iterdir()):
-        if folder.name.startswith(NEW) or folder.is_symlink() or not folder.is_dir():
+        if folder.is_symlink() or not folder.is_dir():
             continue
-        if (row := entry(folder)) is not None:
+        if folder.name.startswith(NEW):
+            with suppress(Refused), locked(folder):
+                if folder.stat().st_mtime + STALE_AFTER < time.time():
+                    shutil.rmtree(folder)
+        elif (row := entry(folder)) is not None:
             found.append(row)
     return found
 
@@ -589,10 +612,7 @@ def remove(order: dict[str, Any]) -> None:
     with locked(folder) as descriptor:
         if read(folder, MANIFEST) is None:
             raise Refused(f"{folder} is no saved program")
-        os.fchown(descriptor, 0, -1)
-        gone = folder.with_name(f"{NEW}{folder.name}")
-        folder.rename(gone)
-        shutil.rmtree(gone)
+        delete(folder, descriptor)
     say(done=str(folder))
 
 

@@ -168,9 +168,19 @@ class Saving:
     async def _remove_answered(self, folder: str, pid: int, started: int) -> None:
         """Removes the folder of a restored program once it has used the GPU."""
         while (client := await self._await_client(pid, started)) is not None:
-            if await self._moving.until_awake(client):
-                await self._carry_out(client.peer.account, "remove", folder=folder)
-                return
+            if not await self._moving.until_awake(client):
+                continue
+            for _ in range(TRIES):
+                try:
+                    await self._carry_out(client.peer.account, "remove", folder=folder)
+                except NoAnswer:        # nvshare-save was killed
+                    await asyncio.sleep(ASKED_EVERY)
+                except NvshareError as error:
+                    # It is gone if the last try removed it, or its program was saved again.
+                    logger.debug("%s: %s", folder, error.message)
+                    return
+                else:
+                    return
         logger.warning("the program that was restored from %s has ended before it used the GPU; "
                        "the folder stays", folder)
 

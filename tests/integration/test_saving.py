@@ -6,16 +6,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from nvshared import saver
 from nvshared.control import Daemon as Control
 from nvshared.errors import NvshareError
-from tests.integration.conftest import Site, Start, wait_until
+from tests.integration.conftest import Site, Start, kill, wait_until
+from tests.integration.zygote import Daemon
+from tests.seeds import seeds
 
 
 def missing() -> str:
@@ -288,3 +294,65 @@ def test_folder_of_a_saved_program_is_its_users_and_can_be_removed(
     for name in (folder, "/etc", "unknown"):
         with pytest.raises(NvshareError, match="there is no saved program"):
             control.remove_saved(name)
+
+
+def dumpers(site: Site) -> list[int]:
+    """CRIU's own processes of this site; not processes that CRIU is about to restore."""
+    folders = [one for one in site.folder.glob("saved/*/") if one.is_dir()]
+    return [pid for folder in folders for pid in saver.workers(folder)
+            if saver.parent(pid) in (*helpers(site), 1) or saver.comm(pid) != "criu"]
+
+
+def kill_all(found: list[int]) -> None:
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", seeds(0, 4))
+def test_program_is_not_lost_when_daemon_helper_or_restoring_criu_is_killed(
+    site: Site, start: Start, seed: int
+) -> None:
+    random = Random(seed)
+    control, program = start(), Program(site)
+    byte = 7
+    act: Callable[[], object]
+
+    def rest() -> str:
+        """Waits until nothing works. Returns "saved" or "runs"; the daemon may be another one."""
+        wait_until(lambda: not helpers(site) and not any(
+            one.state in ("saving", "restoring") for one in control.saved()))
+        return "runs" if program.is_alive else "saved"
+
+    def is_there() -> bool:
+        return any(one.pid == program.pid for one in control.snapshot().clients)
+
+    for _ in range(8):
+        before = rest()
+        victim = random.choice(["none", "daemon", "helper", "criu"] if before == "saved" else
+                               ["none", "daemon", "helper"])
+        daemon = [one for one in site.started if isinstance(one, Daemon)][-1]
+        with ThreadPoolExecutor(1) as pool:
+            if before == "runs":
+                wait_until(is_there)
+                act = partial(control.save, client_of(control, program))
+            else:
+                (folder,) = [one.folder for one in control.saved()]
+                act = partial(control.restore, folder)
+            done = pool.submit(act)
+            time.sleep(random.uniform(0, 1.5))
+            if victim == "daemon":
+                kill(daemon)
+            elif victim != "none":
+                kill_all(helpers(site) if victim == "helper" else dumpers(site))
+            error = done.exception()
+        assert victim != "none" or error is None, error
+        if victim == "daemon":
+            control = start()
+        if rest() == "runs":
+            assert program.ask("read()") == f"{{{byte}}}", (before, victim, error)
+            byte = random.randrange(1, 256)
+            assert program.ask(f"fill({byte})") == "None"
+        else:
+            assert [one.state for one in control.saved()] == ["saved"], (before, victim, error)
