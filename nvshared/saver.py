@@ -199,8 +199,9 @@ def safe(folder: Path) -> Path:
 
 def base(given: str) -> Path:
     folder = Path(given) if given else BASE
-    if not given:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not given and not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)             # users find their folders there
     safe(folder)
     if folder.stat().st_mode & 0o022:   # the sticky bit does not suffice: names are foretold
         raise Refused(f"others than root may write to {folder}")
