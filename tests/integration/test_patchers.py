@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries that patch the entries of driver functions see the program's calls."""
+"""Libraries that patch the entries of driver functions, or define the functions themselves, see the
+program's calls."""
 
 import importlib.util
 import platform
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Site
+from tests.integration.conftest import BUILD, SIMULATOR, Process, Site
+from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program
 
 # As UCX does: a jump in place of the first instructions, which are copied elsewhere.
@@ -99,3 +102,59 @@ say(seen)
 ''', before=UCX if early else "")
     assert program.hears() == [1 << 20, 1 << 21]
     program.ends_well()
+
+
+COUNTER = """
+#include <dlfcn.h>
+int allocated, filled, freed;
+int cuMemAlloc_v2(unsigned long long *address, unsigned long size)
+{
+    allocated++;
+    return ((int (*)(void *, long))dlsym(RTLD_NEXT, "cuMemAlloc_v2"))(address, size);
+}
+int cuMemsetD32_v2(unsigned long long address, unsigned value, unsigned long size)
+{
+    void *next = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuMemsetD32_v2");
+    filled++;
+    return ((int (*)(long long, unsigned, long))next)(address, value, size);
+}
+int cuMemFree_v2(unsigned long long address)
+{
+    freed++;
+    return ((int (*)(long long))dlsym(RTLD_NEXT, "cuMemFree_v2"))(address);
+}
+"""
+COUNTED = """
+#include "holder.h"
+extern int allocated, filled, freed;
+int main(void)
+{
+    begin();
+    pause_here("away");
+    check();
+    must(cuMemFree_v2(memory) == 0, "freeing");
+    printf("%d %d %d\\n", allocated, filled, freed);
+}
+"""
+
+
+@pytest.mark.parametrize("preloaded", [False, True], ids=["linked", "preloaded last"])
+def test_library_that_defines_driver_functions_sees_each_call_of_a_shared_program(
+    site: Site, tmp_path: Path, preloaded: bool
+) -> None:
+    def compiled(code: str, target: Path, *flags: object) -> Path:
+        command = ["gcc", "-w", "-D_GNU_SOURCE", f"-I{Path(__file__).parent}", "-x", "c", "-",
+                   "-x", "none", "-o", target, *flags, f"-L{SIMULATOR}", "-l:libcuda.so.1"]
+        subprocess.run(list(map(str, command)), input=code, text=True, check=True)
+        return target
+
+    counter = compiled(COUNTER, tmp_path / "libcounter.so", "-shared", "-fPIC")
+    program = compiled(COUNTED, tmp_path / "counted", counter, f"-Wl,-rpath,{tmp_path}")
+    site.start("--tq", "1")
+    preload = {"LD_PRELOAD": f"{BUILD}/libnvshare.so:{counter}"}
+    running = Process(site.program([program], preload if preloaded else {}))
+    running.wait_for("away")
+    site.holding().close()
+    running.tell()
+    output, _ = running.popen.communicate(timeout=PATIENCE)
+    assert (running.popen.returncode, output) == (0, "1 1 1\n")

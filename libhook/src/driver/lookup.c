@@ -2,8 +2,8 @@
 /* dlsym() as programs see it, behind the entry in dlsym.S. If the C library's dlsym() returns a
  * function of the driver or of others.def, the program gets the wrapper or stub (stubs.h).
  * RTLD_NEXT depends on the caller's object: if it was loaded before this library, the C library
- * finds our wrapper or that of a library in between; if later, the driver's function, and the
- * caller gets our wrapper instead. RTLD_DEFAULT finds our wrappers even without a driver: the
+ * finds our exported function or that of a library in between; if later, the caller gets that of
+ * a library which precedes the driver, or our wrapper. RTLD_DEFAULT finds our wrappers even without a driver: the
  * caller then gets NULL, which RTLD_NEXT finds here. A preloaded library that defines dlsym()
  * asks dlvsym() for the C library's dlsym(), and gets ours, so that its calls find our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
@@ -114,19 +114,19 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
 {
     const char *name = hook_name(hook);
     void *wrapper = hook_wrapper(hook);
+    const void *exported = hook_exported(hook);
     /* Before find(), so that dlerror() reports only an error of the caller's own lookup. */
     void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
     bool exists = entry != NULL && entry != (void *)real_absent;
 
     if (handle == RTLD_NEXT) {
-        if (!stands_behind_us(caller))
+        if (!exists || !stands_behind_us(caller))
             return not_ours;
-        void *next = find(RTLD_NEXT, name, version);
-        bool is_driver = next == NULL || next == entry || next == wrapper;
-        return exists && is_driver ? answer(wrapper) : not_ours;
+        void *next = symbols_after(caller, name, real_driver()->l_addr);
+        return answer(next != NULL ? next : wrapper);
     }
     void *there = find(handle, name, version);
-    if (there == wrapper && !exists)
+    if (there == exported && !exists)
         return answer(find(RTLD_NEXT, name, version));
     return answer(exists && there == entry ? wrapper : there);
 }

@@ -28,9 +28,11 @@ static const char *const names[REAL_COUNT] = {
 };
 
 /* The functions of api/entries.c. */
-#define ENTRY(name) extern const char entry_##name[] __asm__(#name);
-#define HOOK(name, parameters) ENTRY(name)
-#define OTHER(name) ENTRY(name)
+#define HOOK(name, parameters)                                                             \
+    extern const char entry_##name[] __attribute__((visibility("hidden")));                \
+    extern const char export_##name[] __asm__(#name) __attribute__((visibility("protected")));
+#define OTHER(name)                                                                        \
+    extern const char export_##name[] __asm__(#name) __attribute__((visibility("protected")));
 #include "driver/hooks.def"
 #include "driver/others.def"
 #undef HOOK
@@ -85,6 +87,13 @@ void *real_find(enum real_index index)
         return (void *)real_absent;
     }
     return atomic_load_explicit(&real_functions[index], memory_order_relaxed);
+}
+
+/* Both functions of a hook have the same distance. */
+void *hook_exported(enum real_index index)
+{
+    return index < HOOKS_LISTED
+        ? (void *)((const char *)wrappers[index] - (entry_cuInit - export_cuInit)) : NULL;
 }
 
 void *hook_wrapper(enum real_index index)
@@ -156,7 +165,7 @@ enum real_index hook_named(const char *name)
 }
 
 static const struct { const char *name; const void *wrapper; } others[OTHER_COUNT] = {
-#define OTHER(name) { #name, entry_##name },
+#define OTHER(name) { #name, export_##name },
 #include "driver/others.def"
 #undef OTHER
 };

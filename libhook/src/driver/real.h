@@ -62,7 +62,8 @@ const struct link_map *real_driver(void);          /* NULL: no driver was found 
 enum real_index hook_for(const char *name, void *entry);
 
 /* hook_named() and hook_of_real() return HOOK_COUNT if no hook has this name or entry point. */
-void *hook_wrapper(enum real_index index);
+void *hook_wrapper(enum real_index index);         /* what programs get for the driver's function */
+void *hook_exported(enum real_index index);        /* NULL: of a newer driver */
 const char *hook_name(enum real_index index);
 enum real_index hook_named(const char *name);
 enum real_index hook_of_real(const void *entry);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Symbol tables as in the System V ABI. A GNU hash table consists of a Bloom filter, buckets with
- * the first symbol of each, and for each symbol its hash. The hash's lowest bit marks the last
+/* Symbol tables as in the System V ABI. A GNU hash table consists of a Bloom filter, in which each
+ * symbol has set two bits of one word, buckets with the first symbol of each, and for each symbol
+ * its hash. The hash's lowest bit marks the last
  * symbol in a bucket. Old objects have DT_HASH. */
 #define _GNU_SOURCE                  /* struct dl_phdr_info */
 #include "driver/symbols.h"
@@ -12,6 +13,8 @@ struct tables {
     ElfW(Sym) *symbols;
     const char *strings;
     uint32_t first, bucket_count;    /* fields of DT_GNU_HASH */
+    uint32_t word_count, shift;
+    const ElfW(Addr) *words;
     const uint32_t *buckets, *hashes;          /* NULL: the object has only DT_HASH */
     uint32_t count;                  /* from DT_HASH: number of symbols */
 };
@@ -40,7 +43,10 @@ EARLY static bool read_tables(const struct link_map *object, struct tables *tabl
     if (gnu_hash != NULL) {
         tables->bucket_count = gnu_hash[0];
         tables->first = gnu_hash[1];
-        tables->buckets = (const uint32_t *)((const ElfW(Addr) *)&gnu_hash[4] + gnu_hash[2]);
+        tables->word_count = gnu_hash[2];
+        tables->shift = gnu_hash[3];
+        tables->words = (const ElfW(Addr) *)&gnu_hash[4];
+        tables->buckets = (const uint32_t *)(tables->words + tables->word_count);
         tables->hashes = tables->buckets + tables->bucket_count;
     }
     return tables->symbols != NULL && tables->strings != NULL;
@@ -65,6 +71,12 @@ EARLY static uint32_t find_by_gnu_hash(const struct tables *tables, const char *
     uint32_t hash = 5381;
     for (const char *c = name; *c != '\0'; c++)
         hash = hash * 33 + (unsigned char)*c;
+    const uint32_t bits = 8 * sizeof *tables->words;
+    if (tables->word_count != 0) {
+        ElfW(Addr) word = tables->words[hash / bits % tables->word_count];
+        if ((word >> hash % bits & word >> (hash >> tables->shift) % bits & 1) == 0)
+            return 0;
+    }
     uint32_t index = tables->bucket_count == 0 ? 0 : tables->buckets[hash % tables->bucket_count];
     if (index < tables->first)
         return 0;
@@ -95,13 +107,62 @@ EARLY void *symbols_function(const struct link_map *object, const char *name)
     return index == 0 ? NULL : (void *)(object->l_addr + tables.symbols[index].st_value);
 }
 
-bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables)
+static ElfW(Dyn) *dynamic_section(const struct dl_phdr_info *object)
 {
-    *tables = (struct link_map){ .l_addr = object->dlpi_addr };
     for (int i = 0; i < object->dlpi_phnum; i++)
         if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            tables->l_ld = (ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+            return (ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+    return NULL;
+}
+
+bool symbols_is_ours(const struct dl_phdr_info *object)
+{
+    return dynamic_section(object) == _DYNAMIC;
+}
+
+bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables)
+{
+    *tables = (struct link_map){ .l_addr = object->dlpi_addr, .l_ld = dynamic_section(object) };
     return tables->l_ld != NULL && tables->l_ld != _DYNAMIC;
+}
+
+struct search {
+    uintptr_t address;
+    const char *name;
+    ElfW(Addr) end;
+    bool behind;                     /* the object that contains `address` has been passed */
+    void *found;
+};
+
+static bool contains(const struct dl_phdr_info *object, uintptr_t address)
+{
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        if (segment->p_type == PT_LOAD
+            && address - object->dlpi_addr - segment->p_vaddr < segment->p_memsz)
+            return true;
+    }
+    return false;
+}
+
+static int find_after(struct dl_phdr_info *object, size_t size, void *data)
+{
+    struct search *search = data;
+    struct link_map tables;
+    (void)size;
+    if (object->dlpi_addr == search->end)
+        return 1;
+    if (search->behind && symbols_object(object, &tables))
+        search->found = symbols_function(&tables, search->name);
+    search->behind = search->behind || contains(object, search->address);
+    return search->found != NULL;
+}
+
+void *symbols_after(const void *address, const char *name, ElfW(Addr) end)
+{
+    struct search search = { .address = (uintptr_t)address, .name = name, .end = end };
+    dl_iterate_phdr(find_after, &search);
+    return search.found;
 }
 
 static uint32_t count(const struct tables *tables)

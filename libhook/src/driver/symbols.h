@@ -19,6 +19,11 @@ bool symbols_same(const char *a, const char *b);
 
 /* Fills in `tables`. False: the object has no dynamic section, or is this library. */
 bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables);
+bool symbols_is_ours(const struct dl_phdr_info *object);   /* whether it is this library */
+
+/* The first definition of function `name` in the objects loaded after the one that contains
+ * `address`, and before the one at `end`, other than in this library. NULL: there is none. */
+void *symbols_after(const void *address, const char *name, ElfW(Addr) end);
 
 bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin, const ElfW(Sym) **end);
 

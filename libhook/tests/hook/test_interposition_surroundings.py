@@ -82,6 +82,97 @@ def test_other_preloaded_library_before_libnvshare_finds_wrappers_by_rtld_next(
     assert run(program, library, driver, tracer) == ["traced, next is libnvshare.so", LAUNCH]
 
 
+# A library that sees calls of cuLaunchKernel, and hands them on to NEXT.
+TRACER = """
+#include <stdarg.h>
+int cuLaunchKernel(long a, ...)
+{
+    int (*next)(long, ...) = NEXT;
+    long b[8];
+    va_list others;
+    va_start(others, a);
+    for (int i = 0; i < 8; i++)
+        b[i] = va_arg(others, long);
+    printf("NAME %d, next is %s\\n", a == 1 && b[0] == 2 && b[4] == 6 && b[7] == 9, owner(next));
+    return next(a, b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]);
+}
+"""
+BY_ORDER = 'dlsym(RTLD_NEXT, "cuLaunchKernel")'
+BY_NAME = 'dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuLaunchKernel")'
+CALL_TWICE = """
+int main(void)
+{
+    int (*found)(long, ...) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
+    printf("%d\\n", cuLaunchKernel(1, 2, 3, 4, 5, 6, 7, 8, 9));
+    printf("%d\\n", cuLaunchKernel(1, 2, 3, 4, 5, 6, 7, 8, 9));
+    printf("found %s %d\\n", owner(found), found(1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+"""
+
+
+def tracer(folder: Path, name: str, following: str = BY_ORDER, more: str = "") -> Path:
+    code = TRACER.replace("NEXT", following).replace("NAME", name)
+    return compile_c(code + more, folder / f"lib{name}.so", "-shared")
+
+
+@pytest.mark.parametrize("following", [BY_ORDER, BY_NAME])
+def test_other_preloaded_library_behind_libnvshare_sees_each_call(
+    library: Path, driver: Path, tmp_path: Path, following: str
+) -> None:
+    last = tracer(tmp_path, "last", following)
+    program = compile_c(CALL_TWICE, tmp_path / "program", f"-L{driver}", "-lcuda")
+    traced = ["last 1, next is libnvshare.so", LAUNCH]
+    assert run(program, last, driver, library) == [
+        *traced, *traced, f"found libnvshare.so {LAUNCH}"]
+
+
+def test_other_preloaded_libraries_around_libnvshare_see_each_call_in_their_order(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    first, second, third = (tracer(tmp_path, name) for name in ("first", "second", "third"))
+    program = compile_c(CALL_TWICE, tmp_path / "program", f"-L{driver}", "-lcuda")
+    traced = ["first 1, next is libnvshare.so", "second 1, next is libthird.so",
+              "third 1, next is libnvshare.so", LAUNCH]
+    assert run(program, third, driver, first, library, second) == [
+        *traced, *traced, f"found libnvshare.so {LAUNCH}"]
+
+
+@pytest.mark.parametrize("following", [BY_ORDER, BY_NAME])
+def test_library_that_the_program_is_linked_with_sees_each_call_of_its_function(
+    library: Path, driver: Path, tmp_path: Path, following: str
+) -> None:
+    linked = tracer(tmp_path, "linked", following)
+    program = compile_c(CALL_TWICE, tmp_path / "program", linked, f"-Wl,-rpath,{tmp_path}",
+                        f"-L{driver}", "-lcuda")
+    traced = ["linked 1, next is libnvshare.so", LAUNCH]
+    assert run(program, library, driver) == [*traced, *traced, f"found libnvshare.so {LAUNCH}"]
+
+
+def test_function_of_a_plugin_is_not_called_for_the_programs_calls(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    plugin = tracer(tmp_path, "plugin")
+    program = compile_c(CALL_TWICE.replace(
+        "{", f'{{ dlopen("{plugin}", RTLD_NOW);', 1), tmp_path / "program", f"-L{driver}", "-lcuda")
+    assert run(program, library, driver) == [LAUNCH, LAUNCH, f"found libnvshare.so {LAUNCH}"]
+
+
+def test_function_of_a_library_that_defines_dlsym_is_not_called_behind_libnvshare(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """Such a library may find the driver's own function, and its calls would bypass the library."""
+    last = tracer(tmp_path, "last", more="""
+        void *dlsym(void *handle, const char *name)
+        {
+            return NULL;
+        }
+    """)
+    program = compile_c("""
+        int main(void) { printf("%d\\n", cuLaunchKernel(1, 2, 3, 4, 5, 6, 7, 8, 9)); }
+    """, tmp_path / "program", f"-L{driver}", "-lcuda")
+    assert run(program, last, driver, library) == [LAUNCH]
+
+
 # Calls the driver, if there is one, in several threads, and forks. The exit code is not 0 if a call
 # fails. With an argument the program writes a byte at that offset of 10 allocated bytes.
 PROGRAM = """
