@@ -7,6 +7,7 @@ import ctypes
 import errno
 import json
 import os
+import pwd
 import re
 import resource
 import shlex
@@ -25,7 +26,7 @@ from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import Snapshot
 from nvshared.errors import NotPermitted, NotRunning, NvshareError
 from nvshared.faults import Fault, Severity
-from nvshared.machine import cgroup, host
+from nvshared.machine import cgroup, checkpoint, host, saving
 from nvshared.machine.cgroup import Group, Limit
 from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.machine.peer import shown
@@ -282,13 +283,24 @@ def ask_daemon(bus: str) -> Answer:
 
 
 def _start_advice() -> str:
-    return f"start it with: {'systemctl enable --now ' * unit.runs_here()}nvshared"
+    return f"start it with: {_start() if unit.runs_here() else 'nvshared'}"
+
+
+def _start() -> str:
+    start = "systemctl enable --now nvshared"
+    with suppress(NvshareError):
+        return unit.start_again(start)
+    return start
 
 
 def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
     answered = isinstance(answer, Snapshot)
+    units = []
     if unit.runs_here():
-        yield from (_unit_finding(name, answered=answered) for name in unit.UNITS)
+        units = [_unit_finding(name, answered=answered) for name in unit.UNITS]
+        yield from units
+        if answered and _is_active(unit.UNITS[1]):
+            yield from filter(None, (_helper_finding(*one) for one in HELPERS))
     else:
         yield note("systemd", "systemd does not run here, so nvshared must be started by hand")
     path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
@@ -296,7 +308,8 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
                     listens=answer.socket if isinstance(answer, Snapshot) else "")
     yield found
     if not isinstance(answer, Snapshot):
-        yield _bus_finding(bus, answer, served=found.grade is Grade.OK)
+        yield _bus_finding(bus, answer, served=all(
+            one.grade is not Grade.FAULT for one in (*units, found)))
         return
     yield ok("bus", f"nvshared answers on {_bus_words(bus)}")
     yield from fault_findings("", answer.faults)
@@ -306,7 +319,8 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
         yield ok("version", f"nvshared and this command have version {version}")
     else:
         yield warning("version", f"nvshared has version {version}, this command has {__version__}",
-                      "restart nvshared, programs go on meanwhile: systemctl restart nvshared")
+                      "restart nvshared, programs go on meanwhile: nvshared --check && systemctl "
+                      "restart nvshared")
 
 
 BUS_POLICIES = "/usr/share/dbus-1/system.d"
@@ -345,8 +359,7 @@ def _unit_finding(name: str, *, answered: bool = False) -> Finding:
         case "loaded":
             pass
         case "masked":
-            return wrong(name, "it is masked, so systemd does not start it",
-                         f"systemctl unmask {name} && systemctl enable --now nvshared")
+            return wrong(name, unit.failure(state), _start())
         case "not-found":
             return note(name, "systemd has no such unit",
                         "the packages install it; nvshared can also be started by hand")
@@ -366,19 +379,67 @@ def _unit_finding(name: str, *, answered: bool = False) -> Finding:
     return ok(name, words)
 
 
+# Units that nvshared.service starts, their sockets, and what nvshared cannot do without them.
+HELPERS = (
+    ("nvshare-checkpoint.socket", checkpoint.SOCKET, "no program can be parked or moved"),
+    ("nvshare-save.socket", saving.SOCKET, "no program can be saved"))
+
+
+def _helper_finding(name: str, path: Path, effect: str) -> Finding | None:
+    """What keeps the nvshared of systemd, which runs, from using a helper; None: nothing."""
+    commands = [f"systemctl restart {name}"]
+    try:
+        state = unit.state(name)
+        words = unit.failure(state)
+        if unmask := unit.unmask({name: state}):
+            commands.insert(0, unmask)
+        elif state.get("ActiveState") != "active":
+            words = words or f"{state['ActiveState']} ({state['SubState']})"
+        elif words := _unusable(path):
+            # systemd would make the folder without the group nvshare, which nvshared is in.
+            commands.insert(0, "systemd-tmpfiles --create nvshare.conf")
+    except NvshareError as error:
+        words, commands = f"systemd does not report its state ({error})", ["systemctl status"]
+    return warning(name, f"{words}: {effect}", " && ".join(commands)) if words else None
+
+
+def _unusable(path: Path) -> str:
+    """Why the owner of a socket cannot use it; "": it can, or this user may not look."""
+    try:
+        group, folder = pwd.getpwuid(path.stat().st_uid).pw_gid, path.parent.stat()
+    except PermissionError:
+        return ""
+    except (OSError, KeyError):
+        return f"there is no {path}"
+    may_enter = folder.st_gid == group and folder.st_mode & stat.S_IXGRP
+    return "" if may_enter else f"nvshared may not enter {path.parent}"
+
+
+def _is_active(name: str) -> bool:
+    with suppress(NvshareError):
+        return unit.runs_here() and unit.state(name).get("ActiveState") == "active"
+    return False
+
+
+# Of the socket alone, it restarts the service as well, but does not wait for it.
+RESTART = f"systemctl restart {' '.join(unit.UNITS)}"
+
+
 def _socket(path: str, *, answered: bool, listens: str = "") -> Finding:
     """`listens`: the socket of the nvshared that answered, as it says; "": unknown."""
     if (error := unit.unreachable(path)) is None:
         return _socket_modes(path) or ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
-    if not answered:
+    if path == DEFAULT_SOCKET and error.errno == errno.ENOENT and _is_active(unit.UNITS[0]):
+        advice = f"it was removed: {RESTART}"
+    elif not answered:
         advice = _start_advice() if path == DEFAULT_SOCKET else (
             f"start nvshared there: nvshared --socket {shlex.quote(path)}; or, for the machine's "
             f"own nvshared, unset {SOCKET_VARIABLE}")
     elif listens and listens != path:
         advice = f"nvshared listens at {listens}: export {SOCKET_VARIABLE}={shlex.quote(listens)}"
     else:
-        restart = "systemctl restart nvshared.socket" if unit.runs_here() or not listens else (
+        restart = RESTART if unit.runs_here() or not listens else (
             "end nvshared and start it again; programs go on meanwhile")
         advice = f"nvshared runs, but its socket was removed: {restart}"
         if not listens:

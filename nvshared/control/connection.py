@@ -133,7 +133,7 @@ class ControlConnection:
         if short in ("UnknownMethod", "UnknownObject", "UnknownInterface", "UnknownProperty"):
             return NvshareError(
                 f"the nvshared that runs is of another version: {text}",
-                "restart it with: systemctl restart nvshared")
+                "restart it with: nvshared --check && systemctl restart nvshared")
         return NvshareError.by_bus_name.get(name, NvshareError)(text or f"nvshared answered {name}")
 
 
@@ -172,10 +172,12 @@ def not_running(bus: str) -> NotRunning:
     if bus != "system":
         return NotRunning(text, f"start it with: nvshared --bus {bus}")
     with suppress(NvshareError):        # without systemd's reply there is no reason to add
-        state = unit.state("nvshared.service") if unit.runs_here() else {}
-        if why := unit.failure(state):
-            return NotRunning(
-                f"{text}: {why}", f"once it is mended, start it with: {unit.start_again()}")
+        if unit.runs_here():
+            state = unit.state("nvshared.service")
+            hint = f"start it with: {unit.start_again()}"
+            if (why := unit.failure(state)) and state.get("LoadState") != "masked":
+                hint = f"once it is mended, {hint}"
+            return NotRunning(f"{text}: {why}" if why else text, hint)
     return NotRunning(text, f"start it with: {unit.START}")
 
 

@@ -274,7 +274,7 @@ def _fill(cls: Any, known: dict[str, Any]) -> Any:
     if missing := [name for name in wanted if name not in known]:
         raise NvshareError(
             f"the nvshared that runs is of another version: it does not tell {missing[0]}",
-            "restart it with: systemctl restart nvshared")
+            "restart it with: nvshared --check && systemctl restart nvshared")
     return cls(*[_plain(known[name]) for name in wanted])
 
 

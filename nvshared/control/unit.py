@@ -15,6 +15,7 @@ PATIENCE = 5.0                          # seconds
 # Results of a service or socket that was started too often; it cannot start for a while.
 LIMITS = frozenset({"start-limit-hit", "service-start-limit-hit", "trigger-limit-hit"})
 START = "systemctl start nvshared"
+MASKS = {"masked": "systemctl unmask", "masked-runtime": "systemctl unmask --runtime"}
 
 
 def runs_here() -> bool:
@@ -39,17 +40,31 @@ def state(unit: str) -> Mapping[str, str]:
 
 
 def failure(shown: Mapping[str, str]) -> str:
-    """Why a unit has failed, by its status or systemd's result; "": it has not, or restarts."""
+    """Why a unit cannot start, by its status or systemd's result; "": it can, or restarts."""
+    if shown.get("LoadState") == "masked":
+        return "it is masked, so systemd does not start it"
     result = shown.get("Result", "success")
     reason = (result == "exit-code" and shown.get("StatusText")) or result
     return "" if result == "success" else reason
 
 
-def start_again() -> str:
-    """The command to start the daemon after a failure; a start limit may show in either unit."""
-    if any(state(unit).get("Result") in LIMITS for unit in UNITS):
-        return f"systemctl reset-failed {' '.join(UNITS)} && {START}"
-    return START
+def start_again(start: str = START) -> str:
+    """`start` after the commands that it needs: to unmask units, to reset systemd's start limit."""
+    states = {unit: state(unit) for unit in UNITS}
+    commands = [unmask(states), start]
+    # A start limit may show in either unit.
+    if any(shown.get("Result") in LIMITS for shown in states.values()):
+        commands.insert(1, f"systemctl reset-failed {' '.join(UNITS)}")
+    return " && ".join(filter(None, commands))
+
+
+def unmask(states: Mapping[str, Mapping[str, str]]) -> str:
+    """The commands that unmask units, of their properties by name; "": none is masked."""
+    commands = []
+    for mask, command in MASKS.items():
+        if units := [one for one, shown in states.items() if shown.get("UnitFileState") == mask]:
+            commands.append(f"{command} {' '.join(units)}")
+    return " && ".join(commands)
 
 
 def unreachable(path: str) -> OSError | None:

@@ -98,10 +98,15 @@ def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
     assert all(program.runs for program in programs)
     machine.until(lambda: f"{BROKEN}:2" in stderr_of(machine, "status"), "one is told why")
     assert f"{BROKEN}:2" in stderr_of(machine, "doctor")
-    shown = machine.run("systemctl", "status", "nvshared", check=False).stdout
-    assert "status=6/NOTCONFIGURED" in shown
-    assert "ExecStopPost" not in "".join(
-        line for line in shown.splitlines() if "SUCCESS" not in line)
+    said: list[str] = []                # while a start is under way, no result is shown
+
+    def is_shown() -> bool:
+        shown = machine.run("systemctl", "status", "nvshared", check=False).stdout
+        said[:] = [line for line in shown.splitlines() if "SUCCESS" not in line]
+        return "status=6/NOTCONFIGURED" in "".join(said)
+
+    machine.until(is_shown, "systemd shows why it failed")
+    assert "ExecStopPost" not in "".join(said)
     machine.until(
         lambda: any("this program waits for it" in program.said for program in programs),
         "who waits is told")

@@ -248,7 +248,7 @@ def test_doctor_advises_to_unmask_a_masked_unit_and_only_warns_while_nvshared_an
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
     _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
     assert service.advice == (
-        "systemctl unmask nvshared.service && systemctl enable --now nvshared")
+        "systemctl unmask nvshared.socket nvshared.service && systemctl enable --now nvshared")
     for shown in (MASKED, "LoadState=loaded\nActiveState=inactive\nSubState=dead\n"
                   "UnitFileState=enabled\n", FAILED + "Result=signal\n"):
         systemd_says(monkeypatch, tmp_path, shown)
@@ -262,6 +262,13 @@ def test_error_that_nvshared_is_not_running_says_how_to_start_nvshared(
         systemd_says(monkeypatch, tmp_path, shown)
         assert connection.not_running("system").hint == "start it with: systemctl start nvshared"
     assert "nvshared --bus session" in connection.not_running("session").hint
+    masked = MASKED.replace("FileState=masked", "FileState=masked-runtime")
+    systemd_says(monkeypatch, tmp_path, masked)
+    error = connection.not_running("system")
+    assert error.message.startswith("nvshared is not running: it is masked")
+    assert error.hint == (
+        "start it with: systemctl unmask --runtime nvshared.socket nvshared.service && "
+        "systemctl start nvshared")
 
 
 @pytest.mark.parametrize(("error", "words"), [
