@@ -28,7 +28,7 @@ from nvshared.machine.nvml import NVML, Facts
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings.config import DEFAULT_FILE, Config, load, parse, waiting
-from nvshared.settings.defaults import Defaults, check_disk, derive
+from nvshared.settings.defaults import Defaults, derive, disk_doubts
 from nvshared.settings.rules import doubts
 from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
@@ -69,8 +69,7 @@ def _run(argv: Sequence[str] | None) -> None:
     config = read()
     if only_check:
         derive(config, (), 0)
-        check_disk(config)
-        for sentence in (*config.removed, *doubts(config.rules)):
+        for sentence in (*config.removed, *doubts(config.rules), *disk_doubts(config)):
             log.write_line(sentence)
         return
     log.start(os.environ, debug=config.debug)

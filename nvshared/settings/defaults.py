@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derives the schedulers' initial settings from the configuration, the host and its GPUs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -69,11 +69,11 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
                     config.balance, config.disk if "disk" in config.tiers else None)
 
 
-def check_disk(config: Config) -> None:
-    """Raises ConfigError if the disk tier's directory cannot be used. May block."""
+def disk_doubts(config: Config) -> Iterator[str]:
+    """A sentence if the disk tier's directory cannot be used. May block."""
     if config.disk is not None and (fault := disk.fault(*config.disk)):
-        raise ConfigError(f"{_place(config, 'disk')}the disk cannot be used: {fault}",
-                          "the daemon would start, and use host memory alone")
+        yield (f"{_place(config, 'disk')}the disk cannot be used: {fault}; the daemon starts, and "
+               "uses host memory alone")
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

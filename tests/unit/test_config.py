@@ -153,20 +153,21 @@ def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [("tq = 5", ""), ("tq = soon", "conf:2: tq cannot be 'soon'"), ("tick = 5", "conf:2"),
-     ("swap-budget = 1000000GiB", "conf:2: a swap-budget of"),
+    ("text", "words", "starts"),
+    [("tq = 5", "", True), ("tq = soon", "conf:2: tq cannot be 'soon'", False),
+     ("tick = 5", "conf:2", False), ("swap-budget = 1000000GiB", "conf:2: a swap-budget of", False),
      ("disk = /no/such/folder, 1GiB",
-      "conf:2: the disk cannot be used: /no/such/folder: No such file or directory"),
-     ("disk = /dev/shm, 1GiB", "conf:2: the disk cannot be used: /dev/shm is on tmpfs"),
-     ("disk = /var/tmp, 9000000GiB", "are more than the file system of /var/tmp has")],
+      "conf:2: the disk cannot be used: /no/such/folder: No such file or directory", True),
+     ("disk = /dev/shm, 1GiB", "conf:2: the disk cannot be used: /dev/shm is on tmpfs", True),
+     ("disk = /var/tmp, 9000000GiB", "are more than the file system of /var/tmp has", True)],
 )
-def test_check_option_validates_the_config_without_a_card(
-        tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str) -> None:
+def test_check_option_validates_the_config_without_a_card_and_fails_if_the_daemon_would_not_start(
+        tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str, starts: bool,
+) -> None:
     (tmp_path / "conf").write_text(f"[gpu]\n{text}\n")
     code = daemon.main(["--check", "--config", str(tmp_path / "conf")])
     said = capfd.readouterr()
-    assert code == (ExitCode.BAD_CONFIG if words else ExitCode.OK)
+    assert code == (ExitCode.OK if starts else ExitCode.BAD_CONFIG)
     assert words in said.err
     assert (said.out, len(said.err.splitlines())) == ("", bool(words))
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The disk tier: systemd keeps the clients' files while the daemon is restarted."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from nvshared.machine import disk
+from nvshared.units import GIB
+from tests.system import card
+from tests.system.card import Launch
+from tests.system.conftest import USERS, install, leave_out
+from tests.system.container import OPTIONS, Container
+from tests.system.packages import Packages
+from tests.system.test_failure import kept, main_pid, until_another
+
+FOLDER = "/mnt/disk"
+SETTINGS = f"[gpu]\ndisk = {FOLDER}, 1GiB\npark-after = 100ms\ntq = 200ms\n"
+
+
+@pytest.fixture(scope="module")
+def machine(
+    request: pytest.FixtureRequest, built: Packages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Container]:
+    """A machine whose swapped memory may go on to a folder of this machine's disk."""
+    folder = tmp_path_factory.mktemp("disk")
+    if why := disk.fault(folder, GIB):
+        leave_out(request.config, f"{why}; --basetemp names another folder")
+
+    class WithDisk(Container):
+        options = f"{OPTIONS} --bind={folder}:{FOLDER}"
+
+    with WithDisk(request.getfixturevalue("tree")) as container:
+        for user in USERS:
+            container.run("useradd", "--create-home", "--shell", "/bin/bash", user)
+        install(container, built)
+        card.plug_in(container)
+        container.run("chown", "nvshare", FOLDER)
+        container.write("/etc/nvshare/nvshared.conf.d/disk.conf", SETTINGS)
+        card.drop_in(container, "disk", f"ReadWritePaths={FOLDER}\n")
+        container.run("systemctl", "enable", "--now", "nvshared")
+        yield container
+        print(container.story())
+
+
+def files(container: Container) -> int:
+    """The number of unnamed files that the daemon has open.
+
+    Their folder is not shown once the mounts of the daemon that opened them are gone."""
+    return container.output("sh", "-c", f"ls -l /proc/{main_pid(container)}/fd/").count("/#")
+
+
+@pytest.mark.parametrize("command", [("restart",), ("kill", "--signal=KILL")])
+def test_next_daemon_has_the_files_of_the_disk_that_systemd_keeps_and_no_byte_is_lost(
+    machine: Container, launch: Launch, command: tuple[str, ...]
+) -> None:
+    programs = [
+        launch(machine, user, memory=card.MEMORY * 6 // 10, cpu_ms=20, seed=seed)
+        for seed, user in enumerate((*USERS, *USERS), 1)
+    ]
+    count = len(programs)
+    machine.until(
+        lambda: files(machine) == count and sum(
+            one["on_disk"] > 0 for one in card.clients(machine)) >= 2, "all use the disk")
+    machine.until(lambda: kept(machine) == 2 * count, "systemd keeps connections and files")
+    all_pids = {one["pid"] for one in card.clients(machine)}
+    before = main_pid(machine)
+    machine.run("systemctl", *command, "nvshared")
+    until_another(machine, before)
+    machine.until(
+        lambda: {one["pid"] for one in card.clients(machine)} == all_pids, "it knows all again")
+    assert files(machine) == count
+    assert kept(machine) == 2 * count
+    turns = card.status(machine)["gpus"][0]["turns"]
+    machine.until(lambda: card.status(machine)["gpus"][0]["turns"] > turns + 2 * count, "turns")
+    assert files(machine) == count      # the next daemon has made no other files
+    card.finish(programs)
+    machine.until(lambda: (files(machine), kept(machine)) == (0, 0), "all are closed")
+    assert "disk" not in "".join(
+        line for line in machine.output("journalctl", "-u", "nvshared", "-o", "cat").splitlines()
+        if "could not go" in line or "bytes to the disk" in line)
