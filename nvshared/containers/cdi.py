@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ CARDS = Path("/proc/driver/nvidia/gpus")
 NODE = re.compile(r"/dev/nvidia([0-9]+)")
 # NVIDIA's names of whole cards; a name such as 0:1 or MIG-... is of a part of one.
 WHOLE = re.compile(r"all|[0-9]+|GPU-[0-9a-fA-F-]+")
+SETTLED = 0.5                           # seconds
 HINT = "make one with NVIDIA's toolkit: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
 Edits = Mapping[str, Any]               # containerEdits of CDI
@@ -231,7 +233,19 @@ def is_kubelets() -> bool:
 
 
 def refresh() -> Offer:
-    """Writes our file, or removes it where no file of NVIDIA's is left. Raises NvshareError."""
+    """Writes our file, or removes it where no file of NVIDIA's is left. Raises NvshareError.
+
+    Returns once NVIDIA's files have not changed for SETTLED seconds: systemd starts no unit for a
+    change while the unit that it would start for it still runs."""
+    while True:
+        before = _stamps()
+        made = _refresh()
+        time.sleep(SETTLED)
+        if _stamps() == before:
+            return made
+
+
+def _refresh() -> Offer:
     if is_kubelets():
         return offer()
     given = read()
@@ -241,6 +255,16 @@ def refresh() -> Offer:
     os.close(prepare(STATE, waits=True))
     write(DYNAMIC, _text(given))
     return offer()
+
+
+def _stamps() -> list[tuple[str, int, int]]:
+    """What changes with each change of another's file."""
+    found = []
+    for path in (path for folder in (STATIC, DYNAMIC) for path in sorted(folder.glob("*"))):
+        with suppress(OSError):         # it was removed just now
+            if FILE not in path.name:
+                found.append((str(path), path.stat().st_ino, path.stat().st_mtime_ns))
+    return found
 
 
 def write(folder: Path, text: str) -> None:

@@ -93,6 +93,7 @@ def test_container_gets_only_read_only_mounts_and_the_line_that_preloads(
     machine: Machine, root: Path
 ) -> None:
     machine.nvsharectl("containers", "refresh")
+    (root / "etc" / "ld.so.preload").write_text("/usr/lib/of-the-image.so\n")
     script = "cat /etc/ld.so.preload; env; for it in /run/nvshare /usr/lib/nvshare /etc; do " \
         "(: >$it/ld.so.preload) && echo wrote $it; done; id"
     process = machine.podman(root=root, command=("sh", "-c", script), device="nvshare.com/gpu=0")

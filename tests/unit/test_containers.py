@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nvshared import library
+from nvshared import doctor, library
 from nvshared.containers import apptainer, cdi, names, unshared
 from nvshared.containers.cdi import Share
 from nvshared.errors import NvshareError
@@ -269,3 +269,20 @@ def test_container_of_a_process_is_found_by_its_control_group(
     monkeypatch.setattr(host, "PROCESSES", tmp_path)
     assert unshared.container(7) == found
     assert unshared.container(8) == ""
+
+
+@pytest.mark.parametrize(("offer", "grade", "words"), [
+    (cdi.Offer(("nvshare.com/gpu=all",)), "ok", "docker run --device nvshare.com/gpu=all"),
+    (cdi.Offer((), "no CDI specification of nvidia.com/gpu", cdi.HINT), "note", "no CDI spec"),
+    (cdi.Offer(("nvshare.com/gpu=0",), current=False), "warning", "is not what NVIDIA's"),
+], ids=["offered", "no toolkit", "stale"])
+def test_doctor_says_whether_containers_can_share_gpus_where_a_runtime_is(
+        monkeypatch: pytest.MonkeyPatch, offer: cdi.Offer, grade: str, words: str) -> None:
+    monkeypatch.setattr(cdi, "offer", lambda: offer)
+    monkeypatch.setattr("shutil.which", {"podman": "/usr/bin/podman"}.get)
+    (found,) = doctor.container_findings()
+    assert found.grade == grade
+    assert words in found.words
+    assert bool(found.advice) is (grade != "ok")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert not list(doctor.container_findings())
