@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from tests.integration.podman import WORK, Machine, root_file_system, why_not
 pytestmark = pytest.mark.skipif(bool(why_not() or no_bus()), reason=why_not() or no_bus())
 
 COMPOSE = ROOT / "packaging" / "examples" / "containers" / "compose.yaml"
+FIRST = 100_000                         # user id of the user namespace's root
 WORKLOAD = f"{WORK}/nvshare-workload"
 LARGE = (WORKLOAD, "--memory", "140MiB", "--chunk", "20MiB", "--kernel-us", "5000", "--steps", "6")
 SMALL = (WORKLOAD, "--memory", "8MiB", "--chunk", "8MiB", "--until-told")
@@ -34,8 +36,11 @@ def machine(small_site: Site, tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return root_file_system(tmp_path / "image")
+def root() -> Iterator[Path]:
+    """A root file system in a folder that all users may enter."""
+    with TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield root_file_system(Path(name) / "image")
 
 
 def test_two_containers_that_do_not_fit_together_take_turns_and_compute_right(
@@ -68,10 +73,14 @@ def wait_for(control: Control, name: str, process: subprocess.Popen[str]) -> Cli
 @pytest.mark.parametrize("isolation", [
     ("--user", "1000:1000", "--read-only", "--ipc", "private", "--cap-drop", "all"),
     ("--pid", "host", "-e", "LD_PRELOAD=/usr/lib/libc.so.6.none"),
-], ids=["own user and read-only", "host's processes and own LD_PRELOAD"])
+    ("--uidmap", f"0:{FIRST}:65536", "--gidmap", f"0:{FIRST}:65536"),
+], ids=["own user and read-only", "host's processes and own LD_PRELOAD", "user namespace"])
 def test_isolated_container_shares_the_gpu_on_the_terms_of_its_environment(
     machine: Machine, root: Path, bus: str, isolation: tuple[str, ...]
 ) -> None:
+    namespaced = "--uidmap" in isolation
+    if namespaced:                      # the namespace's root must enter and change the image
+        subprocess.run(["chown", "-R", f"{FIRST}:{FIRST}", root], check=True)
     machine.site.start("--bus", bus)
     machine.nvsharectl("containers", "refresh")
     terms = {"NVSHARE_NAME": "mine", "NVSHARE_MEMORY_LIMIT": "64MiB", "NVSHARE_COMPUTE_LIMIT": "50",
@@ -82,6 +91,7 @@ def test_isolated_container_shares_the_gpu_on_the_terms_of_its_environment(
     with Control(bus) as control:
         client = wait_for(control, "mine", process)
     assert client.tenant.startswith("container:")
+    assert client.uid == {"--user": 1000, "--uidmap": FIRST}.get(isolation[0], 0)
     assert (client.memory_limit, client.compute_limit, client.weight) == (64 * MIB, 50, 100)
     out, _ = process.communicate("")
     assert process.returncode == 0, out
