@@ -14,7 +14,15 @@
 #include <unistd.h>
 
 #include "driver/driver.h"
-#include "driver/real.h"
+#include "driver/newer.h"
+
+/* The driver's own names: driver/real.h has those of the library's wrappers. */
+#define HOOK(name, parameters) CUresult name parameters;
+#define USE HOOK
+#include "driver/hooks.def"
+#include "driver/uses.def"
+#undef HOOK
+#undef USE
 
 #define PITCH 64
 #define SIZE (4u << 20)

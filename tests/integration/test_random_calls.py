@@ -43,6 +43,8 @@ EXCUSED = {
     **dict.fromkeys((
         "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibrary*", "cuKernel*", "cuFunc*",
         "cuOccupancy*"), "as cuModuleLoad"),
+    "cuLaunchHostFunc*": "test_called_back.py, test_dependent_work.py",
+    "cuStreamAddCallback*": "as cuLaunchHostFunc",
     "cuGreenCtx*": "test_green_contexts.py",
     "cuCtxPushCurrent*": "as cuCtxSetCurrent",
     "cuGLCtxCreate*": "needs a window",
