@@ -149,16 +149,18 @@ static bool file_is_there(void)
     return fstat(self.file, &status) == 0 && status.st_ino == self.inode;
 }
 
-/* Whether a process maps the file of the shared state. */
+/* Whether a process maps the file of the shared state, which may have another path in its container. */
 static bool maps_state(pid_t pid)
 {
-    char path[64], line[sizeof self.directory + 128], name[sizeof self.directory + 8];
+    char path[64], line[sizeof self.directory + 128];
     bool found = false;
     snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    snprintf(name, sizeof name, " %s/gpus\n", self.directory);
     FILE *file = fopen(path, "re");
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
-        found = strstr(line, name) != NULL;
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long inode = 0;
+        sscanf(line, "%*s %*s %*s %*s %llu", &inode);
+        found = inode == self.inode && strstr(line, "/gpus\n") != NULL;
+    }
     if (file != NULL)
         fclose(file);
     return found;

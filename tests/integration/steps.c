@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* steps FOLDER: for each file step-N verifies that each word of 64 MiB is N - 1, fills them with N,
+ * and writes the number of wrong words to out-N. It has no pipe, so that CRIU can dump it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BYTES ((size_t)64 << 20)
+
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(unsigned long long *, size_t);
+int cuMemsetD32_v2(unsigned long long, unsigned, size_t);
+int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
+
+int main(int count, char **words)
+{
+    void *context;
+    unsigned long long memory;
+    unsigned *copy = malloc(BYTES);
+    char path[4096], fresh[4096];
+    if (count != 2 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)
+        || cuMemAlloc_v2(&memory, BYTES) || cuMemsetD32_v2(memory, ~0u, BYTES / 4))
+        return 1;
+    for (unsigned step = 0;; step++) {
+        snprintf(path, sizeof path, "%s/step-%u", words[1], step);
+        while (access(path, F_OK) != 0)
+            usleep(20000);
+        size_t wrong = cuMemcpyDtoH_v2(copy, memory, BYTES) != 0;
+        for (size_t i = 0; i < BYTES / 4; i++)
+            wrong += copy[i] != step - 1;
+        wrong += cuMemsetD32_v2(memory, step, BYTES / 4) != 0;
+        snprintf(fresh, sizeof fresh, "%s/fresh", words[1]);
+        FILE *file = fopen(fresh, "w");
+        if (file == NULL)
+            return 1;
+        fprintf(file, "%zu", wrong);
+        fclose(file);
+        snprintf(path, sizeof path, "%s/out-%u", words[1], step);
+        rename(fresh, path);
+    }
+}
