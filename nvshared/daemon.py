@@ -41,7 +41,7 @@ from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.sharing.moving import start_task
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.rivals import Rivals
-from nvshared.sharing.sampler import Sampler
+from nvshared.sharing.sampler import SAMPLE_INTERVAL, Sampler
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import SECOND
 
@@ -144,7 +144,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         manager.socket = str(listening.getsockname())
         limited = log.Limited(logger, monotonic, timer)
         queries = Lanes("nvml", THREADS, post, monotonic, timer)
-        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval,
+        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, SAMPLE_INTERVAL,
                           nvml.memory)
         manager.disk.client_failed.connect(
             lambda peer, words: journal.log_fault(

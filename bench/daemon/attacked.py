@@ -103,9 +103,9 @@ def hello(daemon: Service) -> float:
 
 def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> Attacked:
     """Measures during one attack. Raises NvshareError if the attack ended early."""
-    # Options with which connections of an attack stay open until the attack ends.
-    options = ("--max-clients-per-user", "1024", "--hello-timeout", "1h", "--debug")
-    with service(MIB * 64, *options, cards=2, log=log, has_bus=False) as daemon:
+    options = ("--max-clients-per-user", "1024", "--debug")
+    with service(MIB * 64, *options, cards=2, log=log, has_bus=False,
+                 module="bench.daemon.patient") as daemon:
         before = sockets(daemon.pid)
         with attacker(daemon, name, width) as process:
             end = time.monotonic() + UP_WITHIN

@@ -27,8 +27,8 @@ LARGE = CARD * 11 // 16                 # bytes of a client; two do not fit toge
 CROWDS = (2, 100, 500, 1000)
 HANDOVERS = 1000
 WATCHED = 30.0                         # seconds for which wake-ups are counted
-# Turns end because the holder is idle, never by the quantum; one order moves all of its memory.
-SETTINGS = ("--anti-thrash", "on", "--tq", "3600", "--step", str(CARD))
+# Turns end because the holder is idle, never by the quantum.
+SETTINGS = ("--anti-thrash", "on", "--tq", "3600")
 
 
 @dataclass(frozen=True, slots=True)

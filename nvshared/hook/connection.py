@@ -37,6 +37,7 @@ ACCEPTING_AT_A_TIME = 0.005             # seconds of accepting in one pass of th
 ACCEPT_PAUSE = 1.0                      # seconds without accepting after descriptors ran out
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 WORK_SLICE = 0.001                      # seconds of queued work before other events are handled
+HELLO_WITHIN = 10 * SECOND              # us from a connection to its first record
 NAME_PATIENCE = 200 * MILLISECOND       # us to read a program's name: the program can block this
 UNKNOWN_MOST = 64                       # most kinds of unknown cgroup paths that are logged
 ROOT = ""                               # the account of the host's root
@@ -141,7 +142,7 @@ class HookConnection:
         if name is not None:            # the client may drain for long before its HELLO: no timeout
             self.session.take_over()
         else:
-            timeout = server.config.hello_timeout / SECOND
+            timeout = HELLO_WITHIN / SECOND
             self._timeout = self._loop.call_later(timeout, self._hello_overdue)
             server.keeper.keep(self.name, connected.fileno())
 

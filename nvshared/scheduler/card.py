@@ -17,7 +17,7 @@ from nvshared.scheduler.client import PACE, Average, Direction, Goal, Move, Phas
 from nvshared.scheduler.domains import BudgetPart, Domain, Domains, Loan, Neighbour, Stake
 from nvshared.scheduler.events import AntiThrash, PinReason, Priority, Settings, Standing
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
-from nvshared.units import MILLISECOND
+from nvshared.units import MILLISECOND, SECOND
 
 # Groups by name, with the condition of membership. Each phase names a group, too.
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
@@ -67,6 +67,7 @@ DEPTH = 2
 MARGINS_MOST = 16                       # most clients of an account that count in domains.margin
 TRANSIT_PART = 8                        # with a disk, loans leave 1/8 of host memory free,
 TRANSIT_BLOCKS = 2                      # and at least 2 blocks, for blocks on the way to the disk
+HELLO_PATIENCE = 2 * SECOND             # gathering lasts longer for clients without HELLO
 BURST = 500 * MILLISECOND               # most us in a row that moves wait for a program's copies
 
 
@@ -307,7 +308,7 @@ class Card:
     @property
     def gathered(self) -> int:
         """When gathering ends; later while a client of an earlier daemon has not said HELLO."""
-        return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
+        return self.gathering_until + (HELLO_PATIENCE if self.awaiting else 0)
 
     @property
     def one_at_a_time(self) -> bool:

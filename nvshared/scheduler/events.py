@@ -98,7 +98,6 @@ class Settings:
     disk_budget: int = 0                # bytes of the disk, if cards share no budget of the disk
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
     deep_idle: bool = False             # idle clients may be parked, so their turns must end
-    drain_patience: int = 2 * SECOND    # us from a drain that did not end to the next STOP
     stuck_after: int = 10 * SECOND      # us after which an unanswered order is reported
     accounting: Accounting = Accounting()       # rules of compute limits
 

@@ -28,6 +28,7 @@ RESEND_FACTOR = 2                       # an idle window is sent again after a c
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes is no measurement of the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; bounds of each latency that is measured
+DRAIN_PATIENCE = 2 * SECOND             # from the first failed drain to the next STOP
 DOUBLINGS = 6                           # most doublings of the time from a failed drain to a STOP
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
@@ -122,7 +123,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn = client.turn
     if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
         return
-    patience = card.settings.drain_patience << min(client.failures.drains, DOUBLINGS)
+    patience = DRAIN_PATIENCE << min(client.failures.drains, DOUBLINGS)
     turn.stop_after = card.now + patience
     client.failures.drains += 1
     card.count(client, reopened=1)

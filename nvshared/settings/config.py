@@ -29,6 +29,12 @@ METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as 
 
 MODES = ("auto", "on", "off")
 TIERS = ("neighbour", "host", "disk")
+# Settings of earlier versions by section, and the value that the daemon uses in place of each.
+REMOVED: Mapping[str, Mapping[str, str]] = {
+    "nvshared": {"hello-timeout": "10s", "sample-interval": "1s"},
+    "gpu": {"longest-tq": "30", "step": "512MiB, less on small cards", "gather": "1s",
+            "drain-patience": "2s"},
+}
 SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 
@@ -122,12 +128,8 @@ class Config:
         "users and tenants: from 4MiB to 64GiB, or off")
     max_clients: int = _count("4096", "connections at most, of all users together")
     max_clients_per_user: int = _count("1024", "connections at most, of any one user but root")
-    hello_timeout: int = _daemon("TIME", quantity.duration, "10s",
-                                 "how long a new connection may take to send its first record")
     trace: Path | None = _daemon("FILE", _none(_path), "none", "file that gets one JSON line for "
                                  "each turn, order and answer, or none")
-    sample_interval: int = _daemon("TIME", quantity.positive_duration, "1s",
-                                   "how often NVML is queried while programs are connected")
     metrics: Endpoint | None = _daemon(
         "PORT", quantity.endpoint, "0", "TCP port of the Prometheus metrics, open to every machine "
         "that reaches an address of this host; or ADDRESS:PORT, as in 127.0.0.1:9402; 0 for none",
@@ -138,7 +140,6 @@ class Config:
     tq: int | None = _gpu("TIME", _auto(quantity.quantum, ", or auto"), "30", "how long a program "
                           "may keep the GPU while others wait, in seconds, or as in 500ms; auto: "
                           "as short as keeps moving memory at 5% of the time or less")
-    longest_tq: int = _gpu("TIME", quantity.quantum, "30", "the longest quantum, where tq is auto")
     anti_thrash: str = _gpu(
         "MODE", _mode, "auto", "take turns as needed (auto), always (on), or never (off); auto: "
         "programs that do not fit together, and programs that all keep the GPU busy")
@@ -167,8 +168,6 @@ class Config:
         "memory is short; off: swapped memory stays in host memory")
     park_after: int = _gpu("TIME", quantity.positive_duration, "10min", "how long a program may be "
                            "idle before its swapped memory moves to the disk, if there is one")
-    step: Amount | None = _amount(
-        "how much one order moves between card and host; auto: 512MiB, less on small cards")
     compute_window: int | None = _gpu(
         "TIME", _auto(quantity.positive_duration), "auto", "the period in which a program with a "
         "compute limit gets its share; auto: 100ms, and 2s while programs take turns",
@@ -186,8 +185,6 @@ class Config:
     drop_tail_billing: int = _gpu(
         "PERCENT", quantity.percentage, "100%", "part of the time in which a program drains that "
         "counts against its compute limit", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
-    gather: int = _gpu("TIME", quantity.duration, "1s",
-                       "how long to listen to programs after a restart before any decision")
     bus_sharing: bool = _switch("on", "moves ahead of a program's turn wait while the running "
                                 "program copies between host and card in the same direction, for "
                                 "half of the time at most; on or off")
@@ -207,8 +204,6 @@ class Config:
         "off", "move a program that waits to another GPU of the same kind, once its waiting has "
         "cost, or will cost, more than the move; needs driver 570 or later; programs of pods, "
         "jobs, containers and gangs stay; on or off")
-    drain_patience: int = _gpu("TIME", quantity.duration, "2s", "how long to wait before the next "
-                               "STOP to a program that could not drain")
     stuck_after: int = _gpu(
         "TIME", quantity.positive_duration, "10s", "how long a program may leave an order "
         "unanswered; then the program is reported as stuck, and others no longer wait for it")
@@ -243,7 +238,9 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
     wrong = [*files.wrong, *rules.contradictions(files.rules)]
     if wrong:
         raise wrong[0] if len(wrong) == 1 else ConfigError("\n".join(map(str, wrong)))
-    values, places = files.values, files.places
+    values, places, removed = files.values, files.places, files.removed
+    removed += [_removed(f"--{name}", value) for settings in REMOVED.values()
+                for name, value in settings.items() if name in given]
     for option in options():
         text = environment.get(option.variable, "") if option.variable else ""
         if text:
@@ -255,7 +252,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs)
     named = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**named, places=places, rules=tuple(files.rules), removed=tuple(files.removed))
+    return Config(**named, places=places, rules=tuple(files.rules), removed=tuple(removed))
 
 
 def drop_ins(path: Path) -> list[Path]:
@@ -327,6 +324,9 @@ class _Files:
                 self.removed.append(f"{place}: the setting {name} was removed and does nothing: "
                                     f"{rules.REMOVED[name]}; delete the line")
                 return
+        if value := REMOVED.get(section, {}).get(name):
+            self.removed.append(_removed(f"{place}: {name}", value))
+            return
         if option is None:
             names = [name for where, name in self._known if where == section] or list(TERMS)
             raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _hint(name, names))
@@ -342,6 +342,10 @@ def _parse(parse: Callable[[str], Any], text: str, place: str, error: type[Inval
         return parse(text)
     except ValueError as wrong:
         raise error(f"{place} cannot be {text!r}", str(wrong)) from None
+
+
+def _removed(setting: str, value: str) -> str:
+    return f"{setting} was removed and does nothing: its value is always {value}; delete it"
 
 
 def _hint(text: str, known: list[str]) -> str:
@@ -393,6 +397,9 @@ def parser() -> argparse.ArgumentParser:
             kind = {"metavar": option.metavar, "type": _file if option.metavar in PATHS else str}
         groups[option.section].add_argument(
             f"--{option.name}", help=words.replace("%", "%%") + ")", **kind)
+    for settings in REMOVED.values():
+        for name in settings:
+            made.add_argument(f"--{name}", help=argparse.SUPPRESS)
     return made
 
 
@@ -406,6 +413,6 @@ def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str],
 
     Raises InvalidArgs."""
     given = vars(parser().parse_args(arguments))
-    found = {option.name: text for option in options()
-             if (text := given[option.attribute]) is not None}
-    return given["config"], found, given["check"]
+    file, check = given.pop("config"), given.pop("check")
+    found = {name.replace("_", "-"): text for name, text in given.items() if text is not None}
+    return file, found, check

@@ -13,13 +13,16 @@ from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount, rounded
 from nvshared.scheduler.events import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
-from nvshared.units import MIB
+from nvshared.units import MIB, SECOND
 
 # Most bytes of one EVICT or LOAD order: PCIe needs about 10 ms for them, the order itself 0.1 ms.
 STEP = 512 * MIB
 STEP_SHARE = 32                         # on small cards, an order moves at most 1/32 of the memory
 STEP_LEAST = 32 * MIB                   # least bytes of an order: one block of the library
 PAGE = 2 * MIB                          # granularity of device memory
+# After a restart programs connect again within this time; a decision without them would count
+# their memory as free.
+GATHER = SECOND
 
 
 class GPUDefaults(NamedTuple):
@@ -62,8 +65,8 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
                             config.quota_carryover, config.drop_tail_billing)
     settings = Settings(**same_name | {
         "anti_thrash": AntiThrash(config.anti_thrash), "capacity": 0, "total": 0,
-        "host_budget": budget, "step": PAGE, "deep_idle": config.deep_idle is not None,
-        "accounting": accounting})
+        "host_budget": budget, "step": PAGE, "gather": GATHER,
+        "deep_idle": config.deep_idle is not None, "accounting": accounting})
     return Defaults(settings, lambda facts: _card(config, facts), config.swap_budget is None,
                     config.neighbour if "neighbour" in config.tiers else "off", config.deep_idle,
                     config.balance, config.disk if "disk" in config.tiers else None)
@@ -89,10 +92,8 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
                           f"{rounded(offer.context_reserve)} leave nothing of GPU {facts.index} "
                           f"({facts.name}), which has {rounded(total)}",
                           "give less, or a percentage")
-    step = _within(config, "step", config.step, facts)
-    if step is None:
-        step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
-    return GPUDefaults(allowances, max(PAGE, step // PAGE * PAGE))
+    step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
+    return GPUDefaults(allowances, step // PAGE * PAGE)
 
 
 def _within(config: Config, name: str, amount: Amount | None, facts: Facts) -> int | None:

@@ -20,6 +20,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
 
+SAMPLE_INTERVAL = SECOND                # NVML's utilisation covers a second at most
 SOON = 50 * MILLISECOND                 # from a client's join or disconnect to the next sample
 FRESH = SECOND                          # a younger sample is used instead of a new query
 PATIENCE = SECOND                       # longest wait of readers for a sample

@@ -27,7 +27,7 @@ def begun(body: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def test_client_with_endless_work_is_pinned_and_others_get_the_remaining_memory() -> None:
-    with sharing("--tq", "1", "--capacity", "1GiB", "--drain-patience", "10ms") as daemon:
+    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
         endless = begun(PRELUDE + ENDLESS + "feed_until_told()\n" + ENDS, **daemon.environment)
         large = begun(AWAY.replace("256", "800"), **daemon.environment)
         assert endless.stderr is not None

@@ -12,6 +12,7 @@ NVSHARE_TEST_LOST: once this file exists, the driver reports the cards whose UUI
 NVSHARE_TEST_PIPES: a folder of pipes without a writer, which let lookups hang: proc/PID has pipes
     in place of a process's files, groups in place of files of control groups; users is a pipe that
     each lookup of a user reads first.
+NVSHARE_TEST_CONSTANTS: see zygote.replace_constants().
 """
 
 import asyncio
@@ -125,5 +126,7 @@ if __name__ == "__main__":
             change(value)
     # Imported only now, because nvshared.daemon imports functions of the changed modules by name.
     from nvshared import daemon
+    from tests.integration.zygote import replace_constants
 
+    replace_constants()
     sys.exit(daemon.main())

@@ -41,6 +41,10 @@ LOOK = 1.0                              # seconds between checks that a daemon s
 # The first process that uses the cards creates the simulator's files, which all users must open.
 OPEN_CARDS = "import ctypes; assert ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2() == 0"
 DAEMON = [sys.executable, "-m", "nvshared"]
+# Constants that tests replace in a daemon, as changes of its environment.
+SAMPLED_OFTEN = {"NVSHARE_TEST_CONSTANTS": "nvshared.daemon:SAMPLE_INTERVAL=100000"}
+SAMPLED_ONCE = {"NVSHARE_TEST_CONSTANTS": "nvshared.daemon:SAMPLE_INTERVAL=3600000000"}
+PATIENT = {"NVSHARE_TEST_CONSTANTS": "nvshared.hook.connection:HELLO_WITHIN=3600000000"}
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from nvshared.hook.protocol import Type
 from nvshared.report.log import BURST
 from nvshared.units import MIB
 from tests.integration.attacker import ATTACKS, BUS_ATTACKS
-from tests.integration.conftest import ROOT, Process, Site, public_build, wait_until
+from tests.integration.conftest import PATIENT, ROOT, Process, Site, public_build, wait_until
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
 
@@ -89,7 +89,7 @@ def site(public_site: Site) -> Site:
 
 @pytest.fixture
 def start(site: Site) -> Callable[..., Daemon]:
-    return lambda *options: Daemon(site, site.start(*options))
+    return lambda *options, **changed: Daemon(site, site.start(*options, **changed))
 
 
 def attack(
@@ -149,7 +149,7 @@ def hand_over(site: Site, card: int = 0) -> None:
 def test_daemon_shares_the_card_during_and_after_ten_thousand_idle_connections(
     site: Site, start: Callable[..., Daemon]
 ) -> None:
-    daemon = start(*SETTINGS, "--hello-timeout", "1h")
+    daemon = start(*SETTINGS, **PATIENT)
     programs = [program(site, seed, 12) for seed in (1, 2, 3)]
     wait_until(lambda: daemon.descriptors > 0 and "came" in site.log.read_text())
     crowds = [
@@ -174,7 +174,7 @@ def test_daemon_shares_the_card_during_and_after_ten_thousand_idle_connections(
 def test_program_beyond_max_clients_per_user_runs_unshared_and_logs_the_reason(
     site: Site, start: Callable[..., Daemon]
 ) -> None:
-    daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
+    daemon = start("--max-clients-per-user", "5", **PATIENT)
     crowded = daemon.sockets + 5
     crowd = attack(site, "hold", str(site.socket), "--width", "5", "--rounds", "1")
     crowd.wait_for("done")

@@ -4,7 +4,7 @@
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site, wait_until
+from tests.integration.conftest import SAMPLED_OFTEN, Site, wait_until
 from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_pools import POOLS
 
@@ -55,7 +55,7 @@ def test_swapped_program_gets_the_drivers_error_when_the_card_is_lost(site: Site
     """The holder, a played client, answers no STOP after the card is lost."""
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
-    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
+    site.start("--tq", "1", NVSHARE_TEST_LOST=str(lost), **SAMPLED_OFTEN)
     program = Program(site, BROKEN.removeprefix(PRELUDE))
     assert program.hears() == "away"
     site.holding()

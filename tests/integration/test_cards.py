@@ -17,7 +17,7 @@ from nvshared.control.snapshot import ClientSnapshot
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import ROOT, Site, kill, wait_until
+from tests.integration.conftest import ROOT, SAMPLED_OFTEN, Site, kill, wait_until
 from tests.integration.fakehook import pump
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -33,7 +33,7 @@ class Machine:
 
     def start(self) -> "subprocess.Popen[str]":
         return self.site.start("--bus", self._bus, "--state-dir", str(self.state),
-                               "--sample-interval", "100ms")
+                               **SAMPLED_OFTEN)
 
     def control(self) -> Control:
         return Control(self._bus)

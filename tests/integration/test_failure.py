@@ -9,7 +9,7 @@ import pytest
 
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
-from tests.integration.conftest import BUILD, Site, wait_until
+from tests.integration.conftest import BUILD, SAMPLED_OFTEN, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 
 
@@ -28,7 +28,7 @@ def test_client_that_never_reads_from_its_socket_is_disconnected(site: Site) -> 
 def test_connection_without_hello_is_closed_and_a_client_silent_after_hello_is_not(
     site: Site
 ) -> None:
-    site.start("--hello-timeout", "200ms")
+    site.start(NVSHARE_TEST_CONSTANTS="nvshared.hook.connection:HELLO_WITHIN=200000")
     hook = site.hook()
     if hook.hello() is None:            # on a busy machine HELLO may come after the timeout
         pytest.skip("this machine is too slow to send HELLO in time")
@@ -55,7 +55,7 @@ def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> No
 
 
 def test_journal_names_the_unshared_program_that_a_client_waits_for(site: Site) -> None:
-    site.start("--stuck-after", "1s", "--sample-interval", "100ms")
+    site.start("--stuck-after", "1s", **SAMPLED_OFTEN)
     hog = site.workload("--memory", "700MiB", "--hold", "--used", "1%", LD_PRELOAD="")
     # The daemon samples NVML, which shows the unshared process, only while it has a client.
     site.workload("--memory", "8MiB", "--hold")

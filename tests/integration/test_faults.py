@@ -23,7 +23,7 @@ from nvshared.kubelet.card import of_daemon
 from nvshared.tui.screen import draw
 from nvshared.tui.state import State, with_snapshot
 from tests.bus.service import PrivateBus, private_bus
-from tests.integration.conftest import ROOT, SIMULATOR, Site, wait_until
+from tests.integration.conftest import ROOT, SAMPLED_OFTEN, SIMULATOR, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import free_port
 
@@ -65,7 +65,7 @@ class Lab:
     def start(self, *options: str, **changed: str) -> "subprocess.Popen[str]":
         return self.site.start(
             "--bus", self.bus.address, "--state-dir", str(self.state), "--metrics", str(self.port),
-            "--sample-interval", "100ms", *options, **changed)
+            *options, **SAMPLED_OFTEN, **changed)
 
     @contextmanager
     def control(self) -> Iterator[Control]:

@@ -20,7 +20,16 @@ from nvshared.errors import NvshareError
 from nvshared.hook.protocol import Flag, Type
 from nvshared.units import MIB
 from tests import pages
-from tests.integration.conftest import BUILD, ROOT, Process, Site, Start, kill, wait_until
+from tests.integration.conftest import (
+    BUILD,
+    ROOT,
+    SAMPLED_OFTEN,
+    Process,
+    Site,
+    Start,
+    kill,
+    wait_until,
+)
 from tests.integration.programs import FUTEX
 from tests.integration.test_doctor import PROGRAM
 from tests.seeds import seeds
@@ -690,7 +699,7 @@ def test_move_of_a_suspended_program_loads_no_memory_on_the_new_card(
 def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start: Start) -> None:
     site.module = "tests.integration.changed"
     lost = site.folder / "lost"
-    control = start("--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
+    control = start(NVSHARE_TEST_LOST=str(lost), **SAMPLED_OFTEN)
     program = Program(site)
     park(site, control)
     (site.folder / "new").write_text(control.snapshot().gpus[0].uuid)

@@ -4,7 +4,7 @@
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import CARD, Site, Start, kill, wait_until
+from tests.integration.conftest import CARD, SAMPLED_ONCE, Site, Start, kill, wait_until
 from tests.integration.programs import Program
 
 HELPERS = '''
@@ -114,7 +114,7 @@ def test_allocation_of_all_free_memory_succeeds_while_freed_memory_is_kept_mappe
     site = small_site
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
     # NVML may show mapped memory before the library reports the memory, so NVML is not sampled.
-    site.start("--swap-budget", "0", "--sample-interval", "3600")
+    site.start("--swap-budget", "0", **SAMPLED_ONCE)
     one = program(site, '''
 for size in (8, 16, 24):
     made = [filled(size * MIB // 4) for _ in range(4)]

@@ -51,8 +51,8 @@ assert get(address, SIZE) == bytes([7]) * SIZE
 
 
 def test_undrainable_program_is_pinned_and_others_use_the_remaining_memory(site: Site) -> None:
-    site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
-               "--swap-budget", "4GiB")
+    site.start("--tq", "100ms", "--stuck-after", "1h", "--swap-budget", "4GiB",
+               NVSHARE_TEST_CONSTANTS="nvshared.scheduler.turns:DRAIN_PATIENCE=10000")
     program = Program(site, ENDLESS + "say('begun')\n" "feed_until_told()\n" + ENDS)
     assert program.hears() == "begun"
     large = site.wanting(800 * MIB)

@@ -79,6 +79,16 @@ class Daemon(subprocess.Popen[str]):
         return None
 
 
+def replace_constants() -> None:
+    """Replaces whole-number constants by NVSHARE_TEST_CONSTANTS: "MODULE:NAME=VALUE ..."."""
+    for one in os.environ.get("NVSHARE_TEST_CONSTANTS", "").split():
+        place, _, value = one.partition("=")
+        module, _, name = place.partition(":")
+        owner = importlib.import_module(module)
+        assert hasattr(owner, name), one
+        setattr(owner, name, int(value))
+
+
 def main() -> None:
     module = importlib.import_module(sys.argv[2])
     for name in IMPORTED_LATER[sys.argv[2]]:
@@ -105,6 +115,7 @@ def main() -> None:
     options, environment = request
     os.environ.clear()
     os.environ.update(environment)
+    replace_constants()
     sys.exit(module.main(options))
 
 

@@ -43,9 +43,20 @@ def test_config_of_a_later_source_overrides_earlier_sources_and_defaults(
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {}).socket == Path("/run/b")
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {"socket": "/run/c"}).socket == Path("/run/c")
     assert load(file, {}, {"tq": "14"}).tq == 14_000_000
-    drop_in(file, "40.conf", "[gpu]\ntq = auto\nlongest-tq = 10\n")
-    read = load(file, {}, {})
-    assert (read.tq, read.longest_tq) == (None, 10_000_000)
+    drop_in(file, "40.conf", "[gpu]\ntq = auto\n")
+    assert load(file, {}, {}).tq is None
+
+
+def test_check_option_names_removed_settings_and_accepts_the_rest(
+        file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file.write_text("[nvshared]\nhello-timeout = nonsense\n[gpu]\nstep = 1GiB\ntq = 11\n")
+    assert load(file, {}, {}).tq == 11_000_000
+    assert daemon.main(["--check", "--config", str(file), "--gather", "5s"]) == 0
+    assert capfd.readouterr().err == (
+        f"{file}:2: hello-timeout was removed and does nothing: its value is always 10s; "
+        f"delete it\n{file}:4: step was removed and does nothing: its value is always 512MiB, less "
+        "on small cards; delete it\n--gather was removed and does nothing: its value is always "
+        "1s; delete it\n")
 
 
 def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) -> None:
@@ -63,8 +74,8 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give whole seconds, such as 30, or a time of at "
      "least 1ms, such as 500ms or 2min (units: us, ms, s, min, h, d), or auto"),
-    ("[gpu]\nstep = " + "9" * 400 + "\n",
-     f":2: step cannot be '{'9' * 400}'; "
+    ("[gpu]\nreserve = " + "9" * 400 + "\n",
+     f":2: reserve cannot be '{'9' * 400}'; "
      "give a size such as 40GiB or 512M, or a percentage such as 75%"),
     ("[gpu]\n\ntq 3\n", ":3: 'tq 3' is no setting; write NAME = VALUE"),
     ("[gpu]\ncapcity = 1\n", ":2: [gpu] has no setting 'capcity'; did you mean capacity?"),

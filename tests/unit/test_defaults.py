@@ -26,8 +26,7 @@ def test_unset_settings_are_derived_from_card_and_host() -> None:
     assert defaults.settings.host_budget == 100 * GIB
     assert defaults.settings.accounting == Accounting()
     assert (defaults.settings.tq, defaults.settings.longest_tq) == (30_000_000, 30_000_000)
-    changed = derive(Config(tq=None, longest_tq=5_000_000), [FACTS], GIB).settings
-    assert (changed.tq, changed.longest_tq) == (None, 5_000_000)
+    assert derive(Config(tq=None), [FACTS], GIB).settings.tq is None
     assert defaults.settings.anti_thrash is AntiThrash.AUTO
     assert defaults.card(FACTS).step == 512 * MIB
     assert defaults.card(replace(FACTS, memory_total=3200 * MIB)).step == 100 * MIB
@@ -37,21 +36,18 @@ def test_unset_settings_are_derived_from_card_and_host() -> None:
 
 def test_settings_in_percent_refer_to_memory_of_each_card_or_of_the_host() -> None:
     config = Config(
-        capacity=Amount(share=0.5), swap_budget=Amount(share=0.5), step=Amount(5 * MIB),
-        compute_window=1, quota_sample_interval=2, quota_carryover=3, drop_tail_billing=4)
+        capacity=Amount(share=0.5), swap_budget=Amount(share=0.5), compute_window=1,
+        quota_sample_interval=2, quota_carryover=3, drop_tail_billing=4)
     defaults = derive(config, [FACTS, OTHER], 0)
     assert defaults.card(FACTS).allowances.configured == 32 * GIB
     assert defaults.card(OTHER).allowances.configured == 16 * GIB
     assert defaults.settings.host_budget == 128 * GIB
     assert defaults.settings.accounting == Accounting(1, 2, 3, 4)
-    assert defaults.card(FACTS).step == 4 * MIB
 
 
 @pytest.mark.parametrize(("settings", "sentence"), [
     ("capacity = 40GiB",
      "a capacity of 40.0 GiB is more than GPU 1 (Card) has: 32.0 GiB; give less, or a percentage"),
-    ("step = 65GiB",
-     "a step of 65.0 GiB is more than GPU 0 (Card) has: 64.0 GiB; give less, or a percentage"),
     ("context-reserve = 100%", "a reserve of 256 MiB and a context-reserve of 64.0 GiB leave "
      "nothing of GPU 0 (Card), which has 64.0 GiB; give less, or a percentage"),
     ("swap-budget = 300GiB", "a swap-budget of 300.0 GiB is more than the 256.0 GiB this host has; "

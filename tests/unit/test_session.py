@@ -45,6 +45,7 @@ from nvshared.scheduler.actions import (
     Writeback,
     Yield,
 )
+from nvshared.scheduler.card import HELLO_PATIENCE
 from nvshared.scheduler.events import Memory, Priority, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
@@ -821,7 +822,7 @@ def test_restarted_daemon_waits_for_a_late_hello_until_the_client_disconnects(
 
 
 @pytest.mark.parametrize(("silent", "within"), [
-    (0, GATHER), (1, GATHER + GATHERING.settings.drain_patience)])
+    (0, GATHER), (1, GATHER + HELLO_PATIENCE)])
 def test_restarted_daemon_schedules_after_a_fixed_time_and_a_bounded_wait_for_silent_clients(
         restarted: Manager, time: Time, silent: int, within: int) -> None:
     for _ in range(silent):
