@@ -5,9 +5,10 @@ On a machine with a card, without LD_LIBRARY_PATH:
 
     build/random --seed 20000 --sequences 40 | python -m libhook.tests.random.transcript
 
-prints the content of answers/20000.txt, except its first lines, which name the card and the driver.
+prints what answers.txt.xz has of this seed, below lines that name the card, the driver and these
+options. Seeds 20000, 30000, 40000 and 50000 are recorded, one after the other.
 Each call of roll() in the program changes the sequence of a seed: after a changed call of roll()
-all transcripts must be recorded again on a card.
+all of them must be recorded again on a card.
 """
 
 import re
