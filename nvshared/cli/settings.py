@@ -16,6 +16,7 @@ from nvshared.cli.verb import (
     TARGET,
     Options,
     argument,
+    is_unknown_container,
     named_tenant,
     parsed,
     show,
@@ -91,6 +92,11 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
         name = now.name.partition(":")[2]
         print(f"nvsharectl: warning: this machine has no user {name!r} now; the setting takes "
               "effect when a program of such a user starts", file=sys.stderr)
+    if is_unknown_container(now.name) and not now.programs:
+        name = now.name.partition(":")[2]
+        print(f"nvsharectl: warning: no container {name!r} is known to nvshared, or to Docker and "
+              "Podman as far as you may ask them; the setting takes effect when one of Incus, LXC "
+              "or systemd-nspawn with this name uses a GPU", file=sys.stderr)
 
     def text() -> None:
         for term in terms:

@@ -106,6 +106,13 @@ def named_tenant(daemon: "Daemon", text: str) -> str:
     return names.resolved(text.partition("=")[0], [one.name for one in daemon.tenants()])
 
 
+def is_unknown_container(tenant: str) -> bool:
+    """Whether a tenant is a container by a name that no runtime has told."""
+    from nvshared.containers import names
+
+    return tenant.startswith(f"{names.KIND}:") and not names.id_of(tenant)
+
+
 def container_names(tenants: Iterable[str]) -> dict[str, str]:
     """How tables show containers whose names the caller may know: container:ollama=3f2a1b2c4d5e."""
     from nvshared.containers import names

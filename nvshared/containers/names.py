@@ -15,6 +15,7 @@ KIND = "container"
 TOOLS = ("docker", "podman", "nerdctl")
 PATIENCE = 3.0                          # seconds for one command; a hung daemon answers never
 ID = re.compile(r"[0-9a-f]{64}")
+SHORT = re.compile(r"[0-9a-f]{12,}")     # as runtimes print ids
 LISTED = ("ps", "--all", "--no-trunc", "--format", "{{.ID}}\t{{.Names}}")
 
 
@@ -55,14 +56,16 @@ def names_of(tenants: Iterable[str]) -> dict[str, str]:
 
 
 def resolved(text: str, tenants: Collection[str]) -> str:
-    """The tenant for container:NAME, if a runtime knows a container of that name; else `text`.
+    """The tenant for container:NAME, or the begin of an id, if a runtime knows such a container;
+    else `text`.
 
     `tenants`: those that nvshared knows, of which one may be the container in its user's name."""
     kind, _, wanted = text.partition(":")
     if kind != KIND or id_of(text) or text in tenants:
         return text
     user, _, name = wanted.rpartition("/")
-    ids = [one.id for one in listed() if one.name == name]
+    ids = [one.id for one in listed()
+           if one.name == name or (SHORT.fullmatch(name) and one.id.startswith(name))]
     if not ids:
         return text
     for tenant in tenants:

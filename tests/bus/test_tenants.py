@@ -138,6 +138,10 @@ async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, 
         "when a program of such a user starts\n")
     for known in ("user:root", "user:4711", "job:7"):
         assert (await ctl("weight", known, "7")).err == ""
+    ended = await ctl("limit", "container:nosuchbox", "--memory", "4GB")
+    assert ended.code == ExitCode.OK
+    assert "no container 'nosuchbox' is known to nvshared" in ended.err
+    assert (await ctl("limit", f"container:{64 * 'a'}", "--memory", "4GB")).err == ""
     ended = await ctl("limit", "user:root", "--memory", "40")
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS,

@@ -197,6 +197,7 @@ def test_names_of_containers_come_from_each_runtime_that_answers(
     ("container:ollama", f"container:{FIRST}"), ("container:comfy", f"container:alice/{SECOND}"),
     ("container:alice/comfy", f"container:alice/{SECOND}"),
     ("container:bob/ollama", f"container:bob/{FIRST}"),
+    (f"container:{FIRST[:12]}", f"container:{FIRST}"),
     ("container:box", "container:box"), ("user:ollama", "user:ollama"),
     (f"container:{FIRST}", f"container:{FIRST}"),
 ])
