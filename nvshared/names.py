@@ -18,11 +18,6 @@ LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
 # The forms of a tenant's name, for hints of error messages.
 TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
-# The terms of a tenant and their default values. Memory limits are in bytes; 0: no limit.
-# compute-limit and compute-request are in percent of the time; a limit of 100 limits nothing.
-USUAL_TERMS = {"memory-limit": 0, "host-memory-limit": 0, "neighbour-limit": 0,
-               "compute-limit": 100, "compute-request": 0, "priority": 2, "weight": 100,
-               "suspended": 0, "disk-limit": 0, "save-at-shutdown": 0}
 # Sources of terms of tenants besides nvsharectl: SLURM's plugin for jobs ("job"); for pods an
 # annotation, a claim, or the PriorityClass.
 TERM_SOURCES = ("annotation", "claim", "class", "job")

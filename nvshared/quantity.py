@@ -219,6 +219,20 @@ def rounded(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
+def brief(count: float | None) -> str:
+    """Bytes as 0, 512K, 1.5M, 97.3G; "-" when unknown."""
+    if count is None:
+        return "-"
+    if count < 1024:
+        return f"{count:.0f}"
+    for unit in "KMGT":
+        count /= 1024
+        # 999.5 would be printed as 1000, one digit more than smaller figures.
+        if count < 999.5 or unit == "T":
+            break
+    return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
+
+
 def sized(size: int) -> str:
     """An exact size in the unit that gives the smallest whole number: 700MiB; 4097 bytes."""
     units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")

@@ -4,10 +4,12 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
+
+from dbus_next.signature import Variant
 
 from nvshared import __version__, names
 from nvshared.bus.dispatch import Caller, caller
@@ -34,6 +36,7 @@ from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
 from nvshared.sharing.tenancy import TenantView
+from nvshared.terms import CLIENT_TERMS
 from nvshared.units import SECOND
 
 DRAINER_INTERVAL = 5.0                  # seconds between checks that Drain's caller is present
@@ -84,14 +87,25 @@ async def _kept(manager: Manager, change: Future[None]) -> None:
 changes_client = partial(method, action=ACTION_MANAGE_CLIENTS, itself=True)
 
 
-async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
-    """Sets a client's term. Owners need no polkit within administrators' bounds."""
+async def set_terms(manager: Manager, client: Client, given: Mapping[str, Variant]) -> None:
+    """Sets terms of a client. Owners need no polkit within administrators' bounds."""
+    known = {term.name: term for term in CLIENT_TERMS if term.of_client}
+    if unknown := given.keys() - known:
+        raise InvalidArgs(
+            f"a client has no term {min(unknown)!r}", f"there are {', '.join(known)}")
     sender = caller.get()
     owned = client.peer.is_of(await sender.uid())
-    as_owner = owned and not await sender.administers() and client.terms.allows(term, value)
-    if not as_owner:
-        await sender.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
-    manager.set_terms(client.id, term, value, by_owner=as_owner)
+    bounded = owned and not await sender.administers()
+    changes = []
+    for term, value in ((known[name], one.value) for name, one in given.items()):
+        term.check(value)
+        as_owner = bounded and client.terms.allows(term, value)
+        if not as_owner:
+            bound = client.terms.bound(term, value) if owned else ""
+            await sender.authorise(ACTION_MANAGE_CLIENTS, bound)
+        changes.append((term, value, as_owner))
+    for term, value, as_owner in changes:
+        manager.set_term(client.id, term, value, by_owner=as_owner)
 
 
 async def permit(client: Client) -> None:
@@ -218,10 +232,9 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
         self.manager = manager
         self.client = client
 
-    MemoryLimit = announced("t", "client.terms.in_force.memory_limit")
-    ComputeLimit = announced("u", "client.terms.in_force.compute_limit")
-    Weight = announced("u", "client.terms.in_force.weight")
-    Suspended = announced("b", "client.terms.in_force.suspended")
+    Terms = announced("a{sv}", lambda self: {
+        term.name: Variant("t", getattr(self.client.terms.in_force, term.field))
+        for term in CLIENT_TERMS if term.of_client})
     PID = constant("u", "client.peer.pid")
     UID = constant("u", "client.peer.uid")
     GPU = constant("o", lambda self: names.gpu_path(self.client.gpu.facts.index))
@@ -250,25 +263,9 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
     BytesIn = unannounced("t", "client.view.counters.bytes_in")
     BytesOut = unannounced("t", "client.view.counters.bytes_out")
 
-    @changes_client("SetMemoryLimit")
-    async def set_memory_limit(self, bytes: "t") -> None:
-        await set_term(self.manager, self.client, "memory_limit", bytes)
-
-    @changes_client("SetComputeLimit")
-    async def set_compute_limit(self, percent: "u") -> None:
-        await set_term(self.manager, self.client, "compute_limit", percent)
-
-    @changes_client("SetWeight")
-    async def set_weight(self, weight: "u") -> None:
-        await set_term(self.manager, self.client, "weight", weight)
-
-    @changes_client("Suspend")
-    async def suspend(self) -> None:
-        await set_term(self.manager, self.client, "suspended", True)
-
-    @changes_client("Resume")
-    async def resume(self) -> None:
-        await set_term(self.manager, self.client, "suspended", False)
+    @changes_client("SetTerms")
+    async def set_terms(self, terms: "a{sv}") -> None:
+        await set_terms(self.manager, self.client, terms)
 
     @method("ListTurns", "turns", action=ANYONE)
     def list_turns(self) -> "a(ttttsa{sv})":
@@ -318,25 +315,9 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         wanted = pid or await caller.get().pid()
         return [names.client_path(client.id) for client in self.manager.clients_by_pid(wanted)]
 
-    @changes_client("SetMemoryLimit")
-    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
-        await set_term(self.manager, self.manager.client(client), "memory_limit", bytes)
-
-    @changes_client("SetComputeLimit")
-    async def set_compute_limit(self, client: "u", percent: "u") -> None:
-        await set_term(self.manager, self.manager.client(client), "compute_limit", percent)
-
-    @changes_client("SetWeight")
-    async def set_weight(self, client: "u", weight: "u") -> None:
-        await set_term(self.manager, self.manager.client(client), "weight", weight)
-
-    @changes_client("SuspendClient")
-    async def suspend_client(self, client: "u") -> None:
-        await set_term(self.manager, self.manager.client(client), "suspended", True)
-
-    @changes_client("ResumeClient")
-    async def resume_client(self, client: "u") -> None:
-        await set_term(self.manager, self.manager.client(client), "suspended", False)
+    @changes_client("SetClientTerms")
+    async def set_client_terms(self, client: "u", terms: "a{sv}") -> None:
+        await set_terms(self.manager, self.manager.client(client), terms)
 
     @changes_client("ParkClient")
     async def park_client(self, client: "u") -> None:

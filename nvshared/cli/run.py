@@ -12,7 +12,8 @@ from typing import NoReturn
 from nvshared import quantity
 from nvshared.cli.verb import Argument, Options, argument, parsed, print_error, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
-from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE, USUAL_TERMS
+from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.terms import DEFAULT_WEIGHT
 
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free caches when the library asks
 MODULES = "PYTHONPATH"
@@ -70,7 +71,7 @@ def _term(name: str, metavar: str, parse: Callable[[str], object], help: str) ->
              type=whole(2, RANKS_MOST, "a gang cannot be of {!r} processes"), dest="ranks"),
     _term("memory", "SIZE", quantity.limit, "the most memory that each process has on a GPU"),
     _term("compute", "PERCENT", quantity.share, "the largest share of a GPU's time, 1 to 100"),
-    _term("weight", "WEIGHT", partial(quantity.whole, least=1, most=USUAL_TERMS["weight"]),
+    _term("weight", "WEIGHT", partial(quantity.whole, least=1, most=DEFAULT_WEIGHT),
           "a smaller share of its tenant's time than other programs, 1 to 100"),
     _term("priority", "PRIORITY", quantity.priority,
           "background or normal; high where a rule gives it"),

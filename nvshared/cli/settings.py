@@ -26,10 +26,11 @@ from nvshared.cli.verb import (
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, Tenant
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
-from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
+from nvshared.names import PRIORITIES, TENANT_KINDS
 from nvshared.quantity import counted, or_word
+from nvshared.terms import TERMS, Term
 from nvshared.tui import tables
-from nvshared.tui.tables import TERM_FORMATS, program_sentence, term_sentence
+from nvshared.tui.tables import program_sentence, term_sentence
 from nvshared.units import MILLISECOND, SECOND
 
 MODES = ("auto", "on", "off")
@@ -74,7 +75,7 @@ def set_terms(options: Options, terms: Mapping[str, int]) -> None:
         _set_for_tenant(options, options.target, terms)
     else:
         _set_for_program(options, options.target, {
-            term: value or USUAL_TERMS[term] for term, value in terms.items()})
+            term: value or TERMS[term].default for term, value in terms.items()})
 
 
 def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> None:
@@ -114,7 +115,7 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
         carry_out([
-            Step(term.replace("-", " ") if term != "suspended" or value else "resumed",
+            Step(TERMS[term].label if term != "suspended" or value else "resumed",
                  {"gpu": on, **_as_json({term: value})},
                  partial(daemon.set_client_term, one, term, value))
             for term, value in terms.items() for one, on in found.items()])
@@ -133,14 +134,11 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
-        bool(value) if term == "suspended" else value
-        for term, value in terms.items()}
+    return {TERMS[term].field: TERMS[term].unit.plain(value) for term, value in terms.items()}
 
 
 def _print_tighter(around: Iterable[Tenant], term: str, value: int) -> None:
-    usual = USUAL_TERMS[term]
+    usual = TERMS[term].default
     limited = (one for one in around if term.endswith("-limit") and one.value(term) != usual)
     least = min(limited, key=lambda one: one.value(term), default=None)
     if least is not None and (value == usual or least.value(term) < value):
@@ -155,27 +153,20 @@ def _has_account(name: str) -> bool:
     return False
 
 
-def _term(names: str, metavar: str, term: str, help: str) -> tuple[list[str], dict[str, Any]]:
+def _term(names: str, term: Term) -> tuple[list[str], dict[str, Any]]:
     """An argument that sets a term; "none" is parsed as 0, which removes the term."""
-    parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
-                   f"the {term.replace('-', ' ')} cannot be {{!r}}")
-    dest = {"dest": term} if names[0] == "-" else {}
-    return argument(names, metavar, f"{help}; none: remove the setting", type=parse, **dest)
+    parse = parsed(term.parser(0), f"the {term.label} cannot be {{!r}}")
+    if names[0] != "-":
+        return argument(names, f"{names.upper()}|none", f"{term.help}; none: remove the setting",
+                        type=parse)
+    help = f"{'' if term.of_client else 'tenants only: '}{term.help}; none: remove the setting"
+    return argument(names, term.unit.metavar, help, type=parse, dest=term.name)
 
 
-@verb(
-    "limit",
-    *TARGET,
-    _term("--memory", "SIZE", "memory-limit", "the most GPU memory, such as 20GiB"),
-    _term("--host-memory", "SIZE", "host-memory-limit", "tenants only: the most host memory that "
-          "evictable memory may need, summed over all GPUs"),
-    _term("--disk", "SIZE", "disk-limit", "tenants only: the most swapped memory on the disk, "
-          "summed over all GPUs"),
-    _term("--neighbour", "SIZE", "neighbour-limit", "tenants only: the most memory of other GPUs "
-          "that may hold swapped memory of each GPU; off: no memory"),
-    _term("--compute", "PERCENT", "compute-limit", "the largest share of the GPU's time, 1 to 100"),
-    _term("--request", "PERCENT", "compute-request", "tenants only: the share of the GPU's time, "
-          "1 to 100, that the tenant gets whenever its programs have work, regardless of weights"))
+LIMITS = [term for term in TERMS.values() if term.option]
+
+
+@verb("limit", *TARGET, *(_term(term.option, term) for term in LIMITS))
 def limit(options: Options) -> None:
     """Limit the memory and time of a GPU for a program or tenant.
 
@@ -200,18 +191,18 @@ def limit(options: Options) -> None:
         nvsharectl limit container:ollama --memory 8GiB  # Docker's or Podman's name, or the id
         nvsharectl limit user:alice --memory none        # as the configuration says
     """
-    terms = {term: value for term in USUAL_TERMS
-             if (value := getattr(options, term, None)) is not None}
+    terms = {term.name: value for term in LIMITS
+             if (value := getattr(options, term.name)) is not None}
     if not terms:
-        raise InvalidArgs("no limit is given", "give --memory SIZE, --host-memory SIZE, "
-                          "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT")
-    for term in terms:
-        if isinstance(options.target, int) and not TERM_FORMATS[term].of_program:
-            raise InvalidArgs(f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
+        *given, last = (f"{term.option} {term.unit.metavar}" for term in LIMITS)
+        raise InvalidArgs("no limit is given", f"give {', '.join(given)} or {last}")
+    for term in LIMITS:
+        if isinstance(options.target, int) and term.name in terms and not term.of_client:
+            raise InvalidArgs(f"a process has no {term.label}", f"give {TENANT_KINDS}")
     set_terms(options, terms)
 
 
-@verb("weight", *TARGET, _term("weight", "WEIGHT|none", "weight", "1 to 1000; usual is 100"))
+@verb("weight", *TARGET, _term("weight", TERMS["weight"]))
 def weight(options: Options) -> None:
     """Set which share of the time a program or tenant gets.
 

@@ -23,7 +23,8 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, Tenant
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
-from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, duration, gpu_columns, plain, size
+from nvshared.tui import tables
+from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, duration, gpu_columns, plain, size
 
 
 @verb("status")
@@ -142,9 +143,10 @@ def _explain(one: Tenant) -> None:
     print(f"{one.name}: {figures}.")
     in_force = [term for term in one.terms if term is one.holding(term.name)]
     others = [term for term in one.terms if term not in in_force]
-    print("\n" + plain(TERMS, in_force) if in_force else f"No term is set for {one.name}.")
+    print("\n" + plain(tables.TERM_COLUMNS, in_force) if in_force else
+          f"No term is set for {one.name}.")
     if others:
-        print("\nOverridden by the terms above:\n\n" + plain(TERMS, others))
+        print("\nOverridden by the terms above:\n\n" + plain(tables.TERM_COLUMNS, others))
     if one.within:
         print(f"\nThe terms of {', '.join(one.within)} also apply to its programs.")
 

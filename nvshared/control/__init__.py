@@ -29,12 +29,6 @@ class Call(NamedTuple):
         return cls(path, "org.freedesktop.DBus.Properties", member, "s" * len(values), values)
 
 
-_CLIENT_TERMS = {
-    "memory-limit": ("SetMemoryLimit", "ut"), "compute-limit": ("SetComputeLimit", "uu"),
-    "weight": ("SetWeight", "uu"),
-}
-
-
 class Daemon:
     """A connection to nvshared. All methods raise an NvshareError when they fail."""
 
@@ -110,12 +104,10 @@ class Daemon:
         return found
 
     def set_client_term(self, client: int, term: str, value: int) -> None:
-        """Sets memory-limit (bytes), compute-limit (%), weight (to 1000) or suspended (0 or 1)."""
-        if term == "suspended":
-            self._call("SuspendClient" if value else "ResumeClient", "u", client)
-        else:
-            member, signature = _CLIENT_TERMS[term]
-            self._call(member, signature, client, value)
+        """Sets a term, by name; its default stands for no term."""
+        from dbus_next.signature import Variant
+
+        self._call("SetClientTerms", "ua{sv}", client, {term: Variant("t", value)})
 
     def tenants(self) -> "list[Tenant]":
         from nvshared.control.snapshot import tenant

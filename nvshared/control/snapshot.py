@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nvshared import names
 from nvshared.errors import NvshareError
 from nvshared.faults import Fault
+from nvshared.terms import TERMS
 
 if TYPE_CHECKING:
     from dbus_next.signature import Variant
@@ -73,10 +74,7 @@ class ClientSnapshot(NamedTuple):
     gang: str                           # name of its gang; "": it is in no gang
     state: str                          # a ClientState, or parking, parked, restoring, lost
     pin_reason: str                     # why its memory is pinned: undrained, unseen, given, kept
-    memory_limit: int                   # bytes; 0: no limit
-    compute_limit: int                  # percent of the time; 100: no limit
-    weight: int                         # 1 to 1000
-    suspended: bool
+    terms: dict[str, int]               # its own terms, by name
     allocated: int                      # swappable bytes
     resident: int                       # bytes of `allocated` on the card
     swapped: int                        # bytes of `allocated` that are not on the card
@@ -95,6 +93,11 @@ class ClientSnapshot(NamedTuple):
     on_disk: int = 0                    # bytes on the disk: swapped, and copies of resident
     loading: int = 0                    # bytes to load for its turn; 0: it is not loading
     moved: str = ""                     # why nvshared moved it to this GPU; "": it did not
+
+    def as_dict(self) -> dict[str, Any]:
+        terms = {
+            TERMS[name].field: TERMS[name].unit.plain(value) for name, value in self.terms.items()}
+        return {name: value for name, value in self._asdict().items() if name != "terms"} | terms
 
 
 class Saved(NamedTuple):
@@ -154,13 +157,13 @@ class Snapshot(NamedTuple):
                 {**gpu._asdict(), "unshared": [one._asdict() for one in gpu.unshared],
                  "faults": [fault._asdict() for fault in gpu.faults]}
                 for gpu in self.gpus],
-            "clients": [client._asdict() for client in self.clients]}
+            "clients": [client.as_dict() for client in self.clients]}
 
 
 class Term(NamedTuple):
     """One term that is set for a tenant, by a rule or over the bus."""
 
-    name: str                           # a key of names.USUAL_TERMS
+    name: str                           # a key of TERMS
     value: int
     rule: str                           # the pattern of the rule; "": set over the bus
     place: str                          # FILE:LINE, or a word of TERM_SOURCES; "": set over D-Bus
@@ -183,9 +186,9 @@ class Tenant(NamedTuple):
         return next((term for term in self.terms if term.name == name), None)
 
     def value(self, name: str) -> int:
-        """The value of a term in force; its default, as in names.USUAL_TERMS, if it is not set."""
+        """The value of a term in force; its default if it is not set."""
         term = self.holding(name)
-        return names.USUAL_TERMS[name] if term is None else term.value
+        return TERMS[name].default if term is None else term.value
 
     def as_dict(self) -> dict[str, Any]:
         terms = [
@@ -249,7 +252,8 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
             known = _values(interfaces[names.CLIENT_INTERFACE])
             id = _number(path)
             shown = command(id, known["pid"], known["uid"], known["name"], known["tenant"])
-            known |= {"id": id, "gpu": _number(known["gpu"]), "command": shown}
+            known |= {"id": id, "gpu": _number(known["gpu"]), "command": shown, "terms": {
+                name: one.value for name, one in known["terms"].items() if name in TERMS}}
             clients.append(_fill(ClientSnapshot, known))
     whole = _values(manager)
     found: Snapshot = _fill(Snapshot, whole | {

@@ -32,6 +32,7 @@ from nvshared.sharing.disk import Disk, File
 from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.moving import PARKED
+from nvshared.terms import CLIENT_TERMS
 from nvshared.units import MIB
 
 ANSWERS = {
@@ -409,8 +410,8 @@ class Session:
     def _set_terms(self, given: GivenTerms) -> None:
         """Sets the terms that the program starts with. Raises ProtocolError."""
         try:
-            for term, value in given._asdict().items():
-                if value:
+            for term in CLIENT_TERMS:
+                if value := getattr(given, term.field, 0):
                     self._terms = self._terms.having(term, value, by_owner=True)
         except InvalidArgs as error:
             raise ProtocolError(f"it gives itself impossible terms: {error.message}") from None

@@ -27,8 +27,8 @@ from nvshared.kubelet.claims import (
     Claimed,
     Pod,
 )
-from nvshared.quantity import HEAVIEST, LARGEST, limit, sized
-from nvshared.quantity import priority as priority_named
+from nvshared.quantity import LARGEST, limit
+from nvshared.terms import PERCENT, SIZE, TERMS, WEIGHT, Unit
 from nvshared.units import MIB
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,8 @@ ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a t
 NONE = (0, CLASS)                       # value and source of a term that is not set
 UNKNOWN = (-1, "")                      # value and source of a term that nvshared may lack
 
-# Terms that an annotation cannot set above the claim's value; each with the formatter of its value.
-CLAIMED: Mapping[str, Callable[[int], str]] = {
-    "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
-}
+# Terms that an annotation cannot set above the claim's value.
+CLAIMED = frozenset(claims.TERMS.values())
 LIMIT = "memory-limit"                  # the term that annotations of other software set
 UNREAD = "annotations"                  # in place of a term: annotations beyond the bound
 # By PriorityClass (name or range of values): the nvshare priority. The last match is used.
@@ -75,15 +73,13 @@ def _memory(text: str) -> int:
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
 
+# Parsers of values that Kubernetes, or the admission policy, writes in another way than we.
+_PARSERS: Mapping[Unit, Callable[[str], int]] = {
+    SIZE: _memory, PERCENT: _percent, WEIGHT: partial(_whole, most=WEIGHT.most)}
 # For each annotation: the term that it sets, and the parser of its value.
 ANNOTATION_TERMS: Mapping[str, tuple[str, Callable[[str], int | None]]] = {
-    f"{PREFIX}gpu-memory-limit": (LIMIT, _memory),
-    f"{PREFIX}gpu-core-limit": ("compute-limit", _percent),
-    f"{PREFIX}gpu-core-request": ("compute-request", _percent),
-    f"{PREFIX}host-memory-limit": ("host-memory-limit", _memory),
-    f"{PREFIX}priority": ("priority", priority_named),
-    f"{PREFIX}weight": ("weight", partial(_whole, most=HEAVIEST)),
-}
+    f"{PREFIX}{term.annotation}": (term.name, _PARSERS.get(term.unit, term.unit.parse))
+    for term in TERMS.values() if term.annotation}
 
 
 def _mebibytes(text: str) -> int:
@@ -314,7 +310,7 @@ class Terms:
         most = self._claimed.get(pod, {}).get(term, 0)
         if term not in CLAIMED or not 0 < most < value:
             return True
-        key, words = self._annotation(pod, term)[0], CLAIMED[term]
+        key, words = self._annotation(pod, term)[0], TERMS[term].unit.show
         self._refuse(pod, term, f"{key} cannot be {words(value)}: {words(most)} are claimed")
         return False
 

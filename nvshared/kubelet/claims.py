@@ -18,6 +18,7 @@ from typing import Any
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kept import NOISE, Complain, KeptFile
 from nvshared.quantity import priority, weight
+from nvshared.terms import TERMS as ALL_TERMS
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one unit is one share of a GPU
@@ -35,10 +36,8 @@ STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A condition in the pod's status: why annotations were refused.
 CONDITION = f"{PREFIX}AnnotationRefused"
-NOTES = (                               # our annotations, after PREFIX; annotations.py parses them
-    "gpu-memory-limit", "gpu-core-limit", "gpu-core-request", "host-memory-limit", "priority",
-    "weight",
-)
+# Our annotations, after PREFIX; annotations.py parses them.
+NOTES = frozenset(term.annotation for term in ALL_TERMS.values() if term.annotation)
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 FILE = "claims.json"
 DRIVER = "gpu.nvshare.com"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from nvshared.terms import DEFAULT_WEIGHT, UNLIMITED
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 BLOCK = 32 * MIB                        # the largest block of hooks on a small card
@@ -31,10 +32,6 @@ class Priority(IntEnum):
     HIGH = 3                            # goes before all waiting clients of lower priority
 
 
-DEFAULT_WEIGHT = 100
-UNLIMITED = 100                         # percent, of compute time
-
-
 @dataclass(frozen=True, slots=True)
 class Accounting:
     """Rules of all compute limits. Times in microseconds, parts in percent."""
@@ -53,27 +50,25 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a client. The daemon validates users' input; this class does not."""
+    """Terms of a client, or of a tenant's clients together: rows of nvshared/terms.py.
 
-    memory_limit: int = 0               # bytes allocated and pinned; 0: no limit
-    weight: int = DEFAULT_WEIGHT        # share of the time among clients of the same tenant
-    suspended: bool = False             # True: it is evicted, and gets no turn
+    The daemon validates users' input; this class does not."""
+
+    memory_limit: int = 0               # bytes allocated and pinned on each card; 0: no limit
+    weight: int = DEFAULT_WEIGHT        # share of the time among those of the same parent
+    suspended: bool = False             # True: clients are evicted, and get no turn
     compute_limit: int = UNLIMITED      # percent of the time, even when alone
     priority: Priority = Priority.HIGH  # the highest; its tenants' priority may be lower
 
 
 @dataclass(frozen=True, slots=True)
-class TenantTerms:
+class TenantTerms(Terms):
     """Terms of all clients of a tenant together."""
 
-    memory_limit: int = 0               # bytes on each card; 0: no limit
-    weight: int = DEFAULT_WEIGHT        # share of the time among the tenants of the same parent
-    compute_limit: int = UNLIMITED
     priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time, guaranteed
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
     neighbour_limit: int = 0            # bytes that its clients on a card may borrow; 0: no limit
-    suspended: bool = False             # True: its clients are evicted, and get no turn
     disk_limit: int = 0                 # bytes of the disk for blocks of all cards; 0: no limit
     save_at_shutdown: bool = False      # not used by the scheduler; see cli/saving.py
     shown: str = ""                     # the tenant's name for people; "": its internal name

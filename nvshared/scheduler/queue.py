@@ -12,8 +12,9 @@ from operator import itemgetter
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.events import DEFAULT_WEIGHT, UNLIMITED, TenantTerms, Terms
+from nvshared.scheduler.events import TenantTerms, Terms
 from nvshared.scheduler.tenants import Node, Path, Quota
+from nvshared.terms import DEFAULT_WEIGHT, UNLIMITED
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto

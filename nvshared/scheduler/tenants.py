@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nvshared.scheduler.events import DEFAULT_WEIGHT, Accounting, Memory, Priority, TenantTerms
+from nvshared.scheduler.events import Accounting, Memory, Priority, TenantTerms
+from nvshared.terms import DEFAULT_WEIGHT
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds

@@ -19,7 +19,7 @@ from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.parser import PATHS, Parser
 from nvshared.quantity import Amount, Endpoint, or_word
 from nvshared.settings import rules
-from nvshared.settings.rules import TERMS, Rule, Term
+from nvshared.settings.rules import PARSERS, Rule
 from nvshared.units import GIB, MIB
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
@@ -317,20 +317,19 @@ class _Files:
             raise ConfigError(
                 f"{place}: {name!r} stands in no section", SECTIONS.format("put it below"))
         pattern = rules.pattern(section, place)
-        option: Option | Term | None = self._known.get((section, name))
-        if pattern:
-            option = TERMS.get(name)
-            if name in rules.REMOVED:
-                self.removed.append(f"{place}: the setting {name} was removed and does nothing: "
-                                    f"{rules.REMOVED[name]}; delete the line")
-                return
+        option = self._known.get((section, name))
+        parse = PARSERS.get(name) if pattern else option and option.parse
+        if pattern and name in rules.REMOVED:
+            self.removed.append(f"{place}: the setting {name} was removed and does nothing: "
+                                f"{rules.REMOVED[name]}; delete the line")
+            return
         if value := REMOVED.get(section, {}).get(name):
             self.removed.append(_removed(f"{place}: {name}", value))
             return
-        if option is None:
-            names = [name for where, name in self._known if where == section] or list(TERMS)
+        if parse is None:
+            names = [name for where, name in self._known if where == section] or list(PARSERS)
             raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _hint(name, names))
-        value = _parse(option.parse, text, f"{place}: {name}", ConfigError)
+        value = _parse(parse, text, f"{place}: {name}", ConfigError)
         if pattern:
             self.rules.append(Rule(pattern, name, value, place))
         else:

@@ -5,14 +5,11 @@ In a pattern, * stands for any characters except a slash, and ? for one: owners 
 text after a slash. A user or group of digits alone is a number, also if one is called so. For each
 term a rule that names the tenant is in force, else one for a group of its user, else the rule with
 most characters besides wildcards; of equals, the last in the files.
-
-A new term is one line of TERMS, its usual value in nvshared/names.py, the field of TenantTerms in
-nvshared/scheduler/events.py, its words in nvshared/tui/tables.py and an option in cli/settings.py.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,9 +17,9 @@ from nvshared import quantity
 from nvshared.errors import ConfigError
 from nvshared.machine import host, users
 from nvshared.machine.tenant import Kind
-from nvshared.names import PRIORITIES, TENANT_KINDS
-from nvshared.quantity import HEAVIEST, LARGEST, limit, or_word
-from nvshared.scheduler.events import UNLIMITED
+from nvshared.names import TENANT_KINDS
+from nvshared.quantity import limit
+from nvshared.terms import TERMS, UNLIMITED
 
 SECTION = "tenant"
 GROUP = "group"
@@ -30,14 +27,6 @@ KINDS = frozenset(map(str, Kind))
 WILDCARDS = re.compile(r"[*?]")
 LONGEST = 256                           # characters of a tenant's name
 DIGITS = re.compile(r"[0-9]+")          # of a number of a user or group, whatever users are called
-
-
-class Term(NamedTuple):
-    """A limit, weight, … of a tenant: an integer from 1 to `most`, named as in TenantTerms."""
-
-    most: int
-    right: str                          # the allowed values, in words
-    parse: Callable[[str], int]         # parses the value in a file; raises ValueError
 
 
 def _host_memory(text: str) -> int:
@@ -48,25 +37,10 @@ def _host_memory(text: str) -> int:
     raise ValueError("give more than 0%")
 
 
-_no_limit = partial(or_word, "none", 0, hint=", or none")
-_percent = f"1 to {UNLIMITED} percent"
-TERMS: Mapping[str, Term] = {
-    "memory-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
-    "host-memory-limit": Term(LARGEST, "a number of bytes", _no_limit(_host_memory)),
-    "neighbour-limit": Term(LARGEST, "a number of bytes", _no_limit(quantity.limit_or_off)),
-    "compute-limit": Term(
-        UNLIMITED, _percent, or_word("none", UNLIMITED, quantity.share, ", or none")),
-    "compute-request": Term(UNLIMITED, _percent, _no_limit(quantity.share)),
-    "priority": Term(
-        max(PRIORITIES.values()),
-        ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), quantity.priority),
-    "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", quantity.weight),
-    "suspended": Term(1, "1", lambda text: int(quantity.switch(text))),
-    "disk-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
-    "save-at-shutdown": Term(1, "1", lambda text: int(quantity.switch(text))),
-}
-
-
+# By term, the parser of the value in a file. Only what has a word for none can be taken back there.
+PARSERS: Mapping[str, Callable[[str], int]] = {
+    name: term.parser(term.default, _host_memory if name == "host-memory-limit" else None)
+    if term.none else term.unit.parse for name, term in TERMS.items()}
 # Terms of earlier versions, and why a file that still has one says nothing to nvshared.
 REMOVED: Mapping[str, str] = {
     "unshared": "programs without libnvshare.so are never suspended",

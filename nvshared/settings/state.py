@@ -22,7 +22,8 @@ from nvshared.machine.users import LAST
 from nvshared.names import TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import AntiThrash
-from nvshared.settings.rules import REMOVED, TERMS, tenant
+from nvshared.settings.rules import REMOVED, tenant
+from nvshared.terms import TERMS
 from nvshared.units import MILLISECOND, SECOND
 
 FILE_NAME = "settings.json"
@@ -116,7 +117,7 @@ def _term(term: str, given: object) -> tuple[int, str]:
     value, source = given if isinstance(given, list) else (given, "")
     if term not in TERMS:
         raise ValueError(f"was removed: {REMOVED[term]}" if term in REMOVED else "it is unknown")
-    if type(value) is not int or not 1 <= value <= TERMS[term].most or (
+    if type(value) is not int or not 1 <= value <= TERMS[term].unit.most or (
             source not in ("", *TERM_SOURCES)):
         raise ValueError(f"it cannot be {given!r:.99}")
     return value, source

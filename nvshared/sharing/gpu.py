@@ -17,19 +17,20 @@ from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
-from nvshared.errors import GPULost, InvalidArgs
+from nvshared.errors import GPULost
 from nvshared.faults import CRITICAL, Faults
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Process, Sample
 from nvshared.machine.peer import Peer, shown
 from nvshared.machine.tenant import Kind
-from nvshared.quantity import HEAVIEST, sized
+from nvshared.quantity import HEAVIEST
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
-from nvshared.scheduler.events import UNLIMITED, Settings, TenantTerms, Terms
+from nvshared.scheduler.events import Settings, TenantTerms, Terms
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.signal import Signal
+from nvshared.terms import CLIENT_TERMS, Term
 from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline missed by this time means that the timer failed
@@ -46,16 +47,6 @@ SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 logger = logging.getLogger(__name__)
 
 
-# By term: the function that returns the stricter of two values.
-STRICTER: dict[str, Callable[[Any, Any], Any]] = {
-    "memory_limit": lambda one, other: min((size for size in (one, other) if size), default=0),
-    "weight": min,
-    "suspended": lambda one, other: bool(one or other),
-    "compute_limit": min,
-    "priority": min,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class ClientTerms:
     """Terms by the administrator and by the program's owner: the stricter value of each applies."""
@@ -65,44 +56,29 @@ class ClientTerms:
 
     @property
     def in_force(self) -> Terms:
-        return Terms(**{
-            name: stricter(getattr(self.administrator, name), getattr(self.owner, name))
-            for name, stricter in STRICTER.items()})
+        found: dict[str, Any] = {
+            term.field: term.stricter(
+                getattr(self.administrator, term.field), getattr(self.owner, term.field))
+            for term in CLIENT_TERMS}
+        return Terms(**found)
 
-    def allows(self, setting: str, value: int) -> bool:
+    def allows(self, term: Term, value: int) -> bool:
         """Whether the owner may set this value without an authorization by polkit."""
-        return bool(STRICTER[setting](getattr(self.administrator, setting), value) == value)
+        return term.stricter(getattr(self.administrator, term.field), value) == value
 
-    def bound(self, setting: str) -> str:
-        """Returns the administrator's bound on a setting, as a phrase; "": no bound."""
-        ours = self.administrator
-        limited = "the administrator has limited the program to"
-        match setting:
-            case "memory_limit" if ours.memory_limit:
-                return f"{limited} {sized(ours.memory_limit)}"
-            case "compute_limit" if ours.compute_limit < UNLIMITED:
-                return f"{limited} {ours.compute_limit} % of the time"
-            case "weight":
-                return f"without that, the weight of your program is {ours.weight} at most"
-            case "suspended" if ours.suspended:
-                return "the administrator has suspended the program"
-        return ""
+    def bound(self, term: Term, value: int) -> str:
+        """The administrator's bound that keeps the owner from setting a value; "": no bound."""
+        ours = getattr(self.administrator, term.field)
+        return "" if self.allows(term, value) else term.bound.format(term.unit.show(ours))
 
-    def having(self, setting: str, value: int, *, by_owner: bool) -> "ClientTerms":
-        """Returns a copy with one setting changed. Raises InvalidArgs for a value out of range."""
-        if setting == "compute_limit" and not 1 <= value <= UNLIMITED:
-            raise InvalidArgs(
-                f"the compute limit cannot be {value} %",
-                f"give a whole number from 1 to {UNLIMITED}, which stands for no limit")
-        if setting == "weight" and not 1 <= value <= HEAVIEST:
-            raise InvalidArgs(
-                f"the weight cannot be {value}", f"give a whole number from 1 to {HEAVIEST}")
-        if setting == "priority" and value not in list(map(int, events.Priority)):
-            raise InvalidArgs(f"the priority cannot be {value}", "give 1 to 3")
-        change: dict[str, Any] = {setting: type(getattr(self.owner, setting))(value)}
+    def having(self, term: Term, value: int, *, by_owner: bool) -> "ClientTerms":
+        """Returns a copy with one term changed. Raises InvalidArgs for a value out of range."""
+        term.check(value)
+        default = getattr(Terms(), term.field)
+        change: dict[str, Any] = {term.field: type(default)(value)}
         if by_owner:
             return replace(self, owner=replace(self.owner, **change))
-        free: dict[str, Any] = {setting: getattr(ClientTerms().owner, setting)}
+        free: dict[str, Any] = {term.field: getattr(ClientTerms().owner, term.field)}
         return ClientTerms(replace(self.administrator, **change), replace(self.owner, **free))
 
 

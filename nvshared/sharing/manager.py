@@ -33,6 +33,7 @@ from nvshared.sharing.moving import Moving
 from nvshared.sharing.saving import Saving
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
+from nvshared.terms import Term
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 LATE = 60 * SECOND                      # us after the start: later clients cause no recount
@@ -252,10 +253,10 @@ class Manager:
                 f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off") from None
         return self._override(gpu, anti_thrash=value)
 
-    def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
+    def set_term(self, id: int, term: Term, value: int, *, by_owner: bool = False) -> None:
         """Changes a client's term. Raises NoSuchClient, InvalidArgs."""
         client = self.client(id)
-        client.set_terms(client.terms.having(setting, value, by_owner=by_owner))
+        client.set_terms(client.terms.having(term, value, by_owner=by_owner))
 
     def drain(self, on: bool) -> None:
         """Sets whether the daemon is about to end; all clients that fit are then loaded."""

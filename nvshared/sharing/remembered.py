@@ -16,9 +16,9 @@ from nvshared.errors import NotKept
 from nvshared.kept import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.lanes import Run
 from nvshared.machine import host
-from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.events import UNLIMITED, Memory, Priority, Terms
+from nvshared.scheduler.events import Memory, Priority, Terms
 from nvshared.sharing.gpu import GPU, Client, ClientTerms
+from nvshared.terms import CLIENT_TERMS
 from nvshared.units import MILLISECOND
 
 FILE_NAME = "programs.json"
@@ -158,9 +158,7 @@ def _number(plain: dict[str, Any], name: str) -> int:
 def _terms(plain: dict[str, Any]) -> Terms:
     """Reads the terms of one program. Raises ValueError or TypeError for invalid terms."""
     terms = Terms(**plain | {"priority": Priority(plain.get("priority", Priority.HIGH))})
-    numbers = (terms.memory_limit, terms.weight, terms.compute_limit)
-    if (all(type(number) is int for number in numbers)
-            and 0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST
-            and 1 <= terms.compute_limit <= UNLIMITED and isinstance(terms.suspended, bool)):
+    if all(term.admits(value := getattr(terms, term.field))
+           and type(value) is type(getattr(Terms(), term.field)) for term in CLIENT_TERMS):
         return terms
     raise ValueError(f"{plain} cannot be set for a program")

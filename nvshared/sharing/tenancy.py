@@ -17,11 +17,10 @@ from nvshared.errors import InvalidArgs
 from nvshared.machine import subordinate
 from nvshared.machine.tenant import Kind
 from nvshared.names import TERM_SOURCES
-from nvshared.scheduler.events import UNLIMITED, Priority, TenantChanged, TenantTerms
+from nvshared.scheduler.events import TenantChanged, TenantTerms
 from nvshared.settings.rules import (
     DIGITS,
     GROUP,
-    TERMS,
     WILDCARDS,
     Rule,
     doubt,
@@ -36,10 +35,10 @@ from nvshared.settings.state import KeptTerms, TenantsFile, saved
 from nvshared.sharing.directory import Directory, Question
 from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.signal import Signal
+from nvshared.terms import TERMS, UNLIMITED
 
 logger = logging.getLogger(__name__)
 
-READ = {"priority": Priority, "suspended": bool, "save-at-shutdown": bool}     # others: int
 ORDER = {term: number for number, term in enumerate(TERMS)}
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
@@ -297,7 +296,8 @@ class Tenancy:
         """Returns the terms in force for all programs of a tenant together."""
         settings: dict[str, Any] = {}
         for one in self._rules_of(name):
-            settings.setdefault(one.term.replace("-", "_"), READ.get(one.term, int)(one.value))
+            field = TERMS[one.term].field
+            settings.setdefault(field, type(getattr(TenantTerms(), field))(one.value))
         found = TenantTerms(**settings)
         shown = self.shown(name)
         return found if shown == name or found == TenantTerms() else replace(found, shown=shown)
@@ -450,9 +450,9 @@ def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:
     for term, value in terms.items():
         if term not in TERMS:
             raise InvalidArgs(f"a tenant has no term {term!r}", f"there are {known}")
-        if type(value) is not int or not 0 <= value <= TERMS[term].most:
+        if type(value) is not int or not 0 <= value <= TERMS[term].unit.most:
             raise InvalidArgs(
                 f"the {term} of {name} cannot be {value!r}",
-                f"give {TERMS[term].right}, or 0 to take back what was set")
+                f"give {TERMS[term].unit.allowed}, or 0 to take back what was set")
         found[term] = value
     return found

@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant
-from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted
+from nvshared.terms import TERMS
 from nvshared.tui import state as model
 from nvshared.tui import tables
 from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid, wrapped
@@ -428,11 +428,11 @@ def _time(client: ClientSnapshot, width: int) -> list[Text]:
 def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
     found = [Text(), Text("Terms", style="bold")]
     rows = [
-        (name, tables.TERM_FORMATS[name].value(value), "set for this program")
-        for name, value in tables.program_terms(client).items() if value != USUAL_TERMS[name]]
+        (name, TERMS[name].value(value), "set for this program")
+        for name, value in client.terms.items() if value != TERMS[name].default]
     for one in tenants:
         rows += [
-            (term.name, tables.TERM_FORMATS[term.name].value(term.value),
+            (term.name, TERMS[term.name].value(term.value),
              f"{one.name}: {tables.term_source(term)}")
             for term in one.terms if term is one.holding(term.name)]
     if not rows:

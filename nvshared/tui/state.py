@@ -13,9 +13,9 @@ from rich.text import Text
 
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Turn, Unshared
-from nvshared.names import USUAL_TERMS
+from nvshared.terms import TERMS
 from nvshared.tui import tables
-from nvshared.tui.tables import CLIENT, SORTS, TERM_FORMATS, UNSHARED, age, process, tenant, user
+from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, process, tenant, user
 from nvshared.tui.terminal import Click, Event, Key, Wheel
 
 SPAN = 300.0                            # seconds for which samples are kept
@@ -123,7 +123,7 @@ class Command(NamedTuple):
             return f"Remove the {kind.label} of {name}?"
         return (kind.together if self.tenant else kind.confirmation).format(
             name=name, gpu=self.client.gpu,
-            value=TERM_FORMATS[kind.term].words(self.value) if kind.prompt else "")
+            value=TERMS[kind.term].in_words(self.value) if kind.prompt else "")
 
     def carry_out(self, daemon: Daemon) -> str:
         """Has the daemon carry out the command. Returns the result. Raises NvshareError."""
@@ -243,10 +243,9 @@ def _unshared_row(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
     """An unshared program as a row of the list; only its memory is known."""
     return ClientSnapshot(
         id=-one.pid, gpu=gpu.index, pid=one.pid, uid=one.uid, name=one.name, command=one.name,
-        tenant="", gang="", state=UNSHARED, pin_reason="", memory_limit=0, compute_limit=100,
-        weight=100, suspended=False, allocated=0, resident=0, swapped=0, borrowed=0,
-        pinned=one.memory, held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
-        position=0, turns=0, bytes_in=0, bytes_out=0)
+        tenant="", gang="", state=UNSHARED, pin_reason="", terms={}, allocated=0,
+        resident=0, swapped=0, borrowed=0, pinned=one.memory, held_usec=0, waited_usec=0,
+        waiting_usec=0, idle_usec=0, expected_usec=0, position=0, turns=0, bytes_in=0, bytes_out=0)
 
 
 class CommandKind(NamedTuple):
@@ -271,7 +270,7 @@ COMMANDS: dict[str, CommandKind] = {
                            "Share of the GPU's time at most (1 to 100 percent, or none)"),
     "weight": CommandKind("w", "weight", "weight", "Give {name} the weight {value} on GPU {gpu}?",
                           "Give {name} the weight {value} on each GPU?",
-                          f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})"),
+                          f"Weight (1 to 1000, usual is {TERMS['weight'].default})"),
     "suspend": CommandKind(
         "s", "suspend", "suspended",
         "Suspend {name}? It leaves GPU {gpu} and waits until it is resumed.",
@@ -287,14 +286,11 @@ VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 
 def parsed(prompt: Command) -> int:
     """The typed value of a command. Raises ValueError that says which values are valid."""
-    term = COMMANDS[prompt.verb].term
-    text = prompt.text.strip()
-    if text == "none":
-        return 0 if prompt.tenant else USUAL_TERMS[term]
+    term, text = TERMS[COMMANDS[prompt.verb].term], prompt.text.strip()
     try:
-        return TERM_FORMATS[term].parse(text)
+        return term.parser(0 if prompt.tenant else term.default)(text)
     except ValueError as wrong:
-        raise ValueError(f"{text!r} is invalid: {wrong}, or none") from None
+        raise ValueError(f"{text!r} is invalid: {wrong}") from None
 
 
 NOTCH = 3                               # lines or rows that one notch of the wheel scrolls
@@ -441,7 +437,7 @@ def _begin_command(state: State, verb: str) -> State:
         return replace(state, message=obstacle)
     if COMMANDS[verb].prompt:
         return replace(state, prompt=Command(verb, client))
-    if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
+    if verb == "resume" and not client.terms.get("suspended"):      # a tenant is suspended
         found = (one.name for one in _tenants(state, client) if one.value("suspended"))
         return replace(state, unconfirmed=Command(verb, client, tenant=next(found, client.tenant)))
     return replace(state, unconfirmed=Command(verb, client))
@@ -454,9 +450,9 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
         return f"{name} has ended."
     if client.state == UNSHARED and verb != "preempt":
         return f"{name} does not share the GPU, so nvshared cannot control it."
-    if verb == "resume" and not client.suspended and client.state != "suspended":
+    if verb == "resume" and not client.terms.get("suspended") and client.state != "suspended":
         return f"{name} is not suspended."
-    if verb == "suspend" and client.suspended:
+    if verb == "suspend" and client.terms.get("suspended"):
         return f"{name} is suspended already: r resumes it."
     return ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the daemon's data as short text, sentences, columns and plain tables; parses terms.
+"""Writes the daemon's data as short text, sentences, columns and plain tables.
 
 This module does not import rich, so that plain output starts faster."""
 
@@ -10,25 +10,12 @@ from typing import Any, NamedTuple
 
 from nvshared import names
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Term
-from nvshared.names import PRIORITIES, USUAL_TERMS
-from nvshared.quantity import OFF, limit, limit_or_off, share, sized, weight
+from nvshared.quantity import brief
+from nvshared.terms import TERMS
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
+size = brief
 LONG_ID, SHORT_ID = 32, 12              # an id of at least LONG_ID digits is cut to SHORT_ID
-
-
-def size(count: float | None) -> str:
-    """Bytes as 0, 512K, 1.5M, 97.3G; "-" when unknown."""
-    if count is None:
-        return "-"
-    if count < 1024:
-        return f"{count:.0f}"
-    for unit in "KMGT":
-        count /= 1024
-        # 999.5 would be printed as 1000, one digit more than smaller figures.
-        if count < 999.5 or unit == "T":
-            break
-    return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
 
 
 def of_whole(count: int | None, whole: int, between: str = "/") -> str:
@@ -84,7 +71,6 @@ def command(client: ClientSnapshot) -> str:
     return (program.rpartition("/")[2] or program) + blank + rest
 
 
-UNLIMITED = USUAL_TERMS["compute-limit"]
 PATIENCE = 0.5                          # seconds for the name of a user
 
 
@@ -112,90 +98,20 @@ class _Users:
 user = _Users()
 
 
-class TermFormat(NamedTuple):
-    """How a term is parsed and formatted. The keys of TERM_FORMATS are the terms' D-Bus names."""
-
-    parse: Callable[[str], int]         # raises ValueError with a message that names valid values
-    value: Callable[[int], str]         # for the table of terms
-    short: Callable[[int], str]         # for the column LIMITS, which omits default values
-    words: Callable[[int], str]         # for {value} in `of_tenant` and `of_program`
-    of_tenant: str                      # format string of a sentence, without the full stop
-    of_program: str = ""                # "": a program has no such term
-
-
-def _sized_or(unlimited: str) -> Callable[[int], str]:
-    return lambda limit: sized(limit) if limit else unlimited
-
-
-_memory, _limit = _sized_or("any amount"), _sized_or("no limit")
-
-
-def _priority(value: int) -> str:
-    return next((name for name, known in PRIORITIES.items() if known == value), "?")
-
-
-TERM_FORMATS: dict[str, TermFormat] = {
-    "memory-limit": TermFormat(limit, _limit, size, _memory,
-                               "The programs of {name} together may allocate {value} on each GPU",
-                               "{name} may allocate {value}{on}"),
-    "host-memory-limit": TermFormat(
-        limit, _limit, lambda limit: f"h{size(limit)}", _memory,
-        "The programs of {name} together may need {value} of host memory for eviction"),
-    "disk-limit": TermFormat(
-        limit, _limit, lambda limit: f"d{size(limit)}", _memory,
-        "The programs of {name} together may have {value} of swapped memory on the disk"),
-    "neighbour-limit": TermFormat(
-        limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
-        lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
-        lambda limit: "nothing" if limit == OFF else _memory(limit),
-        "The programs of {name} together may borrow {value} of other GPUs' memory for each GPU"),
-    "compute-limit": TermFormat(
-        share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
-        lambda percent: f"{percent}%",
-        lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
-        "all of the time that other programs leave",
-        "The programs of {name} together may use each GPU {value}", "{name} may use {gpu} {value}"),
-    "compute-request": TermFormat(
-        share, lambda percent: f"{percent} %" if percent else "none",
-        lambda percent: f"r{percent}%",
-        lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
-        else "the share of the time that their weight gives them",
-        "The programs of {name} together get {value}"),
-    "weight": TermFormat(weight, str, lambda weight: f"w{weight}", str,
-                         "The weight of {name} is {value}", "The weight of {name}{on} is {value}"),
-    "priority": TermFormat(PRIORITIES.__getitem__, _priority, _priority, _priority,
-                           "The priority of {name} is {value}"),
-    "suspended": TermFormat(int, lambda on: "yes" if on else "no", lambda _on: "suspended",
-                            lambda on: "suspended" if on else "no longer suspended",
-                            "The programs of {name} are {value}", "{name} is {value}{on}"),
-    "save-at-shutdown": TermFormat(
-        int, lambda on: "yes" if on else "no", lambda _on: "saved",
-        lambda on: "saved when the machine shuts down" if on else "not saved at a shutdown",
-        "The programs of {name} are {value}"),
-}
-
-
 def limits(values: Mapping[str, int]) -> str:
     """Terms for the column LIMITS: 20.0G,50%,w200; "" if all have their usual values."""
     return ",".join(
-        meaning.short(values[name]) for name, meaning in TERM_FORMATS.items()
-        if name in values and values[name] != USUAL_TERMS[name])
-
-
-def program_terms(client: ClientSnapshot) -> dict[str, int]:
-    """The program's own terms; terms that are not set have their usual values."""
-    return {
-        "memory-limit": client.memory_limit, "compute-limit": client.compute_limit,
-        "weight": client.weight, "suspended": client.suspended}
+        term.prefix + term.unit.short(values[name]) for name, term in TERMS.items()
+        if values.get(name, term.default) != term.default)
 
 
 def program_limits(client: ClientSnapshot) -> str:
     """The program's terms for the column LIMITS, without `suspended`, which STATE shows."""
-    return limits(program_terms(client) | {"suspended": 0})
+    return limits({**client.terms, "suspended": 0})
 
 
 def tenant_limits(tenant: Tenant) -> str:
-    return limits({name: tenant.value(name) for name in TERM_FORMATS})
+    return limits({name: tenant.value(name) for name in TERMS})
 
 
 def sources(tenant: Tenant) -> str:
@@ -214,17 +130,17 @@ def term_source(term: Term) -> str:
 
 def program_sentence(name: str, term: str, value: int, gpu: str | int | None) -> str:
     """A sentence about a program's term on the GPU `gpu`; None: on all GPUs that it uses."""
-    meaning = TERM_FORMATS[term]
+    meaning = TERMS[term]
     place = "" if gpu is None else f" on GPU {gpu}"
-    return meaning.of_program.format(name=name, value=meaning.words(value), on=place,
-                                     gpu="the GPU" if gpu is None else f"GPU {gpu}") + "."
+    return (meaning.of_client or "").format(name=name, value=meaning.in_words(value), on=place,
+                                            gpu="the GPU" if gpu is None else f"GPU {gpu}") + "."
 
 
 def term_sentence(tenant: Tenant, term: str) -> str:
     """A sentence with the value in force of a tenant's term, and the rule, if any, that set it."""
-    holds, meaning = tenant.holding(term), TERM_FORMATS[term]
+    holds, meaning = tenant.holding(term), TERMS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
-    text = meaning.words(tenant.value(term))
+    text = meaning.in_words(tenant.value(term))
     return meaning.of_tenant.format(name=tenant.name, value=text) + because + "."
 
 
@@ -454,8 +370,8 @@ def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: i
         there.remove(max(spare, key=lambda at: (columns[at].drop_rank, at)))
 
 
-TERMS = [
+TERM_COLUMNS = [
     Column("TERM", lambda term: term.name),
-    Column("VALUE", lambda term: TERM_FORMATS[term.name].value(term.value), right=True),
+    Column("VALUE", lambda term: TERMS[term.name].value(term.value), right=True),
     Column("FROM", term_source),
 ]

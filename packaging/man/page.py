@@ -21,6 +21,7 @@ from nvshared.cli.main import VERBS, build
 from nvshared.kubelet import options as kubelet_options
 from nvshared.report.families import families
 from nvshared.settings import config
+from nvshared.terms import TERMS
 
 INTERFACES = Path(__file__).parents[2] / "dbus"
 CLIENT = Path(__file__).with_name("client.py")
@@ -44,6 +45,12 @@ def settings() -> list[str]:
             words += f" The environment variable {option.variable}{takes} wins over files."
         lines += roff.item(f"{option.name} = {value}", words)
     return lines
+
+
+def terms() -> list[str]:
+    """What a rule for tenants may set."""
+    return [line for name, term in TERMS.items() for line in roff.item(
+        f"{name} = {term.unit.metavar}" + ("|none" if term.none else ""), _sentence(term.help))]
 
 
 def options() -> list[str]:
@@ -139,7 +146,8 @@ def _sentence(text: str, choices: Container[str] = ()) -> str:
 
 
 GENERATED: dict[str, Callable[[], list[str]]] = {
-    "@SETTINGS@": settings, "@OPTIONS@": options, "@VERBS@": verbs, "@EVERYWHERE@": everywhere,
+    "@SETTINGS@": settings, "@TERMS@": terms, "@OPTIONS@": options, "@VERBS@": verbs,
+    "@EVERYWHERE@": everywhere,
     "@KUBELET@": kubelet, "@BUS@": bus, "@CLIENT@": client,
     "@METRICS@": metrics,
 }

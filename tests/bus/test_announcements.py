@@ -19,6 +19,7 @@ from nvshared.names import (
 )
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from nvshared.sharing.manager import Manager
+from nvshared.terms import TERMS
 from nvshared.units import SECOND
 from tests.bus.service import PROPERTIES, Peeper, a_client, decide
 from tests.unit.scripted import Scripted
@@ -127,7 +128,7 @@ async def test_dbus_signal_is_sent_when_a_wait_for_a_compute_limit_ends(
     await other.watch()
     becomes(ClientState.LIMITED)
     if limited == "the client":
-        manager.set_terms(client.id, "compute_limit", 50)
+        manager.set_term(client.id, TERMS["compute-limit"], 50)
     else:
         decide(client)
     await announced(publication, other)

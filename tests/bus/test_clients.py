@@ -3,11 +3,14 @@
 
 import pytest
 from dbus_next.constants import MessageType
+from dbus_next.message import Message
+from dbus_next.signature import Variant
 
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
 from nvshared.scheduler.events import Preempted, Terms, TermsChanged
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.terms import CLIENT_TERMS, TERMS
 from nvshared.units import GIB
 from tests.bus.service import OTHER_UID, Peeper, PrivateBus, a_client
 from tests.bus.test_authority import polkit_on
@@ -16,14 +19,12 @@ from tests.unit.scripted import Scripted
 
 MANAGE = "com.nvshare.manage-clients"
 
-# Method of the client object, its signature and arguments, and the terms then in force.
+# Terms as they are set over the bus, and the terms then in force.
 SETTINGS = [
-    ("SetMemoryLimit", "t", [4 * GIB], Terms(memory_limit=4 * GIB)),
-    ("SetComputeLimit", "u", [40], Terms(compute_limit=40)),
-    ("SetWeight", "u", [50], Terms(weight=50)),
-    ("Suspend", "", [], Terms(suspended=True)),
+    ({"memory-limit": 4 * GIB}, Terms(memory_limit=4 * GIB)),
+    ({"compute-limit": 40}, Terms(compute_limit=40)),
+    ({"weight": 50}, Terms(weight=50)), ({"suspended": 1}, Terms(suspended=True)),
 ]
-TWINS = {"Suspend": "SuspendClient"}    # methods of the manager named unlike the client's method
 
 
 def scheduler(client: Client) -> Scripted:
@@ -32,31 +33,32 @@ def scheduler(client: Client) -> Scripted:
     return found
 
 
-async def on(peer: Peeper, client: Client, member: str, signature: str, body: list[object]) -> None:
-    reply = await peer.call(member, signature, body, path=client_path(client.id),
-                            interface=CLIENT_INTERFACE)
+async def put(peer: Peeper, client: Client, given: dict[str, int], by_id: bool = True) -> Message:
+    """Sets terms with the manager's method, or with the client's."""
+    terms = {name: Variant("t", value) for name, value in given.items()}
+    if by_id:
+        return await peer.call("SetClientTerms", "ua{sv}", [client.id, terms])
+    return await peer.call("SetTerms", "a{sv}", [terms], path=client_path(client.id),
+                           interface=CLIENT_INTERFACE)
+
+
+async def on(peer: Peeper, client: Client, given: dict[str, int], by_id: bool = True) -> None:
+    reply = await put(peer, client, given, by_id)
     assert reply.message_type is MessageType.METHOD_RETURN, reply.body
 
 
-@pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-@pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.parametrize(("given", "terms"), SETTINGS)
+@pytest.mark.parametrize("by_id", [False, True])
 async def test_client_terms_set_over_the_bus_reach_scheduler_and_properties(
-        manager: Manager, other: Peeper, twin: bool, member: str, signature: str,
-        body: list[object], terms: Terms) -> None:
+        manager: Manager, other: Peeper, by_id: bool, given: dict[str, int], terms: Terms) -> None:
     client = a_client(manager, manager.gpus[1])
-    if twin:
-        reply = await other.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
-        assert reply.message_type is MessageType.METHOD_RETURN, reply.body
-    else:
-        await on(other, client, member, signature, body)
+    await on(other, client, given, by_id)
     assert scheduler(client).events[-1] == TermsChanged(client.id, terms)
     shown = await other.properties(client_path(client.id))
-    assert shown["MemoryLimit"] == terms.memory_limit
-    assert shown["ComputeLimit"] == terms.compute_limit
-    assert shown["Weight"] == terms.weight
-    assert shown["Suspended"] is terms.suspended
+    assert {name: one.value for name, one in shown["Terms"].items()} == {
+        term.name: getattr(terms, term.field) for term in CLIENT_TERMS if term.of_client}
     if terms.suspended:
-        await other.call("ResumeClient", "u", [client.id])
+        await on(other, client, {"suspended": 0}, by_id)
         assert scheduler(client).events[-1] == TermsChanged(client.id, Terms())
 
 
@@ -78,63 +80,83 @@ def owned_by(client: Client, uid: int) -> Client:
     return client
 
 
-@pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
+@pytest.mark.parametrize(("given", "terms"), SETTINGS)
 async def test_term_setter_called_by_another_user_succeeds_only_with_polkits_permission(
-        manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
-        body: list[object], terms: Terms) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, given: dict[str, int],
+        terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID + 1)
     async with polkit_on(private.address) as polkit:
-        reply = await caller.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
-        name, sentence = refusal(reply)
+        name, sentence = refusal(await put(caller, client, given))
         assert name == STANDARD + "AccessDenied"
         assert MANAGE in sentence
         assert client.terms.in_force == Terms()
         polkit.granted = True
-        await on(caller, client, member, signature, body)
+        await on(caller, client, given, by_id=False)
         assert [action for _, action, _ in polkit.asked] == [MANAGE] * 2
     assert client.terms.administrator == terms
 
 
-@pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
+@pytest.mark.parametrize(("given", "terms"), SETTINGS)
 async def test_owner_of_a_client_may_tighten_terms_of_the_client_without_authentication(
-        manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
-        body: list[object], terms: Terms) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, given: dict[str, int],
+        terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     async with polkit_on(private.address) as polkit:
-        await on(caller, client, member, signature, body)
+        await on(caller, client, given, by_id=False)
         assert client.terms.in_force == terms
         assert client.terms.administrator == Terms()
         assert polkit.asked == []
 
 
+async def test_set_client_terms_sets_all_terms_or_none(
+        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
+    client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
+    manager.set_term(client.id, TERMS["weight"], 50)
+    before = client.terms
+    for given, error, words in (
+        ({"memory-limit": GIB, "weight": 60}, "AccessDenied", "of your program is 50 at most"),
+        ({"memory-limit": GIB, "weight": 1001}, "InvalidArgs", "the weight cannot be 1001"),
+        ({"memory-limit": GIB, "priority": 1}, "InvalidArgs", "a client has no term 'priority'"),
+    ):
+        name, sentence = refusal(await put(caller, client, given))
+        assert name == STANDARD + error
+        assert words in sentence
+        assert client.terms == before
+    terms = {"memory-limit": Variant("t", GIB), "suspended": Variant("b", True)}
+    reply = await caller.call("SetClientTerms", "ua{sv}", [client.id, terms])
+    assert reply.message_type is MessageType.METHOD_RETURN, reply.body
+    assert client.terms.in_force == Terms(GIB, 50, True)
+    shown = await caller.properties(client_path(client.id))
+    assert {name: one.value for name, one in shown["Terms"].items()} == {
+        "memory-limit": GIB, "compute-limit": 100, "weight": 50, "suspended": 1}
+
+
 async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
         manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
-    manager.set_terms(client.id, "memory_limit", 4 * GIB)
-    manager.set_terms(client.id, "compute_limit", 50)
-    manager.set_terms(client.id, "suspended", True)
+    manager.set_term(client.id, TERMS["memory-limit"], 4 * GIB)
+    manager.set_term(client.id, TERMS["compute-limit"], 50)
+    manager.set_term(client.id, TERMS["suspended"], True)
     before = client.terms
     async with polkit_on(private.address) as polkit:
         said = f"{MANAGE} is not permitted to uid {OTHER_UID}"
-        for member, signature, body, bound in (
-            ("SetMemoryLimit", "ut", [client.id, 5 * GIB], "limited the program to 4GiB"),
-            ("SetMemoryLimit", "ut", [client.id, 0], "limited the program to 4GiB"),
-            ("SetComputeLimit", "uu", [client.id, 51], "has limited the program to 50 % of the"),
-            ("SetWeight", "uu", [client.id, 101], "the weight of your program is 100 at most"),
-            ("ResumeClient", "u", [client.id], "the administrator has suspended the program"),
-            ("PreemptGPU", "s", ["0"], ""),
+        for term, value, bound in (
+            ("memory-limit", 5 * GIB, "limited the program to 4GiB"),
+            ("memory-limit", 0, "limited the program to 4GiB"),
+            ("compute-limit", 51, "has limited the program to 50 % of the"),
+            ("weight", 101, "the weight of your program is 100 at most"),
+            ("suspended", 0, "the administrator has suspended the program"),
         ):
-            name, sentence = refusal(await caller.call(member, signature, body))
-            assert name == STANDARD + "AccessDenied", member
-            assert sentence.startswith(said)
+            name, sentence = refusal(await put(caller, client, {term: value}))
+            assert name == STANDARD + "AccessDenied", term
+            assert sentence.startswith(f"{said}; ")
             assert bound in sentence
-            assert (";" in sentence) is bool(bound)
+        assert refusal(await caller.call("PreemptGPU", "s", ["0"]))[1] == said
         assert len(polkit.asked) == 6
         # For another user's program the refusal does not name the administrator's terms.
         owned_by(client, OTHER_UID + 1)
-        assert refusal(await caller.call("ResumeClient", "u", [client.id]))[1] == said
+        assert refusal(await put(caller, client, {"suspended": 0}))[1] == said
         owned_by(client, OTHER_UID)
     assert client.terms == before
-    reply = await caller.call("SetMemoryLimit", "ut", [client.id, GIB])
-    assert reply.message_type is MessageType.METHOD_RETURN
+    await on(caller, client, {"memory-limit": GIB})
     assert client.terms.in_force.memory_limit == GIB

@@ -18,6 +18,7 @@ from nvshared.cli.status import clients
 from nvshared.errors import ExitCode
 from nvshared.scheduler.events import Terms
 from nvshared.sharing.manager import Manager
+from nvshared.terms import Term
 from nvshared.units import GIB, SECOND
 from tests.bus.service import UNUSED_PID, PrivateBus, a_client, decide, private_bus
 from tests.unit.scripted import FACTS
@@ -369,14 +370,14 @@ async def test_command_that_the_system_refuses_a_file_names_the_file_and_not_the
 async def test_suspend_command_reports_a_step_as_perhaps_done_when_the_bus_ends_before_the_reply(
         manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
-    set_terms = manager.set_terms
+    set_term = manager.set_term
 
-    def end(id: int, setting: str, value: int, *, by_owner: bool) -> None:
-        set_terms(id, setting, value, by_owner=by_owner)
+    def end(id: int, term: Term, value: int, *, by_owner: bool) -> None:
+        set_term(id, term, value, by_owner=by_owner)
         if id == two.id:
             private.stop()
 
-    monkeypatch.setattr(manager, "set_terms", end)
+    monkeypatch.setattr(manager, "set_term", end)
     ended = await ctl("suspend", "11", "--json")
     assert (one.terms.in_force.suspended, two.terms.in_force.suspended) == (True, True)
     said = json.loads(ended.err)

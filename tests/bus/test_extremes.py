@@ -86,7 +86,7 @@ async def test_dbus_call_with_an_extreme_value_of_any_argument_is_answered_witho
                     called.add(member)
                     if reply.message_type is MessageType.ERROR:
                         assert "failed inside" not in reply.body[0], (member, values)
-    assert {"GetHistory", "SetTenantTerms", "SetMemoryLimit", "GetTenant", "SetTQUSec"} <= called
+    assert {"GetHistory", "SetTenantTerms", "SetClientTerms", "GetTenant", "SetTQUSec"} <= called
     for path in (MANAGER_PATH, f"{GPU_PATH}/0", f"{CLIENT_PATH}/1"):
         assert await root.result("GetAll", "s", [""], path=path, interface=PROPERTIES)
     assert await root.result("ListTenants") is not None

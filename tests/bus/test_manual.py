@@ -20,6 +20,7 @@ from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, SOCKET_VARIABLE, client_path
 from nvshared.settings.config import options
 from nvshared.sharing.manager import Manager
+from nvshared.terms import TERMS
 from nvshared.units import SECOND
 from tests.bus.service import PrivateBus, a_client
 
@@ -85,6 +86,8 @@ def test_man_page_nvshared_conf_describes_every_setting_and_placeholder() -> Non
         assert option.variable in text
         assert option.variable_words in text
         assert option.metavar not in ("SIZE", "TIME", "PERCENT") or f".I {option.metavar}\n" in text
+    for term in TERMS:
+        assert f"\\fB{term} = " in text
     assert text.count(".SS [") == len({option.section for option in options()})
 
 

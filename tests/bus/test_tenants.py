@@ -202,7 +202,7 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
      "the terms of a tenant apply to each GPU; leave out --gpu"),
     (["limit", "7", "--request", "30"], f"a process has no compute request; {GIVE}"),
     (["limit", "user:a"], "no limit is given; give --memory SIZE, --host-memory SIZE, "
-     "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT"),
+     "--disk SIZE, --neighbour SIZE, --compute PERCENT or --request PERCENT"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
 ])
@@ -247,8 +247,8 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
         "terms": [
             {"name": "host-memory-limit", "value": GIB, "rule": "", "place": "", "holds": True},
             {"name": "compute-request", "value": 20, "rule": "", "place": "", "holds": True},
-            {"name": "priority", "value": 1, "rule": "", "place": "", "holds": True},
-            {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True}]}
+            {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True},
+            {"name": "priority", "value": 1, "rule": "", "place": "", "holds": True}]}
     assert [term["holds"] for term in root["terms"]] == [True, False, True]
     assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job
 

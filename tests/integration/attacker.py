@@ -326,7 +326,8 @@ def change_settings(caller: Caller, dice: random.Random) -> bytes:
     made: Callable[[], bytes] = dice.choice([
         lambda: caller.message("SetTQ", "u", [dice.randrange(1, 9)]),
         lambda: caller.message("SetAntiThrash", "s", ["off"]),
-        lambda: caller.message("SetMemoryLimit", "ut", [1, 1]),
+        lambda: caller.message(
+            "SetClientTerms", "ua{sv}", [1, {"memory-limit": Variant("t", 1)}]),
         lambda: caller.message("Reload"),
         lambda: caller.message(
             "Set", "ssv", [MANAGER_INTERFACE, "TQ", Variant("u", 1)],

@@ -92,7 +92,7 @@ def test_isolated_container_shares_the_gpu_on_the_terms_of_its_environment(
         client = wait_for(control, "mine", process)
     assert client.tenant.startswith("container:")
     assert client.uid == {"--user": 1000, "--uidmap": FIRST}.get(isolation[0], 0)
-    assert (client.memory_limit, client.compute_limit, client.weight) == (64 * MIB, 50, 100)
+    assert tuple(client.terms.values())[:3] == (64 * MIB, 50, 100)
     out, _ = process.communicate("")
     assert process.returncode == 0, out
     assert "NVSHARE_WEIGHT=0 is invalid: give a whole number from 1 to 100" in out
@@ -192,7 +192,7 @@ def test_services_of_the_example_compose_file_share_the_gpu_on_their_terms(
             *variables, root=root, command=SMALL, name=name, device=device)
     with Control(bus) as control:
         found = {name: wait_for(control, name, process) for name, process in started.items()}
-    assert {name: (one.memory_limit >> 30, one.compute_limit, one.weight)
+    assert {name: (one.terms["memory-limit"] >> 30, one.terms["compute-limit"], one.terms["weight"])
             for name, one in found.items()} == {
         "ollama": (0, 100, 100), "comfyui": (16, 100, 50), "notebook": (0, 50, 100)}
     for process in started.values():

@@ -216,7 +216,7 @@ def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
         figures = used(site)
         assert figures[target] >= 16
         assert figures[1 - target] == 0
-        assert only(control).compute_limit == 50
+        assert only(control).terms["compute-limit"] == 50
 
 
 @pytest.mark.parametrize(("environment", "reason", "kept"), [

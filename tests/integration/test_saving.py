@@ -118,7 +118,7 @@ def test_saved_program_is_restored_by_a_later_daemon_and_continues_with_the_same
     assert control.restore(folder) == program.pid
     assert program.answer(asked) == "{7}"
     (client,) = [one for one in control.snapshot().clients if one.pid == program.pid]
-    assert client.weight == 300
+    assert client.terms["weight"] == 300
     wait_until(lambda: control.saved() == [])
     assert not Path(folder).exists()
     assert program.ask("fill(9)") == "None"

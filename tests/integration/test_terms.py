@@ -105,7 +105,7 @@ def test_terms_of_a_programs_environment_are_in_force_when_it_first_asks_for_the
     one = Process(site.program([sys.executable, "-c", ALLOCATOR], given, stderr=None))
     _, _, total = map(int, one.ask("0").split())
     client = view(control, one.popen)
-    assert (client.memory_limit, client.compute_limit, client.weight) == found
+    assert tuple(client.terms.values())[:3] == found
     assert not found[0] or total == found[0]
     one.end()
 
@@ -132,7 +132,7 @@ def test_wrong_values_in_a_programs_environment_are_reported_once_and_give_no_te
             stderr=file))
     one.ask("0")
     client = view(control, one.popen)
-    assert (client.memory_limit, client.compute_limit, client.weight) == (0, 100, 100)
+    assert tuple(client.terms.values())[:3] == (0, 100, 100)
     one.end()
     said = [line.partition(": ")[2] for line in stderr.read_text().splitlines()]
     assert said == [

@@ -23,9 +23,9 @@ CARD = GPUSnapshot(index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_
                    bytes_out=60 * GIB, unshared=())
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
-    tenant="user:root", gang="", state="running", pin_reason="", memory_limit=0, compute_limit=100,
-    weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, borrowed=0,
-    pinned=GIB, held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
+    tenant="user:root", gang="", state="running", pin_reason="", terms={},
+    allocated=56 * GIB, resident=56 * GIB, swapped=0, borrowed=0, pinned=GIB,
+    held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
     position=0, turns=4, bytes_in=0, bytes_out=0)
 WAITER = HOLDER._replace(id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB,
                          swapped=35 * GIB, waited_usec=3_900_000_000)
@@ -36,8 +36,9 @@ SHARED = Snapshot("1.0", 30, 30_000_000, False, "auto", (CARD,), (HOLDER, WAITER
     ({"borrowed": 3 * GIB}, "BORROWED", "3.0G"), ({"on_disk": 18 * GIB}, "ON DISK", "18.0G"),
     ({"idle_usec": 2_000_000}, "IDLE", "2.0s"), ({"gang": "job:7"}, "GANG", "job:7"),
     ({"pin_reason": "undrained"}, "PIN-REASON", "undrained"),
-    ({"memory_limit": 20 * GIB}, "LIMITS", "20.0G"), ({"compute_limit": 50}, "LIMITS", "50%"),
-    ({"memory_limit": 1 << 20, "weight": 200}, "LIMITS", "1.0M,w200"),
+    ({"terms": {"memory-limit": 20 * GIB}}, "LIMITS", "20.0G"),
+    ({"terms": {"compute-limit": 50}}, "LIMITS", "50%"),
+    ({"terms": {"memory-limit": 1 << 20, "weight": 200}}, "LIMITS", "1.0M,w200"),
     *(({"tenant": tenant}, "TENANT", shown) for tenant, shown in (
         ("unit:alice/notes.service", "unit:alice/notes.service"),
         ("container:alice/" + "9f1c" * 16, "container:alice/9f1c9f1c9f1c"),
@@ -80,7 +81,7 @@ def test_reason_of_waiting_depends_on_the_state_of_the_client(state: str, words:
     assert waiting_for(SHARED._replace(gpus=(card,)), WAITER._replace(state=state)) == words
 
 
-COLUMNS = chosen(CLIENTS, [HOLDER._replace(weight=7)])
+COLUMNS = chosen(CLIENTS, [HOLDER._replace(terms={"weight": 7})])
 
 
 @given(st.lists(st.integers(1, 200), min_size=len(COLUMNS), max_size=len(COLUMNS)),
@@ -149,8 +150,9 @@ LONG = CARD._replace(name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Editi
                      tq_usec=86_400_000_000)
 LONGEST = HOLDER._replace(pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch",
                           command="/opt/" + "x y" * 200, state="suspended", allocated=288 * GIB,
-                          resident=200 * GIB, swapped=88 * GIB, memory_limit=250 * GIB,
-                          compute_limit=99, weight=1000, held_usec=3_599_000_000,
+                          resident=200 * GIB, swapped=88 * GIB, terms={
+                              "memory-limit": 250 * GIB, "compute-limit": 99, "weight": 1000},
+                          held_usec=3_599_000_000,
                           waited_usec=86_399_000_000)
 
 

@@ -13,7 +13,7 @@ from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import config
-from nvshared.settings.rules import TERMS
+from nvshared.settings.rules import PARSERS
 from nvshared.sharing.moving import LOST, PARKED, PARKING, RESTORING, SAVING
 from nvshared.tui.tables import UNSHARED
 from nvshared.units import GIB, MIB
@@ -142,7 +142,7 @@ def test_documents_use_valid_options_of_nvshared(document: Path) -> None:
 
 def test_documents_name_only_existing_settings(document: Path) -> None:
     parse = {option.name: option.parse for option in config.options()}
-    parse |= {name: term.parse for name, term in TERMS.items()}
+    parse |= PARSERS
     for part in parts(document):
         if found := SETTING.match(part):
             assert found[1] in parse

@@ -17,6 +17,7 @@ from nvshared.scheduler.events import (
     Stopped,
 )
 from nvshared.sharing.gangs import Gang
+from nvshared.terms import TERMS
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.gang_world import Machine, Team
@@ -148,10 +149,10 @@ def test_gang_with_a_suspended_member_does_not_run(machine: Machine) -> None:
     one.compute(200)
     other.compute(1000)
     suspended = machine.client(one.ranks[1])
-    machine.manager.set_terms(suspended.id, "suspended", 1)
+    machine.manager.set_term(suspended.id, TERMS["suspended"], 1)
     finish(machine, other, limit=7 * SECOND)
     assert one.left > 100
-    machine.manager.set_terms(suspended.id, "suspended", 0)
+    machine.manager.set_term(suspended.id, TERMS["suspended"], 0)
     finish(machine, one, limit=3 * SECOND)
 
 
@@ -378,9 +379,9 @@ def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
                 machine.kill(others.pop(dice.randrange(len(others))))
             case "suspend" if teams:
                 who = machine.client(dice.choice(dice.choice(teams).ranks))
-                machine.manager.set_terms(who.id, "suspended", 1)
+                machine.manager.set_term(who.id, TERMS["suspended"], 1)
                 machine.advance(dice.randint(0, 2000) * MILLISECOND)
-                machine.manager.set_terms(who.id, "suspended", 0)
+                machine.manager.set_term(who.id, TERMS["suspended"], 0)
             case "compute":
                 _compute(dice, teams, others, few=True)
             case "pod" if not any(machine.client(one).gang for one in others):

@@ -25,6 +25,7 @@ from nvshared.scheduler.events import (
 from nvshared.settings.state import StateFile
 from nvshared.sharing.gpu import GPU, Client, InflightPage
 from nvshared.sharing.manager import Manager
+from nvshared.terms import TERMS
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scripted import (
     DEFAULTS,
@@ -146,7 +147,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
 def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_time(
         gpu: GPU) -> None:
     before = joined(gpu, 1, Noted())
-    before.set_terms(before.terms.having("weight", 7, by_owner=False))
+    before.set_terms(before.terms.having(TERMS["weight"], 7, by_owner=False))
     before.held_before, before.waited_before, before.tries = 5, 3, 2
     gpu.leave(before)
     moved = Client(2, gpu, peer(4001), Noted())

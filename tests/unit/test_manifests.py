@@ -25,7 +25,7 @@ from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.leaving import ADMISSION, REPORT, SETTLE
 from nvshared.kubelet.plugin import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
-from nvshared.settings.rules import TERMS
+from nvshared.terms import TERMS
 from tests.kubernetes.programs import fetch, search_path
 from tests.kubernetes.values import VALUES
 
@@ -154,7 +154,7 @@ def takes(key: str, text: str) -> bool:
     """Whether nvshare-kubelet derives a term from the annotation, and nvshared accepts it."""
     term, parse = ANNOTATION_TERMS[key]
     try:
-        return 1 <= (parse(text.strip()) or 0) <= TERMS[term].most
+        return 1 <= (parse(text.strip()) or 0) <= TERMS[term].unit.most
     except ValueError:
         return False
 

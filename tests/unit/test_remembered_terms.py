@@ -21,6 +21,7 @@ from nvshared.sharing import remembered
 from nvshared.sharing.gpu import Client, ClientTerms
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
+from nvshared.terms import TERMS
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, joined, peer, script
 
@@ -51,11 +52,11 @@ class Daemon:
 def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     client = first.joins()
-    first.manager.set_terms(client.id, "compute_limit", 50)
-    first.manager.set_terms(client.id, "compute_limit", 20, by_owner=True)
-    first.manager.set_terms(client.id, "memory_limit", 1 << 30)
-    first.manager.set_terms(client.id, "weight", 7)
-    first.manager.set_terms(client.id, "suspended", True, by_owner=True)
+    first.manager.set_term(client.id, TERMS["compute-limit"], 50)
+    first.manager.set_term(client.id, TERMS["compute-limit"], 20, by_owner=True)
+    first.manager.set_term(client.id, TERMS["memory-limit"], 1 << 30)
+    first.manager.set_term(client.id, TERMS["weight"], 7)
+    first.manager.set_term(client.id, TERMS["suspended"], True, by_owner=True)
     before = client.terms
     time.pass_by(SECOND)
     second = Daemon(tmp_path, time)
@@ -64,7 +65,7 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
     assert again.terms.in_force == Terms(1 << 30, 7, True, 20)
     assert second.joins(gpu=1).terms == ClientTerms()     # the terms were set on one card
     assert second.joins(pid=1).terms == ClientTerms()     # the terms are of one program
-    second.manager.set_terms(again.id, "suspended", False, by_owner=True)
+    second.manager.set_term(again.id, TERMS["suspended"], False, by_owner=True)
     time.pass_by(SECOND)
     assert not Daemon(tmp_path, time).joins().terms.in_force.suspended
 
@@ -81,7 +82,7 @@ def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: 
         again = next_one.joins()
         assert (again.held_before, again.waited_before) == (held, waited)
         assert next_one.joins(pid=1).held_before == 0
-        next_one.manager.set_terms(again.id, "weight", 7)
+        next_one.manager.set_term(again.id, TERMS["weight"], 7)
         held, waited = again.held, again.waited
         next_one.kept.close()
 
@@ -112,7 +113,7 @@ def test_client_without_work_keeps_its_idle_time_over_a_restart_until_its_next_w
 def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_the_same_pid(
         tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Daemon(tmp_path, time)
-    first.manager.set_terms(first.joins().id, "weight", 7)
+    first.manager.set_term(first.joins().id, TERMS["weight"], 7)
     time.pass_by(SECOND)
     with monkeypatch.context() as patch:
         patch.setattr(remembered, "_boot", lambda: "another")
@@ -123,7 +124,7 @@ def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_
     second = Daemon(tmp_path, time)
     client = second.joins()
     assert client.terms == ClientTerms()
-    second.manager.set_terms(client.id, "weight", 8)
+    second.manager.set_term(client.id, TERMS["weight"], 8)
     time.pass_by(SECOND)
     (one,) = json.loads((tmp_path / "programs.json").read_text())["programs"]
     assert one["started"] == now + 1        # the entry of the ended process is gone
@@ -158,8 +159,8 @@ def test_remembered_terms_with_an_invalid_value_are_put_aside_and_cost_no_other_
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: float
 ) -> None:
     first = Daemon(tmp_path, time)
-    first.manager.set_terms(first.joins().id, "weight", 7)
-    first.manager.set_terms(first.joins(gpu=1).id, "weight", 8)
+    first.manager.set_term(first.joins().id, TERMS["weight"], 7)
+    first.manager.set_term(first.joins(gpu=1).id, TERMS["weight"], 8)
     time.pass_by(SECOND)
     path = tmp_path / "programs.json"
     plain = json.loads(path.read_text())
@@ -177,7 +178,7 @@ def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwr
     daemon = Daemon(tmp_path / "file" / "below", time)
     (tmp_path / "file").write_text("")
     client = daemon.joins()
-    daemon.manager.set_terms(client.id, "weight", 7)
+    daemon.manager.set_term(client.id, TERMS["weight"], 7)
     time.pass_by(SECOND)
     assert client.terms.in_force.weight == 7
     assert "cannot be written: Not a directory" in caplog.text
@@ -185,30 +186,32 @@ def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwr
 
 def test_terms_set_by_the_administrator_override_terms_set_by_the_clients_owner() -> None:
     made = ClientTerms()
-    made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
-    made = made.having("suspended", True, by_owner=True)
-    assert made.allows("memory_limit", 0)       # the owner may remove own terms
-    assert made.allows("suspended", False)
-    made = made.having("memory_limit", 4 * GIB, by_owner=False)
-    made = made.having("weight", 300, by_owner=False)
-    assert made.having("suspended", False, by_owner=False).in_force == Terms(4 * GIB, 300, False)
+    made = made.having(TERMS["memory-limit"], GIB, by_owner=True)
+    made = made.having(TERMS["weight"], 7, by_owner=True)
+    made = made.having(TERMS["suspended"], True, by_owner=True)
+    assert made.allows(TERMS["memory-limit"], 0)       # the owner may remove own terms
+    assert made.allows(TERMS["suspended"], False)
+    made = made.having(TERMS["memory-limit"], 4 * GIB, by_owner=False)
+    made = made.having(TERMS["weight"], 300, by_owner=False)
+    made = made.having(TERMS["suspended"], False, by_owner=False)
+    assert made.in_force == Terms(4 * GIB, 300, False)
 
 
 @pytest.mark.parametrize(("term", "value", "sentence"), [
     ("weight", 0, "the weight cannot be 0"), ("weight", HEAVIEST + 1, "the weight cannot be 1001"),
-    ("compute_limit", 0, "the compute limit cannot be 0 %"),
-    ("compute_limit", 101, "the compute limit cannot be 101 %"),
+    ("compute-limit", 0, "the compute limit cannot be 0"),
+    ("compute-limit", 101, "the compute limit cannot be 101"),
 ])
 @pytest.mark.parametrize("by_owner", [False, True])
 def test_client_term_out_of_range_is_refused(term: str, value: int, sentence: str,
                                              by_owner: bool) -> None:
     with pytest.raises(InvalidArgs, match=sentence):
-        ClientTerms().having(term, value, by_owner=by_owner)
+        ClientTerms().having(TERMS[term], value, by_owner=by_owner)
 
 
 VALUES = {
-    "memory_limit": st.integers(0, 9), "weight": st.integers(1, HEAVIEST),
-    "compute_limit": st.integers(1, 100), "suspended": st.booleans(),
+    "memory-limit": st.integers(0, 9), "weight": st.integers(1, HEAVIEST),
+    "compute-limit": st.integers(1, 100), "suspended": st.booleans(),
 }
 
 
@@ -217,14 +220,15 @@ def test_owner_of_a_client_never_exceeds_terms_of_the_administrator_by_random_ch
         data: st.DataObject) -> None:
     made = ClientTerms()
     for term, values in VALUES.items():
-        made = made.having(term, data.draw(values), by_owner=False)
+        made = made.having(TERMS[term], data.draw(values), by_owner=False)
     most = made.in_force
     for _ in range(data.draw(st.integers(1, 5))):
         for term, values in VALUES.items():
             value = data.draw(values)
-            if made.allows(term, value):
-                made = made.having(term, value, by_owner=True)
-                assert getattr(made.in_force, term) == value    # an allowed value takes effect
+            if made.allows(TERMS[term], value):
+                made = made.having(TERMS[term], value, by_owner=True)
+                # An allowed value takes effect.
+                assert getattr(made.in_force, TERMS[term].field) == value
         terms = made.in_force
         assert terms.memory_limit <= most.memory_limit or not most.memory_limit
         assert terms.memory_limit or not most.memory_limit

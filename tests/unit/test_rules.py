@@ -9,7 +9,8 @@ from nvshared.daemon import main
 from nvshared.errors import ConfigError, ExitCode
 from nvshared.machine import host
 from nvshared.settings.config import Config, load
-from nvshared.settings.rules import TERMS, Rule, doubt, holding, tenant
+from nvshared.settings.rules import Rule, doubt, holding, tenant
+from nvshared.terms import TERMS
 from nvshared.units import GIB
 
 

@@ -51,6 +51,7 @@ from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.terms import TERMS
 from nvshared.units import GIB, MIB, SECOND
 from tests.records import encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, Wire, joined, peer, script
@@ -108,7 +109,7 @@ def test_client_starts_with_the_terms_of_its_environment_unless_the_administrato
     assert client.terms.in_force == in_force
     (joined,) = [one for one in Scripted.latest.events if isinstance(one, events.Joined)]
     assert joined.own == in_force       # before the first LIMITS, by which programs size themselves
-    manager.set_terms(client.id, "memory_limit", 4 << 30)
+    manager.set_term(client.id, TERMS["memory-limit"], 4 << 30)
     assert client.terms.in_force == replace(in_force, memory_limit=4 << 30)
     with pytest.raises(ProtocolError, match="a GANG came after HELLO"):
         made.says(ReportRecord(Type.GANG, terms=given))

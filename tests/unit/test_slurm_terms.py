@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.quantity import UNITS, limit, share, weight
-from nvshared.settings.rules import TERMS
+from nvshared.terms import TERMS
 
 SOURCE = Path(__file__).parents[2] / "packaging/slurm/terms.c"
 COUNT = 5                               # number of terms in terms.h

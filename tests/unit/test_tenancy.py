@@ -18,7 +18,7 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged, TenantTerms
 from nvshared.settings.defaults import Defaults
-from nvshared.settings.rules import TERMS, Rule
+from nvshared.settings.rules import Rule
 from nvshared.settings.state import TENANTS_FILE, TenantsFile
 from nvshared.sharing import tenancy
 from nvshared.sharing.directory import (
@@ -32,6 +32,7 @@ from nvshared.sharing.directory import (
 from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
+from nvshared.terms import TERMS
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Scripted, Time, joined, peer, script
 

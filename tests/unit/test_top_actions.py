@@ -209,7 +209,7 @@ def test_top_refuses_invalid_input_and_keeps_the_text(key: str, typing: str, wor
 
 def test_top_says_why_a_command_does_not_apply() -> None:
     assert strike(seen(), "r")[0].message == "python3[4711] is not suspended."
-    suspended = seen(SCENE._replace(clients=(HOLDER._replace(suspended=True),)))
+    suspended = seen(SCENE._replace(clients=(HOLDER._replace(terms={"suspended": 1}),)))
     assert strike(suspended, "s")[0].message == "python3[4711] is suspended already: r resumes it."
     assert strike(suspended, "r")[0].unconfirmed is not None
     outsider, _ = strike(seen(), "end")

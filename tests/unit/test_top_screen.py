@@ -206,7 +206,7 @@ def test_top_headings_show_the_sorting_and_do_not_depend_on_the_shown_programs()
     assert f"{state.sort}▼" in text(strike(state, "i", width=200)[0], 200)
     assert "MEM▼" in text(replace(state, sort="MEM"), 200)
     quiet = SCENE._replace(clients=(HOLDER._replace(tenant="user:root"),))
-    limited = HOLDER._replace(memory_limit=GIB, compute_limit=50, idle_usec=SECOND)
+    limited = HOLDER._replace(terms={"memory-limit": GIB, "compute-limit": 50}, idle_usec=SECOND)
     busy = SCENE._replace(clients=(limited, top_scene.WAITS, IDLE))
     for width in (80, 130, 200):
         names = [
