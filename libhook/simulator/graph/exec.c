@@ -10,6 +10,7 @@
 #include "driver/entry.h"
 #include "driver/object.h"
 #include "engine/queue.h"
+#include "memory/copy.h"
 #include "space/graph_memory.h"
 
 static void copy_steps(struct graph_exec *exec, const struct graph *graph)
@@ -38,11 +39,13 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     struct graph *graph = graph_from(graph_handle);
     FAIL_IF(handle == NULL || graph == NULL || flags > 15, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0, CUDA_ERROR_NOT_SUPPORTED);
+    LOCKED(engine_lock);
+    for (size_t i = 0; i < graph->count; i++)
+        FAIL_IF(!work_is_valid(&graph->nodes[i]->work, context_current()->device),
+                CUDA_ERROR_INVALID_VALUE);
     struct graph_exec *exec = checked(calloc(1, sizeof *exec));
     exec->frees_on_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-    pthread_mutex_lock(&engine_lock);
     copy_steps(exec, graph);
-    pthread_mutex_unlock(&engine_lock);
     object_add(exec, OBJECT_GRAPH_EXEC);
     *handle = (CUgraphExec)exec;
     return CUDA_SUCCESS;

@@ -42,6 +42,12 @@ static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* The driver looks up the addresses of copies and fills in the current context. */
+static bool is_out_of_bounds(const struct work *work)
+{
+    return context_current() != NULL && !work_is_valid(work, context_current()->device);
+}
+
 /* Adds a node, unless converting the node's parameters to `work` has failed with `result`. */
 static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *after,
                     size_t count, CUresult result, const struct work *work)
@@ -51,6 +57,7 @@ static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode
         return CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;
+    FAIL_IF(is_out_of_bounds(work), CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < count; i++)
         if (node_from(after[i]) == NULL || node_from(after[i])->graph != graph)
             return CUDA_ERROR_INVALID_VALUE;
@@ -135,6 +142,7 @@ static void replace_work(struct work *old, const struct work *work)
 static CUresult set_node(CUgraphNode handle, CUresult result, const struct work *work)
 {
     TRY(result);
+    FAIL_IF(is_out_of_bounds(work), CUDA_ERROR_INVALID_VALUE);
     FIND(struct node, node, node_of_kind(handle, work->kind), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     replace_work(&node->work, work);
@@ -164,6 +172,7 @@ static CUresult set_step(CUgraphExec handle, CUgraphNode node, CUresult result,
 {
     FIND(struct graph_exec, exec, graph_exec_from(handle), CUDA_ERROR_INVALID_VALUE);
     TRY(result);
+    FAIL_IF(is_out_of_bounds(work), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     struct step *step = step_of(exec, node);
     FAIL_IF(step == NULL || step->work.kind != work->kind, CUDA_ERROR_INVALID_VALUE);

@@ -30,6 +30,25 @@ struct work copy_line(struct side to, struct side from, size_t bytes)
                                   .depth = 1}};
 }
 
+static bool side_is_valid(const struct side *side, const struct work *work,
+                          const struct device *device)
+{
+    size_t reach = (work->copy.depth - 1) * side->layer + (work->copy.height - 1) * side->pitch
+        + work->copy.width;
+    return side->host || range_is_valid(device, side->address, reach);
+}
+
+bool work_is_valid(const struct work *work, const struct device *device)
+{
+    if (work->kind == WORK_COPY)
+        return work->copy.width * work->copy.height * work->copy.depth == 0
+            || (side_is_valid(&work->copy.to, work, device)
+                && side_is_valid(&work->copy.from, work, device));
+    size_t reach = (work->set.height - 1) * work->set.pitch + work->set.width * work->set.element;
+    return work->kind != WORK_SET || work->set.width * work->set.height == 0
+        || range_is_valid(device, work->set.address, reach);
+}
+
 /* One side of a 2D or 3D copy, without its offsets. */
 struct block {
     CUmemorytype type;

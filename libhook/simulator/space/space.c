@@ -232,7 +232,7 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
 {
     SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapped.count;
-    if (mapping != NULL && mapping->physical != NULL && mapping->allocation != NULL
+    if (mapping != NULL && mapping->allocation != NULL
         && (base - mapping->base > mapping->allocation->size
             || size > mapping->base + mapping->allocation->size - base))
         return false;

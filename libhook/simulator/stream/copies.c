@@ -27,14 +27,6 @@ static bool is_pageable(const struct side *side)
     return space_find(side->address) == NULL;
 }
 
-static bool is_valid(const struct side *side, const struct work *work,
-                     const struct device *device)
-{
-    size_t reach = (work->copy.depth - 1) * side->layer + (work->copy.height - 1) * side->pitch
-        + work->copy.width;
-    return side->host || range_is_valid(device, side->address, reach);
-}
-
 /* Between devices without peer access the driver copies plain memory, mapped memory only between
  * named contexts (measured on two H200). */
 static bool is_apart(const struct work *work)
@@ -50,8 +42,7 @@ static CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wa
     size_t size = work.copy.width * work.copy.height * work.copy.depth;
     if (size == 0)
         return CUDA_SUCCESS;
-    if (!is_valid(&work.copy.to, &work, stream->context->device)
-        || !is_valid(&work.copy.from, &work, stream->context->device) || is_apart(&work))
+    if (!work_is_valid(&work, stream->context->device) || is_apart(&work))
         return CUDA_ERROR_INVALID_VALUE;
     bool from_pageable = is_pageable(&work.copy.from), to_pageable = is_pageable(&work.copy.to);
     LOCKED(engine_lock);
@@ -256,8 +247,7 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     struct work work = {.kind = WORK_SET,
                         .set = {.address = address, .pitch = pitch, .value = value,
                                 .element = element, .width = width, .height = height}};
-    bool valid = range_is_valid(stream->context->device, address,
-                                (height - 1) * pitch + width * element);
+    bool valid = work_is_valid(&work, stream->context->device);
     LOCKED(engine_lock);
     /* The driver looks up the address of a captured fill when the graph is instantiated. */
     FAIL_IF(!valid && stream->capture == NULL, CUDA_ERROR_INVALID_VALUE);

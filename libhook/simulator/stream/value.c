@@ -17,8 +17,7 @@ static CUresult submit(CUstream handle, const struct work *works, size_t count)
     FIND_STREAM(handle);
     for (size_t i = 0; i < count; i++)
         FAIL_IF(works[i].value.address % works[i].value.bytes != 0
-                || !range_is_valid(stream->context->device, works[i].value.address,
-                                   works[i].value.bytes)
+                || !range_is_valid(stream->context->device, works[i].value.address, 1)
                 || is_pooled(works[i].value.address), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wraps all copies and fills, and the single values that streams write and await. A copy waits at a
+/* Wraps all copies and fills, also in graphs, and the single values that streams write and await. A copy waits at a
  * closed gate even during a capture: the driver looks up the addresses when it records a copy. Where
  * no memory is mapped, the copy fails (cuMemcpyDtoDAsync), or the driver takes the address for host
  * memory (cuMemcpyAsync; driver 580). */
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/wrapper.h"
@@ -108,14 +109,60 @@ static bool operations_beyond(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operat
     return false;
 }
 
+static bool set_beyond(const CUDA_MEMSET_NODE_PARAMS *set)
+{
+    return set != NULL
+        && fill_beyond(set->dst, set->pitch, set->width, set->height, set->elementSize);
+}
+
+_Static_assert(offsetof(CUDA_MEMSET_NODE_PARAMS_v2, height)
+               == offsetof(CUDA_MEMSET_NODE_PARAMS, height), "node_beyond() reads both alike");
+
+static bool node_beyond(const CUgraphNodeParams *node)
+{
+    if (node == NULL)
+        return false;
+    if (node->type == CU_GRAPH_NODE_TYPE_MEMCPY)
+        return beyond_3d(&node->memcpy.copyParams);
+    return node->type == CU_GRAPH_NODE_TYPE_MEMSET
+        && set_beyond((const CUDA_MEMSET_NODE_PARAMS *)&node->memset);
+}
+
+/* Whether the program has captured a fill beyond an allocation: the driver refuses to instantiate
+ * the graph. */
+static _Atomic bool beyond_captured;
+
+static bool graph_beyond(CUgraph graph)
+{
+    size_t count = 0;
+    bool beyond = false;
+    if (!beyond_captured || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS)
+        return false;
+    CUgraphNode *nodes = calloc(count + 1, sizeof(CUgraphNode));
+    if (nodes == NULL || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
+        count = 0;
+    for (size_t i = 0; i < count && !beyond; i++) {
+        CUgraphNodeType type;
+        CUDA_MEMSET_NODE_PARAMS set;
+        beyond = REAL(cuGraphNodeGetType)(nodes[i], &type) == CUDA_SUCCESS
+            && type == CU_GRAPH_NODE_TYPE_MEMSET
+            && REAL(cuGraphMemsetNodeGetParams)(nodes[i], &set) == CUDA_SUCCESS
+            && set_beyond(&set);
+    }
+    free(nodes);
+    return beyond;
+}
+
 /* Returns what the driver returns for a copy or fill that it refuses. CUDA_SUCCESS: a fill in a
  * stream that is being captured, of which the driver looks up the address later. */
 static CUresult refusal(CUstream stream, bool is_copy)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS
-        && status != CU_STREAM_CAPTURE_STATUS_NONE)
+        && status != CU_STREAM_CAPTURE_STATUS_NONE) {
+        beyond_captured = beyond_captured || !is_copy;
         return is_copy ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
     /* An empty fill fails only if the stream or the context does, which the driver reports first. */
     CUresult result = REAL(cuMemsetD8Async)(0, 0, 0, stream);
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
@@ -397,6 +444,36 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
         gate_leave();                                                                      \
         return result;                                                                     \
     }
+/* Adds a node to a graph, or changes it. */
+#undef NODE
+#define NODE(name, beyond, parameters)                                                     \
+    SIGNATURE(name, parameters)                                                            \
+    {                                                                                      \
+        if (beyond)                                                                        \
+            return CUDA_ERROR_INVALID_VALUE;                                               \
+        gate_enter(GATE_NO_STREAM);                                                        \
+        CUresult result = CALL(name, parameters);                                          \
+        gate_leave();                                                                      \
+        return result;                                                                     \
+    }
+/* `note`: executed if the library refuses the call. */
+#undef INSTANTIATING
+#define INSTANTIATING(name, note, parameters)                                              \
+    SIGNATURE(name, parameters)                                                            \
+    {                                                                                      \
+        if (graph_beyond(p2)) {                                                            \
+            note;                                                                          \
+            return CUDA_ERROR_INVALID_VALUE;                                               \
+        }                                                                                  \
+        gate_enter(GATE_NO_STREAM);                                                        \
+        CUresult result = CALL(name, parameters);                                          \
+        gate_leave();                                                                      \
+        AGAIN_WITH_ROOM(result, CALL(name, parameters))                                    \
+        return result;                                                                     \
+    }
+#define NOTE_REFUSAL                                                                       \
+    if (p3 != NULL)                                                                        \
+        p3->result_out = CUDA_GRAPH_INSTANTIATE_ERROR
 #define ONE_LINE (&(struct apart_batch){ &p1, &p2, &p3, 1, p4, &(size_t){ 0 }, 1, stream })
 #define LINES (&(struct apart_batch){ p1, p2, p3, p4, p5, p6, p7, stream })
 #define HOOK(name, parameters)

@@ -181,6 +181,20 @@ static void prepare(void)
     cuCtxSynchronize();
 }
 
+/* Memory of a pool, managed or pinned memory. After prepare(). */
+static CUdeviceptr memory_of(const char *kind, size_t size)
+{
+    CUdeviceptr address = 0;
+    if (strcmp(kind, "pool") == 0)
+        require(cuMemAllocAsync(&address, size, ready.stream), kind);
+    else if (strcmp(kind, "managed") == 0)
+        require(cuMemAllocManaged(&address, size, CU_MEM_ATTACH_GLOBAL), kind);
+    else
+        require(cuMemHostAlloc((void **)&address, size, 0), kind);
+    require(cuStreamSynchronize(ready.stream), "memory_of");
+    return address;
+}
+
 static _Atomic uint32_t *gate;
 
 /* Work in ready.stream waits for open_gate(). Two blocks are mapped at ready.mapped; ready.handle
