@@ -232,6 +232,10 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
         self.manager = manager
         self.client = client
 
+    MemoryLimit = announced("t", "client.terms.in_force.memory_limit")
+    ComputeLimit = announced("u", "client.terms.in_force.compute_limit")
+    Weight = announced("u", "client.terms.in_force.weight")
+    Suspended = announced("b", "client.terms.in_force.suspended")
     Terms = announced("a{sv}", lambda self: {
         term.name: Variant("t", getattr(self.client.terms.in_force, term.field))
         for term in CLIENT_TERMS if term.of_client})
@@ -266,6 +270,26 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
     @changes_client("SetTerms")
     async def set_terms(self, terms: "a{sv}") -> None:
         await set_terms(self.manager, self.client, terms)
+
+    @changes_client("SetMemoryLimit")
+    async def set_memory_limit(self, bytes: "t") -> None:
+        await set_terms(self.manager, self.client, {"memory-limit": Variant("t", bytes)})
+
+    @changes_client("SetComputeLimit")
+    async def set_compute_limit(self, percent: "u") -> None:
+        await set_terms(self.manager, self.client, {"compute-limit": Variant("u", percent)})
+
+    @changes_client("SetWeight")
+    async def set_weight(self, weight: "u") -> None:
+        await set_terms(self.manager, self.client, {"weight": Variant("u", weight)})
+
+    @changes_client("Suspend")
+    async def suspend(self) -> None:
+        await set_terms(self.manager, self.client, {"suspended": Variant("u", 1)})
+
+    @changes_client("Resume")
+    async def resume(self) -> None:
+        await set_terms(self.manager, self.client, {"suspended": Variant("u", 0)})
 
     @method("ListTurns", "turns", action=ANYONE)
     def list_turns(self) -> "a(ttttsa{sv})":
@@ -318,6 +342,31 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     @changes_client("SetClientTerms")
     async def set_client_terms(self, client: "u", terms: "a{sv}") -> None:
         await set_terms(self.manager, self.manager.client(client), terms)
+
+    @changes_client("SetMemoryLimit")
+    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
+        found = self.manager.client(client)
+        await set_terms(self.manager, found, {"memory-limit": Variant("t", bytes)})
+
+    @changes_client("SetComputeLimit")
+    async def set_compute_limit(self, client: "u", percent: "u") -> None:
+        found = self.manager.client(client)
+        await set_terms(self.manager, found, {"compute-limit": Variant("u", percent)})
+
+    @changes_client("SetWeight")
+    async def set_weight(self, client: "u", weight: "u") -> None:
+        found = self.manager.client(client)
+        await set_terms(self.manager, found, {"weight": Variant("u", weight)})
+
+    @changes_client("SuspendClient")
+    async def suspend_client(self, client: "u") -> None:
+        found = self.manager.client(client)
+        await set_terms(self.manager, found, {"suspended": Variant("u", 1)})
+
+    @changes_client("ResumeClient")
+    async def resume_client(self, client: "u") -> None:
+        found = self.manager.client(client)
+        await set_terms(self.manager, found, {"suspended": Variant("u", 0)})
 
     @changes_client("ParkClient")
     async def park_client(self, client: "u") -> None:

@@ -131,6 +131,29 @@ async def test_set_client_terms_sets_all_terms_or_none(
         "memory-limit": GIB, "compute-limit": 100, "weight": 50, "suspended": 1}
 
 
+async def test_methods_of_single_terms_set_what_setterms_sets(
+        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
+    client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
+    path = client_path(client.id)
+    for member, signature, value, of_client in (
+        ("SetMemoryLimit", "t", GIB, "SetMemoryLimit"),
+        ("SetComputeLimit", "u", 50, "SetComputeLimit"),
+        ("SetWeight", "u", 70, "SetWeight"), ("SuspendClient", "", None, "Suspend"),
+    ):
+        given = [] if value is None else [value]
+        for reply in (
+            await caller.call(member, f"u{signature}", [client.id, *given]),
+            await caller.call(of_client, signature, given, path=path, interface=CLIENT_INTERFACE),
+        ):
+            assert reply.message_type is MessageType.METHOD_RETURN, (member, reply.body)
+    assert client.terms.in_force == Terms(GIB, 70, True, 50)
+    shown = await caller.properties(path)
+    names = ("MemoryLimit", "ComputeLimit", "Weight", "Suspended")
+    assert [shown[name].value for name in names] == [GIB, 50, 70, True]
+    await caller.call("ResumeClient", "u", [client.id])
+    assert not client.terms.in_force.suspended
+
+
 async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
         manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
