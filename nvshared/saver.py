@@ -14,6 +14,7 @@ Each step can be repeated: this program, CRIU and the daemon may be killed at an
 brings a folder that was left half done to one of its states: the process runs, or it is saved."""
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -21,6 +22,7 @@ import json
 import os
 import pwd
 import re
+import select
 import shutil
 import signal
 import socket
@@ -37,6 +39,7 @@ from typing import Any
 
 BASE = Path(os.environ.get("NVSHARE_SAVED", "/var/lib/nvshare-saved"))
 SOCKET_UID = struct.Struct("iII")       # struct ucred of socket(7)
+SO_PEERPIDFD = 77                       # not in module socket
 OLDEST = (4, 0)                         # of CRIU: older ones cannot dump CUDA's threads reliably
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALL = "install criu 4.0 or later, see docs/saving.md"
@@ -619,6 +622,20 @@ def remove(order: dict[str, Any]) -> None:
 
 # --- the caller ---------------------------------------------------------------------------------
 
+def is_still(connection: socket.socket) -> bool:
+    """False: the caller has ended, and its number may be another process's. Kernels before 6.5 do
+    not tell."""
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        return error.errno == errno.ENOPROTOOPT
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    ended = bool(poll.poll(0))
+    os.close(pidfd)
+    return not ended
+
+
 def caller_refusal() -> str:
     """Why the caller may give no orders, or "": by SO_PEERCRED, as libhook/checkpoint/caller.c."""
     try:
@@ -630,13 +647,15 @@ def caller_refusal() -> str:
             return "it is no local process"
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, SOCKET_UID.size)
         address = connection.getsockname()
-    pid, uid, _ = SOCKET_UID.unpack(raw)
+        pid, uid, _ = SOCKET_UID.unpack(raw)
+        near = pid > 0 and all(is_same(pid, name) for name in ("ns/pid", "ns/user", "root/"))
+        near = near and is_still(connection)    # so that /proc/PID was about the caller
     owner = None
     with suppress(OSError, ValueError):
         owner = os.lstat(address).st_uid if address else None
     if uid not in (0, owner):
         return f"process {pid} of uid {uid}: this is not the user of nvshared"
-    if pid <= 0 or not all(is_same(pid, name) for name in ("ns/pid", "ns/user", "root/")):
+    if not near:
         return f"process {pid} of uid {uid}: it has ended, or is in other namespaces"
     return ""
 

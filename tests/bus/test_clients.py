@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits, weights, suspension and preemption over the bus: permissions and effects."""
 
+from typing import Any
+
 import pytest
 from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
+from nvshared.machine.saving import Saved
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
 from nvshared.scheduler.events import Preempted, Terms, TermsChanged
 from nvshared.sharing.gpu import Client
@@ -183,3 +186,44 @@ async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
     assert client.terms == before
     await on(caller, client, {"memory-limit": GIB})
     assert client.terms.in_force.memory_limit == GIB
+
+
+async def test_only_the_user_of_a_program_may_save_restore_and_remove_it_without_polkit(
+        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
+    client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
+    done: list[tuple[object, ...]] = []
+    row = Saved("/saved/one", "saved", 1, "its words", 0, 7, OTHER_UID, "one", 1, 0, {})
+    rows = [row, row._replace(folder="/saved/two", uid=0)]
+
+    async def save(client: Client, to: str) -> Saved:
+        done.append((client, to))
+        return row
+
+    async def restore(saved: Saved) -> int:
+        done.append((saved,))
+        return saved.pid
+
+    async def listed(_: str) -> list[Saved]:
+        return rows
+
+    saving: Any = manager.saving
+    saving.save, saving.restore, saving.remove, saving._list = save, restore, restore, listed
+    assert (await caller.call("SaveClient", "us", [client.id, ""])).body == ["/saved/one"]
+    assert (await caller.call("Restore", "s", ["/saved/one"])).body == [7]
+    await caller.call("RemoveSaved", "s", ["/saved/one"])
+    assert done == [(client, ""), (row,), (row,)]
+    (found,) = (await caller.call("ListSaved", "s", [""])).body
+    assert [one[7] for one in found] == ["its words", ""]
+    async with polkit_on(private.address) as polkit:
+        owned_by(client, OTHER_UID + 1)
+        for member, signature, body in (
+            ("SaveClient", "us", [client.id, ""]), ("Restore", "s", ["/saved/two"]),
+            ("RemoveSaved", "s", ["/saved/two"]), ("ListSaved", "s", ["/mnt"]),
+        ):
+            name, _ = refusal(await caller.call(member, signature, body))
+            assert name == STANDARD + "AccessDenied", member
+        owned_by(client, OTHER_UID)
+        name, _ = refusal(await caller.call("SaveClient", "us", [client.id, "/mnt"]))
+        assert name == STANDARD + "AccessDenied"
+        assert len(polkit.asked) == 5
+    assert len(done) == 3
