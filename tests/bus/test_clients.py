@@ -152,7 +152,7 @@ async def test_methods_of_single_terms_set_what_setterms_sets(
     assert client.terms.in_force == Terms(GIB, 70, True, 50)
     shown = await caller.properties(path)
     names = ("MemoryLimit", "ComputeLimit", "Weight", "Suspended")
-    assert [shown[name].value for name in names] == [GIB, 50, 70, True]
+    assert [shown[name] for name in names] == [GIB, 50, 70, True]
     await caller.call("ResumeClient", "u", [client.id])
     assert not client.terms.in_force.suspended
 
