@@ -91,8 +91,10 @@ class Lab:
             f"c.Spawner.start_timeout = c.Spawner.http_timeout = {PATIENCE:.0f}\n"))
         # JupyterLab's web pages, which no test uses, would cost each server 2 s of CPU time.
         drawing = dict.fromkeys(("jupyterlab", "jupyter_lsp", "notebook_shim"), False)
+        # By TCP, kernels of two servers that start at once may choose the same port, and one ends.
         container.write("/etc/jupyter/jupyter_server_config.json", json.dumps(
-            {"ServerApp": {"jpserver_extensions": drawing}}))
+            {"ServerApp": {"jpserver_extensions": drawing},
+             "KernelManager": {"transport": "ipc"}}))
         container.copy(ROOT / "libhook/demo/kernels.ptx", KERNELS)
         container.copy(ROOT / "tests/system/browser.py", BROWSER)
         container.run("sh", "-ec", pages.block("docs/lab-server.md", "systemctl daemon-reload"))
