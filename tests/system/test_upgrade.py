@@ -41,6 +41,7 @@ def machine(before: list[str], running: Container) -> Container:
     running.write("/etc/nvshare/nvshared.conf.d/mine.conf", "[gpu]\nstuck-after = 20s\n")
     running.run("systemctl", "reload", "nvshared")
     running.run("nvsharectl", "anti-thrash", "on")
+    running.run("systemctl", "enable", "--now", "nvshare-saved")
     running.write(LIST, f"# ours\n{LIBRARY}\n")
     return running
 
