@@ -21,6 +21,7 @@ enum { BEFORE, RUNNING, ENDED, FORKED };
 static _Atomic int life = BEFORE;
 static __thread bool in_callback;
 static __thread unsigned depth;        /* nested calls of entry points in this thread */
+static __thread int cancel_before;     /* state of cancellation before the outermost call */
 static _Atomic int inside;             /* threads inside an entry point */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* held by cuInit */
 
@@ -153,8 +154,12 @@ static bool takes_lock(const char *name)
 
 CUresult entry(const char *name, unsigned needs)
 {
-    if (depth++ == 0 && driver_running())
-        shared_call_begins(takes_lock(name));
+    if (depth == 0) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
+        if (driver_running())
+            shared_call_begins(takes_lock(name));
+    }
+    depth++;
     atomic_fetch_add(&inside, 1);
     CUresult result = refusal(name, needs);
     if (result == CUDA_SUCCESS)
@@ -166,8 +171,40 @@ void entry_left(const CUresult *entered)
 {
     (void)entered;
     atomic_fetch_sub(&inside, 1);
-    if (--depth == 0)
+    if (--depth == 0) {
         shared_call_ends();
+        pthread_setcancelstate(cancel_before, NULL);
+    }
+}
+
+/* Whether a signal handler may run in this thread, as in all but the library's and the driver's. */
+static bool takes_signals(void)
+{
+    sigset_t blocked;
+    return pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0 && !sigismember(&blocked, SIGALRM);
+}
+
+unsigned entry_sleeps(void)
+{
+    unsigned before = takes_signals() ? depth : 0;
+    if (before > 0) {
+        atomic_fetch_sub(&inside, before);
+        shared_call_ends();
+        depth = 0;
+        pthread_setcancelstate(cancel_before, NULL);
+    }
+    return before;
+}
+
+void entry_wakes(unsigned before)
+{
+    if (before == 0)
+        return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
+    if (driver_running())
+        shared_call_begins(true);
+    atomic_fetch_add(&inside, before);
+    depth = before;
 }
 
 API(cuInit, unsigned int flags)

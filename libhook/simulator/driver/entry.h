@@ -69,6 +69,11 @@ void entry_left(const CUresult *entered);
  * unless that thread is inside the subscriber. NULL: none. */
 __attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));
 
+/* Enclose a wait for work within a call. The thread counts as outside the driver meanwhile, as it may
+ * leave by a jump out of a signal handler. entry_wakes() gets the result of entry_sleeps(). */
+unsigned entry_sleeps(void);
+void entry_wakes(unsigned before);
+
 /* Starts a thread of the driver. */
 pthread_t driver_thread(void *(*run)(void *), void *argument);
 

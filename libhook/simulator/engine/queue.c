@@ -27,8 +27,13 @@
  */
 #include "engine/queue.h"
 
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "driver/entry.h"
 
@@ -43,6 +48,26 @@ struct operation {
 };
 
 static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
+static _Atomic uint32_t progresses;  /* futex word: changes with each broadcast of `progress` */
+
+static void notify_progress(void)
+{
+    pthread_cond_broadcast(&progress);
+    atomic_fetch_add(&progresses, 1);
+    syscall(SYS_futex, &progresses, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Waits in a call, with engine_lock released. The thread may leave by a jump out of a signal handler:
+ * it is recorded nowhere. No cancellation point. */
+static void await_progress(void)
+{
+    uint32_t before = atomic_load(&progresses);
+    pthread_mutex_unlock(&engine_lock);
+    unsigned depth = entry_sleeps();
+    syscall(SYS_futex, &progresses, FUTEX_WAIT_PRIVATE, before, NULL, NULL, 0);
+    entry_wakes(depth);
+    pthread_mutex_lock(&engine_lock);
+}
 
 static bool may_start(const struct operation *operation)
 {
@@ -98,7 +123,7 @@ static void *stream_thread(void *argument)
         if (stream->first == NULL)
             stream->last = NULL;
         stream->completed = operation->number;
-        pthread_cond_broadcast(&progress);
+        notify_progress();
         operation_free(operation);
     }
     stream_drop(stream);
@@ -141,7 +166,7 @@ CUresult stream_wait(struct stream *stream, uint64_t number)
 {
     stream_hold(stream);
     while (stream->completed < number)
-        pthread_cond_wait(&progress, &engine_lock);
+        await_progress();
     stream_drop(stream);
     return context_error();
 }
@@ -188,12 +213,12 @@ CUresult context_drain_alone(struct context *context)
     context->waiting++;
     CUresult result = context_wait(context);
     context->waiting--;
-    pthread_cond_broadcast(&progress);
+    notify_progress();
     return result;
 }
 
 void context_enter(struct context *context)
 {
     while (context->waiting > 0)
-        pthread_cond_wait(&progress, &engine_lock);
+        await_progress();
 }
