@@ -57,6 +57,25 @@ WEAK void client_wake(struct client *client) {}
 WEAK CUresult contexts_current(CUcontext *context) { *context = NULL; return CUDA_SUCCESS; }
 WEAK bool reclaim(struct client *client, uint64_t bytes, uint64_t until) { return false; }
 
+/* leave.c needs much thread-local memory, and a test loads many copies. */
+WEAK __thread pid_t thread_number __attribute__((tls_model("initial-exec")));
+WEAK void defer_begin(void) {}
+WEAK void defer_end(void) {}
+WEAK void mutex_lock(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); }
+WEAK void mutex_unlock(pthread_mutex_t *mutex) { pthread_mutex_unlock(mutex); }
+WEAK void mutex_lock_patiently(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); }
+WEAK void mutex_lock_to_read(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); }
+WEAK void mutex_unlock_read(pthread_mutex_t *mutex) { pthread_mutex_unlock(mutex); }
+WEAK unsigned leave_note(const struct note *note) { return 0; }
+WEAK void leave_forget(const unsigned *note) {}
+WEAK void leave_calls(void (*also)(uintptr_t stack)) {}
+WEAK void leave_if_cancelled(void) {}
+WEAK bool leave_is_forked(void) { return false; }
+WEAK bool leave_is_thread_end(void) { return false; }
+
+WEAK void own_file_left(void *unused, uint64_t handle) {}
+WEAK void memory_notify(void) {}
+WEAK void capture_restore(void *unused, uint64_t mode) {}
 WEAK uint32_t gate_block(void) { return 0; }
 WEAK void gate_unblock(const uint32_t *before) {}
 WEAK void gate_recheck(void) {}

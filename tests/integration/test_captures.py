@@ -213,3 +213,43 @@ assert graph.value
 
 def test_memory_export_waits_until_another_threads_capture_has_ended(site: Site) -> None:
     ends_well(site, MODES + SHARED_MEANWHILE)
+
+
+BESIDE_A_COPY = PRELUDE + '''
+import threading
+address, stream = allocate(4 * MIB), new_stream()
+entered, goes_on = threading.Event(), threading.Event()
+@ctypes.CFUNCTYPE(None, c_void_p)
+def wait(unused):
+    entered.set()
+    goes_on.wait()
+def copy():
+    call("cuCtxSetCurrent", context)
+    get(address, 1 * MIB)
+def sleeps():
+    "How often this thread has slept."
+    with open("/proc/thread-self/status") as file:
+        return int(dict(line.split(":") for line in file)["voluntary_ctxt_switches"])
+fill(address, 1, 4 * MIB)
+call("cuLaunchHostFunc", None, wait, None)
+entered.wait()
+copying = threading.Thread(target=copy)
+copying.start()
+graph = c_uint64()
+def captures(count):
+    before = sleeps()
+    for _ in range(count):
+        call("cuStreamBeginCapture_v2", stream, c_int(2))
+        call("cuStreamEndCapture", stream, byref(graph))
+        call("cuGraphDestroy", graph)
+    return sleeps() - before
+slept = captures(100)
+goes_on.set()
+copying.join()
+assert slept < 100, slept
+'''
+
+
+def test_capture_does_not_wait_for_a_copy_of_another_thread(site: Site) -> None:
+    """The copy waits for work, and so is inside the gate for as long as all the captures."""
+    ends_well(site, BESIDE_A_COPY)

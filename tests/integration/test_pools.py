@@ -334,6 +334,7 @@ def allocate_in(stream):
     results.append(cuda.cuMemAllocFromPoolAsync(byref(c_uint64()), c_size_t(100 * MIB),
                                                 c_uint64(own), c_uint64(stream)))
 threads = [threading.Thread(target=allocate_in, args=[stream]) for stream in streams]
+away()                               # during accept() the daemon would refuse
 for thread in threads:
     thread.start()
 for thread in threads:
@@ -342,6 +343,8 @@ assert sorted(results) == [0, OUT_OF_MEMORY], results
 assert figure(RESERVED, own) == 100 * MIB
 ''')
     daemon.accept()
+    assert program.hears() == "away"
+    program.tell()
     numbers: list[int] = []
     # A COMMIT of the second thread would follow soon; the library waits 2 s for the first answer.
     while len(numbers) < 2 and select.select(

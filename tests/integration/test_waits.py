@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that waits logs the reason if NVSHARE_VERBOSE is set."""
 
+import os
+import resource
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from nvshared.hook.protocol import Type, decode_report
-from tests.integration.conftest import BUILD, Site, wait_until
+from tests.integration.conftest import BUILD, Site, public_build, wait_until
 from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program as Own
 
 LARGE = "700MiB"                        # two such programs do not fit on the card
 SMALL = "8MiB"
+LONELY = 64997                          # a user without other processes
 
 
 class Program:
@@ -58,6 +61,30 @@ def test_program_with_nvshare_required_waits_for_the_daemon(site: Site, trouble:
         site.start()
     program.ends_well()
     assert [line.split(",")[0] for line in program.said] == ["waits for nvshared", "goes on"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_program_with_nvshare_required_waits_for_a_thread(public_site: Site) -> None:
+    """The user has no process left, as under TasksMax=, when the library needs a thread."""
+    site = public_site
+    site.start()
+    build = public_build(site)
+    program = subprocess.Popen(
+        [build / "nvshare-workload", "--memory", SMALL, "--steps", "2"], cwd=build, text=True,
+        env={**site.environment, "LD_LIBRARY_PATH": str(build / "simulator"),
+             "LD_PRELOAD": str(build / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket),
+             "NVSHARE_REQUIRED": "1"},
+        user=LONELY, group=LONELY, extra_groups=[], stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1000)))
+    site.started.append(program)
+    assert program.stderr is not None
+    assert "no thread for sharing" in program.stderr.readline()
+    assert program.poll() is None
+    subprocess.run(["prlimit", f"--pid={program.pid}", "--nproc=1000"], check=True,
+                   user=LONELY, group=LONELY, extra_groups=[])
+    _, said = program.communicate(timeout=PATIENCE)
+    assert (program.returncode, said) == (0, "")
 
 
 def test_waiting_program_logs_once_that_the_daemon_ended(site: Site) -> None:

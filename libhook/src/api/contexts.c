@@ -6,6 +6,7 @@
  * threads inside a retain call, and later retains wait until that release has returned. */
 #include "api/wrapper.h"
 #include "daemon/attach.h"
+#include "driver/bell.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
 #include "flight/streams.h"
@@ -32,7 +33,7 @@ static struct primary {
 
 /* With contexts_lock held, no other lock is taken, and no driver function is called. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
+static _Atomic uint32_t contexts_bell;             /* rung when `retaining` or `ending` falls */
 
 /* primary[DEVICES] stands for devices that do not exist: the driver refuses calls for them. */
 static struct primary *primary_of(CUdevice device)
@@ -40,28 +41,46 @@ static struct primary *primary_of(CUdevice device)
     return &primary[device >= 0 && device < DEVICES ? device : DEVICES];
 }
 
-static void begin_retain(CUdevice device)
+/* Waits for a change, with contexts_lock, the thread's only lock, released. */
+static void contexts_wait(void)
 {
-    struct primary *one = primary_of(device);
-    UNCANCELLED;
+    uint32_t before = atomic_load(&contexts_bell);
+    mutex_unlock(&contexts_lock);
+    bell_wait(&contexts_bell, before, NULL);
+    mutex_lock(&contexts_lock);
+}
+
+/* Returns within defer_begin(); the thread then notes undo_retain(). */
+static void begin_retain(struct primary *one)
+{
     LOCKED(contexts_lock);
     while (one->ending)
-        pthread_cond_wait(&contexts_changed, &contexts_lock);
+        contexts_wait();
     one->retaining++;
+    defer_begin();
+}
+
+static void undo_retain(void *primary, uint64_t unused)
+{
+    struct primary *one = primary;
+    (void)unused;
+    LOCKED(contexts_lock);
+    one->retaining--;
+    bell_ring(&contexts_bell);
 }
 
 /* `context`: NULL if the driver's call has failed. */
 static void end_retain(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
-    pthread_mutex_lock(&contexts_lock);
-    one->retaining--;
+    mutex_lock(&contexts_lock);
     if (context != NULL) {
         one->context = context;
         one->retained++;
     }
-    pthread_cond_broadcast(&contexts_changed);
-    pthread_mutex_unlock(&contexts_lock);
+    undo_retain(one, 0);
+    mutex_unlock(&contexts_lock);
+    defer_end();
     if (context != NULL)
         client_attach(device, context);
 }
@@ -73,33 +92,54 @@ struct release {
     bool counted;                    /* begin_release() has reduced primary->retained by 1 */
 };
 
+/* Returns within defer_begin(); the thread then notes undo_release(). */
 static struct release begin_release(CUdevice device, bool all)
 {
     struct primary *one = primary_of(device);
-    UNCANCELLED;
     LOCKED(contexts_lock);
     while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
-        pthread_cond_wait(&contexts_changed, &contexts_lock);
+        contexts_wait();
     const struct release release = { one, all || one->retained == 1 ? one->context : NULL,
                                      !all && one->retained > 0 };
     one->ending = release.last != NULL;
     one->retained -= release.counted;
+    defer_begin();
     return release;
+}
+
+#define COUNTED_BIT 1
+#define LAST_BIT 2
+
+static uint64_t bits_of(const struct release *release)
+{
+    return (release->counted ? COUNTED_BIT : 0) | (release->last != NULL ? LAST_BIT : 0);
+}
+
+/* Whether the driver has released the reference is unknown, if the thread has left its call. One
+ * that counts too long costs memory, one that does not count costs its other users their bytes. */
+static void undo_release(void *primary, uint64_t bits)
+{
+    struct primary *one = primary;
+    LOCKED(contexts_lock);
+    if ((bits & COUNTED_BIT) != 0)
+        one->retained++;
+    if ((bits & LAST_BIT) != 0)
+        one->ending = false;
+    bell_ring(&contexts_bell);
 }
 
 /* `kept`: the driver's call was a reset that drops no references. */
 static void end_release(const struct release *release, CUresult result, bool kept)
 {
     struct primary *one = release->primary;
-    LOCKED(contexts_lock);
-    if (release->counted && result != CUDA_SUCCESS)
-        one->retained++;
-    if (release->last != NULL) {
-        one->ending = false;
-        if (result == CUDA_SUCCESS && !kept)
+    {
+        LOCKED(contexts_lock);
+        bool released = result == CUDA_SUCCESS;
+        undo_release(one, bits_of(release) & (released ? LAST_BIT : LAST_BIT | COUNTED_BIT));
+        if (release->last != NULL && released && !kept)
             *one = (struct primary){ .retaining = one->retaining };
-        pthread_cond_broadcast(&contexts_changed);
     }
+    defer_end();
 }
 
 static void end_context(CUcontext context)
@@ -196,8 +236,14 @@ NOTED(cuCtxDisablePeerAccess, result = peer_access(p1, false), (CUcontext))
 
 static CUresult retain(CUcontext *context, CUdevice device)
 {
-    begin_retain(device);
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult result;
+    begin_retain(primary_of(device));
+    {
+        UNLESS_LEFT(undo_retain, primary_of(device), 0);
+        defer_end();
+        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+        defer_begin();
+    }
     end_retain(device, result == CUDA_SUCCESS ? *context : NULL);
     return result;
 }
@@ -212,8 +258,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     CUresult name(CUdevice device)                                          \
     {                                                                              \
         struct release release = begin_release(device, all);                       \
-        end_context(release.last);                                                 \
-        CUresult result = REAL(name)(device);                                      \
+        CUresult result;                                                           \
+        {                                                                          \
+            UNLESS_LEFT(undo_release, release.primary, bits_of(&release));         \
+            defer_end();                                                           \
+            end_context(release.last);                                             \
+            result = REAL(name)(device);                                           \
+            defer_begin();                                                         \
+        }                                                                          \
         end_release(&release, result, kept);                                       \
         return result;                                                             \
     }
@@ -228,11 +280,17 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
                                  unsigned int flags)
 {
     CUcontext primary = NULL, context;
-    begin_retain(device);
-    CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
-    if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL
-        && REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
-        contexts_add(context, device, primary);
+    CUresult result;
+    begin_retain(primary_of(device));
+    {
+        UNLESS_LEFT(undo_retain, primary_of(device), 0);
+        defer_end();
+        result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+        if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL
+            && REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
+            contexts_add(context, device, primary);
+        defer_begin();
+    }
     end_retain(device, primary);
     /* A drain with a driver before 12.5 cannot query the NULL stream of a green context. */
     struct client *client = client_on(device);
@@ -250,8 +308,14 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
         end_context(context);               /* drains `context`: later its work cannot be queried */
     }
     struct release release = begin_release(device, false);
-    end_context(release.last);
-    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    CUresult result;
+    {
+        UNLESS_LEFT(undo_release, release.primary, bits_of(&release));
+        defer_end();
+        end_context(release.last);
+        result = REAL(cuGreenCtxDestroy)(green);
+        defer_begin();
+    }
     if (result != CUDA_SUCCESS && device >= 0)
         contexts_add(context, device, primary);
     end_release(&release, result, false);

@@ -8,10 +8,8 @@
  * waits for captures, but not the wait for the client's turn, during which no work is in flight. */
 #include "block/exclusive.h"
 
-#include <time.h>
-#include <unistd.h>
-
 #include "block/swap.h"
+#include "driver/bell.h"
 #include "driver/ops.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
@@ -32,9 +30,9 @@ struct task {
 static void rest(void *unused, uint64_t us)
 {
     (void)unused;
-    pthread_mutex_unlock(&service_lock);
-    nanosleep(&(struct timespec){ .tv_nsec = (long)us * 1000 }, NULL);
-    pthread_mutex_lock(&service_lock);
+    mutex_unlock(&service_lock);
+    bell_nap(us);
+    mutex_lock_patiently(&service_lock);
 }
 
 static bool drain(struct task *task)
@@ -48,47 +46,90 @@ static bool drain(struct task *task)
     return drained;
 }
 
+/* The calling thread has the room, or will not have it. memory_lock is held. */
+static void give_back(struct client *client, uint64_t room)
+{
+    client->memory.pending -= room;
+    client_settle();
+    client_update(client);
+}
+
+static void undo_room(void *client, uint64_t room)
+{
+    LOCKED(memory_lock);
+    give_back(client, room);
+}
+
+static void undo_run(void *client, uint64_t room)
+{
+    LOCKED(memory_lock);
+    ((struct client *)client)->remapping = false;
+    give_back(client, room);
+    memory_notify();
+}
+
 /* Closes the gate, drains, runs the action. Both locks are held, but released during the drain. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;
     client->remapping = true;
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
-    bool ready = drain(task) && swap_enter_context(client);
-    pthread_mutex_lock(&memory_lock);
+    mutex_unlock(&memory_lock);
+    bool ready;
+    {
+        UNLESS_LEFT(undo_run, client, task->room);
+        ready = drain(task) && swap_enter_context(client);
+    }
+    mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
     /* A STOP may have arrived during the drain. */
     if (ready && client->running && client_is_whole(client)) {
         result = task->action(task->argument);
-        client->memory.pending -= task->room;
-        client_settle();             /* the action has added `pins` to memory.pinned */
         task->ran = true;
     }
     client->remapping = false;
-    client_update(client);
-    pthread_cond_broadcast(&memory_changed);
+    memory_notify();
     return result;
 }
 
+/* Waits at the gate until the client runs and has the room. The thread leaves the gate before it
+ * takes a lock, because the drain in run() waits until no thread is inside. Returns with memory_lock
+ * held, and, if true, service_lock. False: a STOP has arrived. */
+static bool enter(const struct task *task)
+{
+    UNLESS_LEFT(undo_room, task->client, task->room);
+    bool entered = gate_enter_until_stop(GATE_NO_STREAM, true);
+    if (entered) {
+        gate_leave();
+        mutex_lock_patiently(&service_lock);
+    }
+    mutex_lock(&memory_lock);
+    return entered;
+}
+
+static void restore_context(void *before, uint64_t unused)
+{
+    (void)unused;
+    if (!leave_is_thread_end())
+        REAL(cuCtxSetCurrent)(before);
+}
+
+/* memory_lock is held, but released meanwhile. */
 static CUresult attempt(struct task *task)
 {
-    /* Waits at the gate until the client runs and has the room. The thread leaves the gate before
-     * it takes a lock, because the drain in run() waits until no thread is inside. */
-    if (!gate_enter_until_stop(GATE_NO_STREAM, true))
-        return CUDA_ERROR_NOT_READY;
-    gate_leave();
-    CUcontext before = NULL;
-    RELAXED;
-    REAL(cuCtxGetCurrent)(&before);
     CUresult result = CUDA_ERROR_NOT_READY;
-    {
-        LOCKED(service_lock);
-        LOCKED(memory_lock);
+    mutex_unlock(&memory_lock);
+    if (enter(task)) {
+        CUcontext before = NULL;
+        RELAXED;
+        REAL(cuCtxGetCurrent)(&before);
+        UNLESS_LEFT(restore_context, before, 0);
         if (task->client->running && !task->client->starved)
             result = run(task);
+        REAL(cuCtxSetCurrent)(before);
+        mutex_unlock(&service_lock);
     }
-    REAL(cuCtxSetCurrent)(before);
+    give_back(task->client, task->room);   /* the action has counted what it has taken */
     return result;
 }
 
@@ -101,7 +142,7 @@ static bool may_begin(struct task *task)
     while ((capturing = capture_going_on()) || clients_stopping()) {
         if ((capturing && capture_is_own()) || task->patience < POLL_US)
             return false;
-        usleep(POLL_US);
+        bell_nap(POLL_US);
         task->patience -= POLL_US;
     }
     return true;
@@ -115,17 +156,9 @@ static CUresult once(struct task *task, uint64_t pins)
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += task->room;
     if (task->room >= pins)
-        client_settle();             /* otherwise run() settles, when the memory is pinned */
+        client_settle();             /* otherwise attempt() settles, when the memory is pinned */
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
-    CUresult result = attempt(task);
-    pthread_mutex_lock(&memory_lock);
-    client_settle();
-    if (!task->ran) {
-        client->memory.pending -= task->room;
-        client_update(client);
-    }
-    return result;
+    return attempt(task);
 }
 
 CUresult exclusively(struct client *client, uint64_t room, uint64_t pins, uint64_t patience,
@@ -133,13 +166,11 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins, uint64
 {
     struct task task = { client, room, action, argument, false, patience };
     CUresult result = CUDA_ERROR_NOT_READY;
-    /* A thread cancelled while it keeps the gate closed would leave it closed. */
-    UNCANCELLED;
     for (unsigned i = 0;
          i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY && task.patience > 0; i++) {
-        pthread_mutex_unlock(&memory_lock);
+        mutex_unlock(&memory_lock);
         bool may = may_begin(&task);
-        pthread_mutex_lock(&memory_lock);
+        mutex_lock(&memory_lock);
         result = may ? once(&task, pins) : CUDA_ERROR_NOT_READY;
     }
     bool captured = !task.ran && result == CUDA_ERROR_NOT_READY && capture_going_on();

@@ -183,7 +183,7 @@ static void end_move(struct block *block, enum block_state state)
     block_set_state(block, state);
     if (block->doomed)
         block_free(block);
-    pthread_cond_broadcast(&memory_changed);
+    memory_notify();
 }
 
 /* Waits for the oldest copy in flight, with memory_lock released. If it was its block's last copy,
@@ -529,7 +529,7 @@ static bool evict(struct eviction *eviction, struct block *block)
         return false;
     }
     block_set_state(block, BLOCK_SWAPPED);
-    pthread_cond_broadcast(&memory_changed);
+    memory_notify();
     if (!clean) {                    /* the block was read just now */
         block->zero = verdict == EMPTY;
         if (block->zero)

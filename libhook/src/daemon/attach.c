@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attaches to the daemon when a program creates its first context on a GPU. If that fails, the
- * program runs unshared, and the library prints the reason. */
+ * program runs unshared, and the library prints the reason; with NVSHARE_REQUIRED=1 it waits and
+ * tries again, whatever has failed. One thread attaches, without a lock, as it may wait for long;
+ * if it leaves, by a jump or cancelled, the next thread begins anew. */
 #define _GNU_SOURCE
 #include "daemon/attach.h"
 
 #include <errno.h>
 #include <link.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +17,7 @@
 #include "block/swap.h"
 #include "daemon/service.h"
 #include "daemon/terms.h"
+#include "driver/bell.h"
 #include "driver/glibc.h"
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -45,16 +49,27 @@
 #define RETRY_MS 250
 #define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 #define CONTEXT_TRIES 1200
+#define DEVICES 128
 
 static reclaimer *const RECLAIMERS[] = {
     spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
 };
 
-/* Locked by a thread that attaches a client and may lock memory_lock meanwhile. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Protected by attach_lock. The thread that attaches a client, 0: none; where on its stack. */
+static pid_t attaching_thread;
+static const char *attaching_frame;
+static _Atomic uint32_t attach_bell;               /* rung when a thread no longer attaches */
 
-/* A message has said that the program waits for the daemon. Protected by attach_lock. */
-static bool waits_for_daemon;
+/* The variables below are used by the attaching thread only. */
+
+static struct client *attached;      /* the client that is being attached; NULL: none yet */
+static bool waits_for_daemon;        /* a message has said so */
+
+static bool is_required(void)
+{
+    return setting_is_on("NVSHARE_REQUIRED");
+}
 
 static void print_wait(const char *problem, const char *consequence)
 {
@@ -63,14 +78,36 @@ static void print_wait(const char *problem, const char *consequence)
     waits_for_daemon = true;
 }
 
+/* Prints why the GPU cannot be shared, and what follows; once, while the reason is the same. */
+__attribute__((format(printf, 1, 2))) static void print_refusal(const char *format, ...)
+{
+    static char last[256];
+    char reason[sizeof last];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    if (!is_required()) {
+        complain("%s The GPU is used unshared.", reason);
+    } else if (strcmp(reason, last) != 0) {
+        memcpy(last, reason, sizeof last);
+        complain("%s This program waits until that changes. " UNSHARED_INSTEAD, reason);
+    }
+}
+
+static void retry_pause(void)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+}
+
 /* `problem` is like "does not answer". True: NVSHARE_REQUIRED is set, so the program waits for a
  * daemon instead of running unshared, and RETRY_MS have passed. */
 static bool must_retry(const char *problem)
 {
-    if (!setting_is_on("NVSHARE_REQUIRED"))
+    if (!is_required())
         return false;
     print_wait(problem, UNSHARED_INSTEAD);
-    nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+    retry_pause();
     return true;
 }
 
@@ -114,7 +151,7 @@ static const char *introduce(struct client *client)
            && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
         got = connection_receive(client->socket, &answer, NULL, WELCOME_SILENT_MS);
         if (got == 0)
-            print_wait("does not answer", setting_is_on("NVSHARE_REQUIRED")
+            print_wait("does not answer", is_required()
                  ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
             /* INTRODUCE: the daemon was replaced before it could answer HELLO. */
@@ -136,7 +173,11 @@ static bool introduce_patiently(struct client *client)
 {
     const char *problem;
     while ((problem = introduce(client)) != NULL && must_retry(problem)) {
-        own_file_close(client->socket);
+        {
+            DEFERRED;
+            own_file_close(client->socket);
+            client->socket = -1;
+        }
         client->socket = open_patiently();
     }
     if (problem != NULL)
@@ -153,14 +194,19 @@ static bool start_service(struct client *client)
     LOCKED(memory_lock);
     int error = own_thread_start(&client->thread, service_run, client);
     if (error != 0)
-        complain("no thread for sharing: %s. The GPU is used unshared.", error_text(error));
+        print_refusal("no thread for sharing: %s.", error_text(error));
     else
         client_enter(client);
     return error == 0;
 }
 
-static void discard(struct client *client)
+static void discard(void)
 {
+    DEFERRED;
+    struct client *client = attached;
+    attached = NULL;
+    if (client == NULL)
+        return;
     own_file_close(client->socket);
     own_file_close(client->wakes);
     own_file_close(client->wake);
@@ -221,28 +267,28 @@ static bool may_share(CUdevice device)
     int maps = 0;
     const char *newer = client_none() ? atomic_load(&unknown) : NULL, *tool = tracer();
     bool has_threads = pthread_create != NULL;     /* NULL before glibc 2.34 without libpthread */
-    if (reported)
+    if (reported && !is_required())
         return false;
     reported = newer != NULL || tool != NULL || !has_threads;
     if (newer != NULL)
-        complain("this driver has a newer %s than this libnvshare.so knows. The GPU is used "
-                 "unshared. Update nvshare.", newer);
+        print_refusal("this driver has a newer %s than this libnvshare.so knows: update nvshare.",
+                      newer);
     else if (tool != NULL)
-        complain("%s watches this program and would take libnvshare.so's calls for the program's. "
-                 "The GPU is used unshared; NVSHARE_PROFILED=1 shares it all the same.", tool);
+        print_refusal("%s watches this program and would take libnvshare.so's calls for the "
+                      "program's; NVSHARE_PROFILED=1 shares the GPU all the same.", tool);
     else if (!has_threads)
-        complain("this program was started without libpthread. The GPU is used unshared; link it "
-                 "with -pthread.");
+        print_refusal("this program was started without libpthread: link it with -pthread.");
     else if (REAL(cuDeviceGetAttribute)(&maps,
                  CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != CUDA_SUCCESS
              || maps == 0)
-        complain("this GPU or its driver has no virtual memory management. It is used unshared.");
+        print_refusal("this GPU or its driver has no virtual memory management.");
     return maps != 0;
 }
 
 static struct client *new_client(CUdevice device)
 {
-    struct client *client = calloc(1, sizeof *client);
+    DEFERRED;
+    struct client *client = attached = calloc(1, sizeof *client);
     if (client == NULL)
         return NULL;
     client->device = device;
@@ -251,7 +297,7 @@ static struct client *new_client(CUdevice device)
     client->drained = true;
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
-    client->wakes = client->wake = -1;
+    client->socket = client->wakes = client->wake = -1;
     client->lender = CU_DEVICE_INVALID;
     client->prints_waits = setting_is_on("NVSHARE_VERBOSE");
     const char *name = setting("NVSHARE_NAME");
@@ -264,33 +310,46 @@ static struct client *new_client(CUdevice device)
              open ? ranks : "");
     terms_read(device, &client->terms);
     spares_prepare(client);
-    CUuuid uuid;
-    CUresult result = device_uuid(device, &uuid);
-    client->socket = result == CUDA_SUCCESS ? open_patiently() : -1;
-    if (client->socket < 0) {
-        debug("no nvshared here (%s): the GPU is used unshared", error_text(errno));
-        free(client);
-        return NULL;
-    }
-    /* These checks print why the GPU is used unshared, so they run once a daemon is connected. */
-    if (!may_share(device)) {
-        discard(client);
-        return NULL;
-    }
-    memcpy(client->uuid, &uuid, sizeof client->uuid);
     return client;
 }
 
-static void attach(CUdevice device)
+/* Connects to the daemon. False: the GPU cannot be shared; the reason has been printed. */
+static bool connect_client(struct client *client)
+{
+    CUuuid uuid;
+    bool may;
+    if (device_uuid(client->device, &uuid) != CUDA_SUCCESS) {
+        print_refusal("the driver does not name GPU %d.", (int)client->device);
+        return false;
+    }
+    memcpy(client->uuid, &uuid, sizeof client->uuid);
+    client->socket = open_patiently();
+    if (client->socket < 0 && errno == ENAMETOOLONG)
+        print_refusal("NVSHARE_SOCKET=%s is longer than a socket's path can be.",
+                      setting("NVSHARE_SOCKET"));
+    else if (client->socket < 0)
+        debug("no nvshared here (%s): the GPU is used unshared", error_text(errno));
+    if (client->socket < 0)
+        return false;
+    {
+        DEFERRED;                    /* the dynamic linker's lock is taken */
+        /* Prints why the GPU is not shared, and so runs once a daemon is connected. */
+        may = may_share(client->device);
+    }
+    if (!may)
+        return false;
+    if (!client_make_wake(client)) {
+        print_refusal("no descriptors for sharing: %s.", error_text(errno));
+        return false;
+    }
+    return introduce_patiently(client);
+}
+
+/* Starts to share. From then on, `attached` is a client of the process. */
+static bool enter_client(struct client *client)
 {
     static bool prepared;
-    struct client *client = new_client(device);
-    if (client == NULL)
-        return;
-    if (!client_make_wake(client) || !introduce_patiently(client)) {
-        discard(client);
-        return;
-    }
+    DEFERRED;
     if (!prepared) {
         rebind_driver();
         reclaim_from(RECLAIMERS);
@@ -298,54 +357,108 @@ static void attach(CUdevice device)
         prepared = true;
     }
     gate_close(GATE_STOPPED(client));
-    if (!start_service(client)) {
-        /* The client has no memory yet, so the program can run unshared. */
-        gate_open(GATE_STOPPED(client));
-        discard(client);
-    } else if (clients_pin_reason() != NVSHARE_PIN_NONE) {
-        client_pin(client, clients_pin_reason());
+    bool started = start_service(client);
+    if (started)
+        attached = NULL;
+    else
+        gate_open(GATE_STOPPED(client));       /* the client has no memory yet */
+    return started;
+}
+
+/* True: the GPU is shared. */
+static bool attach(CUdevice device)
+{
+    BLOCKED;                         /* while another device's client drains */
+    if (device >= CLIENTS_MAX) {
+        print_refusal("GPU %d is beyond those that a process can share.", (int)device);
+        return false;
     }
+    struct client *client = new_client(device);
+    if (client == NULL)
+        print_refusal("no memory for sharing.");
+    if (client == NULL || !connect_client(client) || !enter_client(client)) {
+        discard();
+        return false;
+    }
+    if (clients_pin_reason() != NVSHARE_PIN_NONE)
+        client_pin(client, clients_pin_reason());
+    return true;
+}
+
+static void end_attaching(void *unused, uint64_t zero)
+{
+    (void)unused, (void)zero;
+    discard();
+    LOCKED(attach_lock);
+    attaching_thread = 0;
+    bell_ring(&attach_bell);
+}
+
+static bool tried[DEVICES];          /* a client was attached or refused; protected by attach_lock */
+
+/* True: this thread is to attach the client, and is within defer_begin(). */
+static bool begin_attaching(CUdevice device)
+{
+    const char *here = __builtin_frame_address(0);
+    BLOCKED;
+    LOCKED(attach_lock);
+    while (!tried[device]) {
+        uint32_t before = atomic_load(&attach_bell);
+        if (attaching_thread == thread_id()) {
+            if (here < attaching_frame)
+                return false;        /* in a tool's callback */
+            end_attaching(NULL, 0);  /* an exception has left the call */
+        }
+        if (attaching_thread == 0) {
+            attaching_thread = thread_id();
+            attaching_frame = here;
+            defer_begin();
+            return true;
+        }
+        mutex_unlock(&attach_lock);
+        bell_wait(&attach_bell, before, NULL);
+        mutex_lock(&attach_lock);
+    }
+    return false;
 }
 
 void client_attach(CUdevice device, CUcontext context)
 {
-    static uint32_t tried;           /* a bit for each device; each is tried once */
     if (context != NULL)
         contexts_add(context, device, context);
-    if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
-        return;                      /* locked_here(): called from a tool's callback in attach() */
-    LOCKED(attach_lock);
-    if (clients[device] == NULL && (tried >> device & 1) == 0) {
-        BLOCKED;                     /* attaching may wait, while another device's client drains */
-        tried |= (uint32_t)1 << device;
-        attach(device);
+    if (device < 0 || device >= DEVICES || client_is_called_back() || !begin_attaching(device))
+        return;
+    {
+        UNLESS_LEFT(end_attaching, NULL, 0);
+        defer_end();
+        while (!attach(device) && is_required())
+            retry_pause();
+        defer_begin();
     }
+    mutex_lock(&attach_lock);
+    tried[device] = true;
+    end_attaching(NULL, 0);
+    mutex_unlock(&attach_lock);
+    defer_end();
 }
 
 bool client_awaits_context(CUdevice device, unsigned *tries)
 {
     if (*tries == 0)
         client_attach(device, NULL);
-    if (device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
+    if (client_is_called_back() || device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
         || ++*tries == CONTEXT_TRIES) /* a minute in all, longer than a default turn */
         return false;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     bool room = reclaim(clients[device], RECLAIM_ALL, 0);
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (!room)
         nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
     return true;
 }
 
-void context_ends(CUcontext context)
+static void drop_context(CUcontext context, bool drained)
 {
-    if (client_none()) {
-        contexts_remove(context);
-        return;
-    }
-    UNCANCELLED;
-    bool drained = drain_ending(context);
-    LOCKED(service_lock);
     LOCKED(memory_lock);
     deferred_frees_context_end(context);
     ipc_import_context_ends(context);
@@ -359,4 +472,16 @@ void context_ends(CUcontext context)
         swap_leave_context(client, context, drained);
         client_update(client);
     }
+}
+
+void context_ends(CUcontext context)
+{
+    if (client_none()) {
+        contexts_remove(context);
+        return;
+    }
+    bool drained = drain_ending(context);
+    mutex_lock_patiently(&service_lock);
+    drop_context(context, drained);
+    mutex_unlock(&service_lock);
 }

@@ -35,11 +35,11 @@ static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())
         return false;                /* a forked child, where memory_lock may never be released */
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     bool capturing = capture_going_on();
     if (capturing)
         of_client[device].asked_before[occasion] = false;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     capture_relax();
     return !capturing;
 }

@@ -2,14 +2,15 @@
 #define _GNU_SOURCE
 #include "driver/forked.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
+#include "driver/bell.h"
 #include "driver/own_file.h"
 
 /* fork() waits at most 1 s for UNFORKED scopes: a driver call in such a scope may never return. */
 #define TRIES_MOST 10000
-#define TRY_NS 100000
+#define TRY_US 100
 
 static pthread_mutex_t forked_lock = PTHREAD_MUTEX_INITIALIZER;
 static KEPT_IN_CHILD bool child = false;
@@ -21,28 +22,26 @@ static __thread bool held __attribute__((tls_model("initial-exec")));
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
-sigset_t unforked_begin(void)
+bool unforked_begin(void)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    /* a signal handler may fork */
-    pthread_mutex_lock(&forked_lock);
-    return before;
+    mutex_lock(&forked_lock);        /* signals wait: a handler may fork */
+    return true;
 }
 
-void unforked_end(const sigset_t *before)
+void unforked_end(const bool *unused)
 {
-    pthread_mutex_unlock(&forked_lock);
-    pthread_sigmask(SIG_SETMASK, before, NULL);
+    (void)unused;
+    mutex_unlock(&forked_lock);
 }
 
 static void before_fork(void)
 {
+    DEFERRED;
     held = false;
     for (unsigned tries = 0; !held && tries < TRIES_MOST; tries++) {
         held = pthread_mutex_trylock(&forked_lock) == 0;
         if (!held)
-            nanosleep(&(struct timespec){ .tv_nsec = TRY_NS }, NULL);
+            bell_nap(TRY_US);
     }
 }
 
@@ -63,6 +62,7 @@ __attribute__((no_sanitize("address", "thread"))) static void reset_variables(vo
 static void in_child(void)
 {
     child = true;
+    leave_in_child();
     own_files_close_all();
     release_all();
     reset_variables();

@@ -3,11 +3,9 @@
  * stay locked. The child resets the library's variables; its wrappers only call the driver. */
 #pragma once
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 
-#include "driver/locked.h"
+#include "driver/leave.h"
 
 /* A variable that keeps its value in a child. */
 #define KEPT_IN_CHILD __attribute__((section(".data.kept_in_child")))
@@ -19,6 +17,6 @@ bool is_forked_child(void);
 
 /* UNFORKED: until the end of the scope fork() waits. Otherwise a child would keep a descriptor that
  * is open and not yet registered (own_file.h). Such scopes are short and not nested. */
-sigset_t unforked_begin(void);
-void unforked_end(const sigset_t *before);
-#define UNFORKED AT_END(unforked_end) const sigset_t signals_before = unforked_begin()
+bool unforked_begin(void);
+void unforked_end(const bool *unused);
+#define UNFORKED AT_END(unforked_end) const bool unforked = unforked_begin()

@@ -32,6 +32,7 @@ OLDEST(pthread_detach, "GLIBC_2.2.5") OLDEST(pthread_join, "GLIBC_2.2.5")
 OLDEST(pthread_key_create, "GLIBC_2.2.5") OLDEST(pthread_mutex_trylock, "GLIBC_2.2.5")
 OLDEST(pthread_once, "GLIBC_2.2.5") OLDEST(pthread_setname_np, "GLIBC_2.12")
 OLDEST(pthread_setspecific, "GLIBC_2.2.5") OLDEST(pthread_sigmask, "GLIBC_2.2.5")
+OLDEST(pthread_testcancel, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
 /* pthread_atfork() calls it; last argument NULL: this library is never unloaded. Not in musl. */

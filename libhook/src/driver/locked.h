@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of code with an action at their end, however control leaves them.
+ * Scopes that hold a lock. Signals and cancellation of the thread wait meanwhile (leave.h).
  *
- *     UNCANCELLED;          cancellation is disabled: a cancelled thread would keep its locks
- *     LOCKED(mutex);        the mutex is locked; code in the block may release it for a while
+ *     LOCKED(mutex);        the mutex is locked; code in the block may release it for a while.
+ *                           Where the thread has locked it already, in a tool's callback within a
+ *                           driver call of the library, the scope leaves it locked.
+ *     LOCKED_TO_READ(mutex);    for short sections that change nothing: cheaper, as signals do not
+ *                           wait; a thread that leaves by a jump releases the mutex
  */
 #pragma once
 
@@ -13,19 +16,15 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
-{
-    pthread_mutex_lock(mutex);
-    return mutex;
-}
+#include "driver/leave.h"
 
-/* The kernel's number of the calling thread. */
+/* The kernel's number of the calling thread; thread_number: 0 while unknown, as in a new child. */
+extern __thread pid_t thread_number __attribute__((tls_model("initial-exec")));
 static inline pid_t thread_id(void)
 {
-    static __thread pid_t self __attribute__((tls_model("initial-exec")));
-    if (self == 0)
-        self = (pid_t)syscall(SYS_gettid);
-    return self;
+    if (thread_number == 0)
+        thread_number = (pid_t)syscall(SYS_gettid);
+    return thread_number;
 }
 
 /* Whether the calling thread has locked the mutex: glibc records the owner of a mutex. */
@@ -34,24 +33,36 @@ static inline bool locked_here(const pthread_mutex_t *mutex)
     return __atomic_load_n(&mutex->__data.__owner, __ATOMIC_RELAXED) == thread_id();
 }
 
+static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
+{
+    if (locked_here(mutex))
+        return NULL;
+    mutex_lock(mutex);
+    return mutex;
+}
+
 static inline void locked_end(pthread_mutex_t *const *mutex)
 {
-    pthread_mutex_unlock(*mutex);
+    if (*mutex != NULL)
+        mutex_unlock(*mutex);
 }
 
-static inline int uncancelled_begin(void)
+static inline pthread_mutex_t *locked_to_read_begin(pthread_mutex_t *mutex)
 {
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    return before;
+    if (locked_here(mutex))
+        return NULL;
+    mutex_lock_to_read(mutex);
+    return mutex;
 }
 
-static inline void uncancelled_end(const int *before)
+static inline void locked_to_read_end(pthread_mutex_t *const *mutex)
 {
-    pthread_setcancelstate(*before, NULL);
+    if (*mutex != NULL)
+        mutex_unlock_read(*mutex);
 }
 
-#define AT_END(function) __attribute__((cleanup(function), unused))
 #define LOCKED(mutex) \
     AT_END(locked_end) pthread_mutex_t *const locked_##mutex = locked_begin(&(mutex))
-#define UNCANCELLED AT_END(uncancelled_end) const int cancelled_before = uncancelled_begin()
+#define LOCKED_TO_READ(mutex)                                                      \
+    AT_END(locked_to_read_end) pthread_mutex_t *const locked_##mutex =             \
+        locked_to_read_begin(&(mutex))

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "driver/forked.h"
-#include "driver/locked.h"
+#include "driver/leave.h"
 #include "driver/own_file.h"
 #include "driver/own_thread.h"
 #include "driver/setting.h"
@@ -91,14 +91,13 @@ static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
     return written;
 }
 
-/* Blocks signals that would end or stop the program: SIGPIPE (no reader), SIGXFSZ (the file may not
- * grow) and SIGTTOU (of a background job). Signals caused by the write are discarded. */
+/* Called DEFERRED, so that no signal ends or stops the program: SIGPIPE (no reader), SIGXFSZ (the
+ * file may not grow) and SIGTTOU (of a background job). Signals caused by the write are
+ * discarded. */
 static void write_unharmed(mode_t mode, const char *text, size_t length)
 {
     const struct timespec none = { .tv_sec = 0 };
-    sigset_t all, before, pending, ours;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t pending, ours;
     sigpending(&pending);
     sigemptyset(&ours);
     if (!sigismember(&pending, SIGPIPE))
@@ -107,7 +106,6 @@ static void write_unharmed(mode_t mode, const char *text, size_t length)
         sigaddset(&ours, SIGXFSZ);
     if (write_unwaiting(mode, text, length) < 0 && (errno == EPIPE || errno == EFBIG))
         sigtimedwait(&ours, NULL, &none);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* One write keeps lines of several threads and processes whole. */
@@ -121,7 +119,7 @@ static void print_line(const char *format, va_list arguments)
     if (length > (int)sizeof text - 2)
         length = (int)sizeof text - 2;
     text[length++] = '\n';
-    UNCANCELLED;
+    DEFERRED;
     if (has_stderr(&mode))
         write_unharmed(mode, text, (size_t)length);
     errno = error;

@@ -55,6 +55,11 @@ EARLY static void *find_real(const char *name)
     return first;
 }
 
+void *lookup_next(const char *name)
+{
+    return find_real(name);
+}
+
 EARLY static void find_both(void)
 {
     if (__builtin_expect(atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed) != NULL, 1))

@@ -14,6 +14,10 @@ struct lookup_answer lookup_symbol(void *handle, const char *name, const void *c
 struct lookup_answer lookup_version(void *handle, const char *name, const char *version,
                                     const void *caller);
 
+/* The definition of a function in the next object behind this library; NULL: none. Allowed in a
+ * signal handler. */
+void *lookup_next(const char *name);
+
 extern _Atomic(void *) lookup_real_dlsym;          /* both are set when lookup_symbol() returns; */
 extern _Atomic(void *) lookup_real_dlvsym;         /* NULL: no other object has the function */
 

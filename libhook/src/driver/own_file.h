@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -49,4 +50,6 @@ int own_file_socket(int flags);
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file);
 /* Closes the descriptor if it is still the library's, and frees the handle; -1 is ignored. */
 void own_file_close(int handle);
+/* For UNLESS_LEFT() (leave.h): closes `handle`. */
+void own_file_left(void *unused, uint64_t handle);
 void own_files_close_all(void);      /* called in a forked child */

@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 
 #include "driver/forked.h"
+#include "driver/leave.h"
 #include "driver/log.h"
 
 /* The program may have chosen smaller stacks than the library and the driver need. */
@@ -43,6 +44,7 @@ int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 
 void own_thread_begins(const char *name)
 {
+    leave_thread_is_ours();
     const struct sched_param none = { .sched_priority = 0 };
     if (sched_getscheduler(0) != SCHED_OTHER && sched_setscheduler(0, SCHED_OTHER, &none) != 0)
         debug("a thread keeps its starter's scheduling policy: %s", error_text(errno));

@@ -8,6 +8,7 @@
 
 #include "driver/bell.h"
 #include "driver/forked.h"
+#include "driver/leave.h"
 #include "driver/real.h"
 #include "driver/symbols.h"
 
@@ -99,6 +100,7 @@ bool stubs_close(void (*called)(void))
     stubs.on_call = called;
     atomic_store(&stubs.called, false);
     atomic_store(&stubs.closed, true);
+    lock_after(stubs_await);         /* else threads would wait in the driver's stead with a lock */
     for (unsigned i = 0; i < STUBS && atomic_load(&functions[i]) != NULL; i++)
         atomic_store(&stub_targets[i], (void *)stub_slow);
     for (int i = 0; i < REAL_COUNT; i++)
@@ -115,6 +117,7 @@ void stubs_open(void)
                          atomic_load(&functions[(size_t)(stub - stub_first) / stub_size()]));
     }
     atomic_store(&stubs.closed, false);
+    lock_after(NULL);
     for (unsigned i = 0; i < STUBS && atomic_load(&functions[i]) != NULL; i++)
         atomic_store(&stub_targets[i], atomic_load(&functions[i]));
     bell_ring(&stubs.opened);
@@ -163,7 +166,7 @@ void stubs_await(void)
             return;
         if (!atomic_exchange(&stubs.called, true))
             stubs.on_call();
-        bell_sleep(&stubs.opened, opened, NULL);
+        bell_wait(&stubs.opened, opened, NULL);
     }
 }
 

@@ -47,14 +47,25 @@ static bool is_watched(const struct client *client)
     return (atomic_load(&bus_sharing_watched) >> client->index & 1) != 0;
 }
 
+/* The copy that this thread makes. It may leave the call by a jump. */
+static __thread struct {
+    struct flow *flow;
+    uintptr_t frame;                 /* deeper than that of the call */
+} copying __attribute__((tls_model("initial-exec")));
+
+static void leave_copy(uintptr_t stack)
+{
+    if (copying.flow != NULL && copying.frame < stack && !leave_is_forked())
+        bus_copy_ends(copying.flow);
+}
+
 struct flow *bus_copy_begins(enum bus_direction direction, uint64_t bytes, bool waits)
 {
     struct client *client = direction == BUS_NONE ? NULL : client_current();
     if (client == NULL || !is_watched(client) || (!waits && capture_going_on()))
         return NULL;
     uint64_t now = now_microseconds();
-    UNCANCELLED;
-    pthread_mutex_lock(&sharing_lock);
+    mutex_lock(&sharing_lock);
     struct flow *flow = &flows[client->index][direction];
     /* Another thread may have begun the window after `now`. */
     if (now > flow->window && now - flow->window > WINDOW_US) {
@@ -70,7 +81,10 @@ struct flow *bus_copy_begins(enum bus_direction direction, uint64_t bytes, bool 
         flow->until = until;
     bool begins = flow->bytes >= HEAVY && !flow->heavy;
     flow->heavy |= begins;
-    pthread_mutex_unlock(&sharing_lock);
+    copying.frame = (uintptr_t)__builtin_frame_address(0);
+    copying.flow = flow;
+    leave_calls(leave_copy);
+    mutex_unlock(&sharing_lock);
     if (begins)
         client_wake(client);
     return flow;
@@ -80,6 +94,7 @@ void bus_copy_ends(struct flow *flow)
 {
     uint64_t now = now_microseconds();
     LOCKED(sharing_lock);
+    copying.flow = NULL;
     if (flow->inside > 0)            /* 0: bus_sharing_watch() has forgotten the copy */
         flow->inside--;
     if (flow->until < now)
@@ -90,10 +105,10 @@ void bus_sharing_watch(const struct client *client, bool watched)
 {
     if (is_watched(client) == watched)
         return;
-    pthread_mutex_lock(&sharing_lock);
+    mutex_lock(&sharing_lock);
     for (int direction = 0; direction < BUS_DIRECTIONS; direction++)
         flows[client->index][direction] = (struct flow){ .inside = 0 };
-    pthread_mutex_unlock(&sharing_lock);
+    mutex_unlock(&sharing_lock);
     if (watched)
         atomic_fetch_or(&bus_sharing_watched, (uint32_t)1 << client->index);
     else
@@ -120,11 +135,11 @@ int64_t bus_sharing_step(struct client *client)
         return NEVER;
     uint64_t now = now_microseconds();
     struct flow *flow = flows[client->index];
-    pthread_mutex_lock(&sharing_lock);
+    mutex_lock(&sharing_lock);
     bool in = update_flow(&flow[BUS_IN], now), out = update_flow(&flow[BUS_OUT], now);
     unsigned flags = (flow[BUS_IN].reported ? NVSHARE_INWARD : 0)
                      | (flow[BUS_OUT].reported ? NVSHARE_OUTWARD : 0);
-    pthread_mutex_unlock(&sharing_lock);
+    mutex_unlock(&sharing_lock);
     if (in || out) {
         LOCKED(memory_lock);
         client_send(client, (struct nvshare_report){ .type = NVSHARE_COPIES, .flags = flags });

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "driver/forked.h"
 #include "driver/ops.h"
@@ -29,8 +28,7 @@
  * Then the gate counts uncaptured passes (GATE_CAPTURING); at count 0 the events cover all.
  */
 
-#define EMPTY_POLLS 100
-#define EMPTY_POLL_US 10
+#define EMPTY_POLLS 200              /* a few us: as long as the calls take that do not wait */
 
 struct recorded {
     CUcontext context;
@@ -67,7 +65,7 @@ static bool gate_gets_empty(void)
 {
     bool empty;
     for (unsigned i = 0; !(empty = gate_empty()) && i < EMPTY_POLLS; i++)
-        nanosleep(&(struct timespec){ .tv_nsec = EMPTY_POLL_US * 1000 }, NULL);
+        atomic_thread_fence(memory_order_seq_cst);
     return empty;
 }
 
@@ -91,18 +89,27 @@ static void destroy(struct recorded *one)
  * of streams and contexts are taken. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* number of captures in progress */
+/* A tool's callback in a driver call under capture_lock has begun or ended a capture. */
+static bool changed_within;
 
 /* Called before the driver begins a capture; if the driver then fails, call capture_ends(). */
 static void capture_begins(void)
 {
     CUcontext context;
+    if (locked_here(&capture_lock)) {
+        changed_within = true;
+        going_on++;
+        return;
+    }
     LOCKED(capture_lock);
+    changed_within = false;
     if (going_on == 0 && !client_none() && HAVE_REAL(cuCtxRecordEvent)) {
         gate_close(GATE_CAPTURING);
         submissions = gate_submissions();
         all_recorded = gate_gets_empty();
         for (unsigned i = 0; all_recorded && (context = contexts_of(ANY_DEVICE, i)) != NULL; i++)
             all_recorded = record(context);
+        all_recorded = all_recorded && !changed_within;
     }
     going_on++;
 }
@@ -110,6 +117,11 @@ static void capture_begins(void)
 /* To be called after the driver has ended the capture, with or without an error. */
 static void capture_ends(void)
 {
+    if (locked_here(&capture_lock)) {
+        changed_within = true;
+        going_on--;
+        return;
+    }
     LOCKED(capture_lock);
     if (--going_on > 0)
         return;
@@ -129,16 +141,16 @@ bool capture_forbid(bool despite_captures)
 {
     if (locked_here(&capture_lock))
         return false;                /* the driver has called back: see client_is_called_back() */
-    pthread_mutex_lock(&capture_lock);
+    mutex_lock(&capture_lock);
     if (going_on == 0 || despite_captures)
         return true;
-    pthread_mutex_unlock(&capture_lock);
+    mutex_unlock(&capture_lock);
     return false;
 }
 
 void capture_allow(void)
 {
-    pthread_mutex_unlock(&capture_lock);
+    mutex_unlock(&capture_lock);
 }
 
 void capture_leave_context(CUcontext context)
@@ -159,6 +171,14 @@ bool capture_without_work(void)
     while (recorded != NULL && REAL(cuEventQuery)(recorded->event) == CUDA_SUCCESS)
         destroy(recorded);
     return recorded == NULL;
+}
+
+void capture_restore(void *unused, uint64_t mode)
+{
+    CUstreamCaptureMode before = (CUstreamCaptureMode)mode;
+    (void)unused;
+    if (!leave_is_thread_end())
+        capture_exchange(&before);
 }
 
 bool capture_refuses(CUresult *result)
@@ -233,7 +253,7 @@ void capture_over(struct capture *taken)
 bool capture_is_own(void)
 {
     bool own = false;
-    LOCKED(captures_lock);
+    LOCKED_TO_READ(captures_lock);
     for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
         own = own || is_own(capture);
     return own;
@@ -242,7 +262,7 @@ bool capture_is_own(void)
 uint64_t capture_oldest(void)
 {
     uint64_t now = now_microseconds(), oldest = 0;
-    LOCKED(captures_lock);
+    LOCKED_TO_READ(captures_lock);
     for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
         /* Another thread may have begun the capture after `now`. */
         if (now > capture->began && now - capture->began > oldest)
@@ -275,6 +295,8 @@ static bool has_ended(pid_t thread)
 static struct capture *end_abandoned(void)
 {
     struct capture *ended = NULL;
+    if (locked_here(&captures_lock))
+        return NULL;                 /* a tool's callback in the loop below */
     LOCKED(captures_lock);
     EACH_LISTED(struct capture, capture, captures) {
         CUgraph none;

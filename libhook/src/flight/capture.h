@@ -20,7 +20,10 @@ bool capture_without_work(void);
 
 /* RELAXED: until the end of the scope this thread disturbs no capture, and the driver refuses it no
  * call because of a capture. capture_relax(): the same, until capture_exchange() of its result. */
-#define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
+#define RELAXED                                                                    \
+    AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax(); \
+    UNLESS_LEFT(capture_restore, NULL, relaxed_before)
+void capture_restore(void *unused, uint64_t mode);
 static inline void capture_exchange(CUstreamCaptureMode *mode)
 {
     REAL(cuThreadExchangeStreamCaptureMode)(mode);

@@ -12,8 +12,8 @@
 #include "flight/drain.h"
 
 #include <stdlib.h>
-#include <time.h>
 
+#include "driver/bell.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "flight/capture.h"
@@ -104,7 +104,7 @@ static uint64_t nap_us(uint64_t waited)
 
 static void nap(uint64_t waited)
 {
-    nanosleep(&(struct timespec){ .tv_nsec = (long)nap_us(waited) * 1000 }, NULL);
+    bell_nap(nap_us(waited));
 }
 
 /* Waits for the event, at most `most` us (UINT64_MAX: no limit). */

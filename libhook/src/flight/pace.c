@@ -191,11 +191,7 @@ static void mark(uint64_t number, uint64_t now)
  * of the program, which may hold other locks. */
 static void mark_locked(uint64_t number)
 {
-    /* A thread that is cancelled, or leaves by siglongjmp(), would keep the lock. */
-    UNCANCELLED;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    DEFERRED;
     /* The lock's holder may be waiting for this thread to leave the gate. */
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
     if (locked && owner != NULL) {
@@ -204,7 +200,6 @@ static void mark_locked(uint64_t number)
     }
     if (locked)
         pthread_mutex_unlock(&service_lock);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* The gate's gate_on_taken hook. `number`: gate_taken, which includes this pass. */

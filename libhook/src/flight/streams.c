@@ -72,12 +72,13 @@ void streams_destroy(CUstream stream)
     CUcontext same;
     if (streams_need_no_list() || stream == NULL)
         return;
-    pthread_mutex_lock(&streams_lock);
-    for (listed = streams; listed != NULL && listed->stream != stream; listed = listed->next)
-        continue;
-    if (listed != NULL)
-        listed->being_destroyed = true;
-    pthread_mutex_unlock(&streams_lock);
+    {
+        LOCKED(streams_lock);
+        for (listed = streams; listed != NULL && listed->stream != stream; listed = listed->next)
+            continue;
+        if (listed != NULL)
+            listed->being_destroyed = true;
+    }
     if (listed == NULL)
         return;
     RELAXED;
@@ -104,7 +105,7 @@ void streams_end_with(CUcontext context)
 
 uint64_t streams_moment(void)
 {
-    LOCKED(streams_lock);
+    LOCKED_TO_READ(streams_lock);
     return moments;
 }
 
@@ -123,6 +124,8 @@ static CUresult query_listed(const struct listed_stream *listed)
 CUresult streams_query(CUcontext context, uint64_t moment)
 {
     CUresult result = REAL(cuStreamQuery)(CU_STREAM_LEGACY);
+    if (locked_here(&streams_lock))
+        return CUDA_ERROR_NOT_READY; /* a tool's callback in the loop below */
     LOCKED(streams_lock);
     EACH_LISTED(struct listed_stream, listed, streams) {
         if (listed->context != context || listed->emptied > moment)

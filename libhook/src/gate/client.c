@@ -25,6 +25,7 @@
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
+static _Atomic uint32_t memory_bell;
 pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
 struct client *clients[CLIENTS_MAX];
 static _Atomic unsigned client_count;
@@ -43,7 +44,7 @@ bool client_is_called_back(void)
 
 bool client_none(void)
 {
-    return client_count == 0 || locked_here(&memory_lock);
+    return client_count == 0 || client_is_called_back();
 }
 
 unsigned clients_count(void)
@@ -72,6 +73,20 @@ void clients_watch_forks(void)
     forks_watch(abandon, gate_recheck);
 }
 
+void memory_notify(void)
+{
+    pthread_cond_broadcast(&memory_changed);
+    bell_ring(&memory_bell);
+}
+
+void memory_wait(void)
+{
+    uint32_t before = atomic_load(&memory_bell);
+    mutex_unlock(&memory_lock);
+    bell_wait(&memory_bell, before, NULL);
+    mutex_lock(&memory_lock);
+}
+
 uint64_t now_microseconds(void)
 {
     struct timespec now;
@@ -81,7 +96,7 @@ uint64_t now_microseconds(void)
 
 struct client *client_current(void)
 {
-    return client_count == 0 || client_is_called_back() ? NULL : client_here();
+    return client_none() ? NULL : client_here();
 }
 
 struct client *client_on(CUdevice device)
@@ -121,7 +136,7 @@ bool client_may_keep_freed(const struct client *client)
 
 void client_wake(struct client *client)
 {
-    UNCANCELLED;
+    DEFERRED;
     int saved_errno = errno;         /* a program's call must not change errno */
     /* Fails only if unread wake-ups fill the socket, or the program closed it (client_wait()). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -204,7 +219,6 @@ int connection_open(void)
         path = NVSHARE_DEFAULT_SOCKET;
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     if (strlen(path) >= sizeof address.sun_path) {
-        complain("NVSHARE_SOCKET=%s is longer than a socket's path can be", path);
         errno = ENAMETOOLONG;
         return -1;
     }
@@ -213,10 +227,17 @@ int connection_open(void)
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &SEND_PATIENCE, sizeof SEND_PATIENCE);
-    if (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
-        own_file_close(connection);
-        return -1;
+    int failed;
+    {
+        UNLESS_LEFT(own_file_left, NULL, (uint64_t)connection);
+        failed = connect(fd, (const struct sockaddr *)&address, sizeof address);
+        defer_begin();
     }
+    if (failed != 0) {
+        own_file_close(connection);
+        connection = -1;
+    }
+    defer_end();
     return connection;
 }
 
@@ -357,7 +378,6 @@ void client_send(struct client *client, struct nvshare_report report)
         return;
     report = client_report(client, report);
     client->reported = true;
-    UNCANCELLED;
     /* The socket is not closed here: the service thread may be receiving on it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
         || !send_tiers(client) || !connection_send(client->socket, &report))
@@ -532,9 +552,9 @@ static void print_refusal(struct client *client)
     memcpy(client->printed_reason, client->reason, sizeof client->printed_reason);
     char reason[REASON_LONGEST];
     memcpy(reason, client->reason, sizeof reason);
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     complain("out of GPU memory, as %s", reason);
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
 }
 
 uint64_t client_to_pin(const struct client *client)
@@ -568,9 +588,9 @@ static void wait_for_answer(struct client *client, const struct timespec *until)
 {
     BLOCKED;
     uint32_t before = atomic_load(&client->commit_bell);
-    pthread_mutex_unlock(&memory_lock);
-    bell_sleep(&client->commit_bell, before, until);
-    pthread_mutex_lock(&memory_lock);
+    mutex_unlock(&memory_lock);
+    bell_wait(&client->commit_bell, before, until);
+    mutex_lock(&memory_lock);
 }
 
 /* Claims an entry for this thread's next COMMIT. False: no entry was free; the thread has waited
@@ -622,16 +642,26 @@ static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins
            && client->answered_commit == number;
 }
 
+static void give_back_beyond(void *client, uint64_t bytes)
+{
+    LOCKED(memory_lock);
+    ((struct client *)client)->memory.beyond -= bytes;
+    client_update(client);
+}
+
 bool client_go_beyond(struct client *client, uint64_t bytes)
 {
-    UNCANCELLED;
     while (bytes <= client->limits.beyond
            && client->memory.beyond <= client->limits.beyond - bytes) {
         /* Added now, so that the COMMIT and reports sent meanwhile include `bytes`. */
         uint64_t wanted = client->memory.beyond += bytes;
         if (client->socket < 0)
             return true;             /* no daemon is connected: the last limits apply */
-        bool answered = request_commit(client, 0, 0);
+        bool answered;
+        {
+            UNLESS_LEFT(give_back_beyond, client, bytes);
+            answered = request_commit(client, 0, 0);
+        }
         if (answered && client->commit_answer.beyond >= wanted)
             return true;
         client->memory.beyond -= bytes;
@@ -643,12 +673,17 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     return false;
 }
 
+static void settle_own(void *unused, uint64_t zero)
+{
+    (void)unused, (void)zero;
+    LOCKED(memory_lock);
+    client_settle();
+}
+
 bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until)
 {
-    UNCANCELLED;
     bool granted, allowed = pins == 0;
-    if (pins > 0)
-        client_settle();             /* an earlier call may have been left by siglongjmp() */
+    UNLESS_LEFT(settle_own, NULL, 0);
     for (;;) {
         uint64_t wanted = client_need(client) + size;
         granted = allowed && wanted <= client->limits.commit;
@@ -695,13 +730,15 @@ static const char *const PIN_REASONS[] = {
 
 void client_pin(struct client *client, enum nvshare_pin_reason reason)
 {
-    pthread_mutex_lock(&memory_lock);
-    bool first = client->pin_reason == NVSHARE_PIN_NONE;
-    if (first) {
-        client->pin_reason = reason;
-        client_update(client);
+    bool first;
+    {
+        LOCKED(memory_lock);
+        first = client->pin_reason == NVSHARE_PIN_NONE;
+        if (first) {
+            client->pin_reason = reason;
+            client_update(client);
+        }
     }
-    pthread_mutex_unlock(&memory_lock);
     if (first)
         complain("this program stays on GPU %d from now on: %s. Other programs get what is left.",
                  (int)client->device, PIN_REASONS[reason]);
@@ -738,7 +775,7 @@ static void await_lock(pthread_mutex_t *lock, uint64_t until)
             debug("the process exits while its memory is being moved");
             return;
         }
-        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+        bell_nap(100);
     }
     pthread_mutex_unlock(lock);
 }

@@ -120,8 +120,11 @@ struct client {
  * map, unmap or query memory, sending one record; never a copy over the bus, or a wait for work or
  * the daemon. While it is locked, only locks of gate, captures and context list are taken. */
 extern pthread_mutex_t memory_lock;
-/* Broadcast when a block stops moving, or an exclusive operation (exclusive.c) has ended. */
+/* Broadcast when a block stops moving, or an exclusive operation (exclusive.c) has ended. Only the
+ * library's threads wait for it: a thread of the program calls memory_wait(), which it may leave. */
 extern pthread_cond_t memory_changed;
+void memory_notify(void);            /* broadcasts memory_changed, ends memory_wait() */
+void memory_wait(void);              /* releases memory_lock, the thread's only lock, meanwhile */
 
 /* Locked by a service thread while it uses contexts, streams or events, and by a program thread
  * that destroys a context. Locked before memory_lock. */
@@ -133,14 +136,19 @@ extern struct client *clients[CLIENTS_MAX]; /* index: device ordinal; clients ar
         for (struct client *client = __atomic_load_n(&clients[index], __ATOMIC_ACQUIRE);   \
              client != NULL; client = NULL)
 
-/* True: wrappers must only call the driver, because the process never had a client or the calling
- * thread holds memory_lock (client_is_called_back()). */
+/* True: wrappers must only call the driver, because the process never had a client, or for
+ * client_is_called_back(). */
 bool client_none(void);
 /* If client_none(), the caller returns `value`; else memory_lock is locked until the scope ends. */
 #define LOCKED_OR_RETURN(value)                                                    \
     if (client_none())                                                             \
         return value;                                                              \
     LOCKED(memory_lock)
+/* The same for a section that only reads: LOCKED_TO_READ. */
+#define READING_OR_RETURN(value)                                                   \
+    if (client_none())                                                             \
+        return value;                                                              \
+    LOCKED_TO_READ(memory_lock)
 /* Whether the calling thread runs a callback of a tracing tool (CUPTI) in a driver call of the
  * library. Such a thread must neither wait nor lock memory_lock, which may be locked by it. */
 bool client_is_called_back(void);

@@ -41,7 +41,6 @@ static struct known *find(CUcontext context)
 
 void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
 {
-    UNCANCELLED;
     LOCKED(known_lock);
     struct known *one = find(context);
     if (one == NULL && count == room) {
@@ -58,7 +57,6 @@ void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
 
 void contexts_remove(CUcontext context)
 {
-    UNCANCELLED;
     LOCKED(known_lock);
     unsigned kept = 0;
     for (unsigned i = 0; i < count; i++)
@@ -76,7 +74,7 @@ unsigned contexts_ended(void)
 
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device)
 {
-    LOCKED(known_lock);
+    LOCKED_TO_READ(known_lock);
     const struct known *one = find(context);
     if (one == NULL)
         return false;
@@ -97,14 +95,14 @@ bool contexts_attach(CUcontext context, int change)
 
 bool contexts_lasts(CUcontext context, unsigned when)
 {
-    LOCKED(known_lock);
+    LOCKED_TO_READ(known_lock);
     const struct known *one = find(context);
     return one != NULL && one->since <= when;
 }
 
 CUcontext contexts_of(CUdevice device, unsigned number)
 {
-    LOCKED(known_lock);
+    LOCKED_TO_READ(known_lock);
     for (const struct known *one = known; one != known + count; one++)
         if ((device == ANY_DEVICE || one->device == device) && one->owner == one->context
             && number-- == 0)

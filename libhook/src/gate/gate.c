@@ -6,7 +6,7 @@
  * Otherwise the passing thread sees the gate closed, steps outside, waits, and passes in the same
  * way again.
  *
- * A waiting thread may leave by siglongjmp() from a signal handler. It therefore holds no lock,
+ * A waiting thread may leave by a jump out of a signal handler. It therefore holds no lock,
  * waits on no condition variable and is counted nowhere: it sleeps on a futex word (bell.h), and
  * marks its entry with the opening and the pass for which it waits. The mark is void once the gate
  * has opened or the thread has passed again. Except while it sleeps, signals are blocked.
@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,8 +59,23 @@ static void thread_ends(void *argument)
     gate_self = own_entry = NULL;
 }
 
+/* The thread jumps to a frame with this stack pointer: ends the passes of the frames that it leaves.
+ * A jump out of a driver call inside the gate would else keep the gate from ever being empty. */
+static void end_passes(uintptr_t stack)
+{
+    struct gate_thread *self = own_entry;
+    if (self == NULL || self->frames[0] >= stack)
+        return;
+    uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
+    while (inside > 0 && (inside > GATE_FRAMES || self->frames[inside - 1] < stack))
+        inside--;
+    atomic_store_explicit(&self->inside, inside, memory_order_release);
+    atomic_store(&self->waits, 0);
+}
+
 static void initialise(void)
 {
+    leave_calls(end_passes);
     gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
 }
 
@@ -170,7 +184,7 @@ static void sleep_at_gate(const struct gate_thread *self, bool until_stop)
             return;
         if (is_held_by_pace_alone() && gate_on_paced(&since))
             continue;
-        bell_sleep(&gate.opened, opened, NULL);
+        bell_wait(&gate.opened, opened, NULL);
     }
 }
 
@@ -184,23 +198,21 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
 
     bool inside = true;
     int saved_errno = errno;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    defer_begin();
     do {
         /* Stored before clients_want(), after which gate_has_waiters() must find the thread. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
         clients_want();
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        defer_end();
         sleep_at_gate(self, until_stop);
-        pthread_sigmask(SIG_SETMASK, &all, NULL);
+        defer_begin();
         inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
     } while (inside && !try_pass(stream)); /* inflight_clear() may have cleared an earlier count */
     atomic_store(&self->waits, 0);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    defer_end();
     errno = saved_errno;
     return inside;
 }

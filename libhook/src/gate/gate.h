@@ -29,6 +29,8 @@
 #define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING)
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* the call waits even during a capture */
 
+#define GATE_FRAMES 4                /* power of 2; passes nest within a tracing tool's callbacks */
+
 /* Entry of a thread that has passed the gate or was BLOCKED. */
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside; /* depth of nested passes; only its thread writes */
@@ -39,6 +41,7 @@ struct gate_thread {
     _Atomic uint32_t blocked;        /* `passes` + 1 when the thread became BLOCKED; else 0 */
     struct gate_thread *next;
     _Atomic bool in_use;             /* reused after its thread has ended */
+    uintptr_t frames[GATE_FRAMES];   /* stack pointers of the passes, the outermost first */
 };
 
 extern _Atomic uint64_t gate_closed;               /* bits: reasons to be closed; 0: open */
@@ -46,6 +49,17 @@ extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-
 
 struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
+
+static inline uintptr_t stack_pointer(void)
+{
+    uintptr_t stack;
+#if defined(__x86_64__)
+    __asm__("mov %%rsp, %0" : "=r"(stack));
+#else
+    __asm__("mov %0, sp" : "=r"(stack));
+#endif
+    return stack;
+}
 
 /* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
  * With `until_stop`, a STOP of any client ends the wait, too: returns false, the thread outside. */
@@ -55,6 +69,7 @@ static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
     if (__builtin_expect(self == NULL, 0))
         self = gate_register_thread();
     uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
+    self->frames[inside % GATE_FRAMES] = stack_pointer();
     atomic_store_explicit(&self->passes,
                           atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
                           memory_order_relaxed);
@@ -90,7 +105,7 @@ void gate_allow(uint64_t goal);                    /* sets gate_goal */
 
 /* BLOCKED: until the end of the scope this program thread waits within the library where the driver
  * would not wait. Work in flight may depend on the thread's next action, so a drain treats it like
- * a thread at the gate. After a siglongjmp() out, the thread stays BLOCKED until its next pass. */
+ * a thread at the gate. After a jump out, the thread stays BLOCKED until its next pass. */
 #define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);

@@ -441,7 +441,6 @@ static void serve_at(enum ipc_socket_kind kind)
 /* Opens the sockets, once for the process, and writes their name and secrets to the ticket. */
 static bool open_server(struct ipc_ticket *ticket)
 {
-    UNCANCELLED;
     LOCKED(server_lock);
     if (server.open == 0 && syscall(SYS_getrandom, &server.random, sizeof server.random, 0)
                                 == sizeof server.random)
@@ -485,11 +484,12 @@ CUresult ipc_export_pin_range(CUdeviceptr address, size_t size)
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
+    if (client_is_called_back())
+        return false;                /* the thread must not wait, and the driver refuses */
     if (!memory_is_ours(address)) {
         /* Managed memory for allocations that do not fit the card cannot be pinned on the card. */
-        pthread_mutex_lock(&memory_lock);
+        LOCKED_TO_READ(memory_lock);
         bool beyond = managed_describe(address, &description);
-        pthread_mutex_unlock(&memory_lock);
         *result = CUDA_ERROR_OUT_OF_MEMORY;
         return beyond;
     }

@@ -60,17 +60,23 @@ static int begin(enum ipc_socket_kind kind, const struct ipc_ticket *ticket, boo
     const struct timeval patience = { .tv_sec = PATIENCE_MS / 1000 };
     setsockopt(from, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     int failed;
-    do
-        failed = connect(from, (struct sockaddr *)&address, length);
-    while (failed != 0 && errno == EINTR && now_microseconds() < end);
+    {
+        UNLESS_LEFT(own_file_left, NULL, (uint64_t)handle);
+        do
+            failed = connect(from, (struct sockaddr *)&address, length);
+        while (failed != 0 && errno == EINTR && now_microseconds() < end);
+        defer_begin();               /* before the note ends: the handle is closed once */
+    }
     if (failed == 0 && !may_be_owner(from))
         failed = -1;
-    if (failed == 0 && send(from, &ticket->request, sizeof ticket->request,
-                            MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof ticket->request)
-        return handle;
-    *again = failed == 0;
-    own_file_close(handle);
-    return -1;
+    if (failed != 0 || send(from, &ticket->request, sizeof ticket->request,
+                            MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof ticket->request) {
+        *again = failed == 0;
+        own_file_close(handle);
+        handle = -1;
+    }
+    defer_end();
+    return handle;
 }
 
 int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
@@ -207,10 +213,45 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
                                 import->device == import->reader ? 1 : 2);
 }
 
+static void undo_import(void *import, uint64_t unused)
+{
+    (void)unused;
+    LOCKED(memory_lock);
+    unmap(import);
+}
+
+/* Lists the import, or opens once more what another thread has opened meanwhile. memory_lock is
+ * held. */
+static CUdeviceptr adopt(struct ipc_import *import)
+{
+    struct ipc_import *known = same(&import->ticket);
+    if (known != NULL) {
+        unmap(import);
+        import = known;
+    } else {
+        memory_imported();
+        import->id = allocation_id();
+        import->next = imports;
+        imports = import;
+        region_set_owner(import->range, import->range_size, &import->owner);
+    }
+    import->opened++;
+    return import->base;
+}
+
+/* Maps and closes a part that has arrived. */
+static CUresult take_part(struct ipc_import *import, size_t offset, size_t size, int file)
+{
+    DEFERRED;                        /* no file stays open if the thread leaves */
+    CUresult result = map_part(import, offset, size, file);
+    own_file_close(file);
+    return result;
+}
+
 /* Maps all parts; the first has arrived, with the descriptor *file. The caller closes the last
  * *file. Called without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
-                          int *file, struct ipc_import **made)
+                          int *file, CUdeviceptr *address)
 {
     size_t total = part->left, offset = 0;
     bool again;
@@ -225,71 +266,55 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
         .size = part->bytes,
     };
     contexts_current(&import->owner.context);
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     CUresult result = region_take(total, &import->range);
-    pthread_mutex_unlock(&memory_lock);
     if (result != CUDA_SUCCESS) {
         free(import);
         return result;
     }
     import->base = import->range + part->offset;
-    while (*file >= 0 && result == CUDA_SUCCESS) {
-        result = map_part(import, offset, part->size, *file);
-        own_file_close(*file);
-        offset += part->size;
-        *file = result == CUDA_SUCCESS && offset < total
-            ? ipc_client_part(from, ticket, part, &again) : -1;
-        if (*file >= 0 && part->left != total - offset)
-            break;
+    {
+        UNLESS_LEFT(undo_import, import, 0);
+        mutex_unlock(&memory_lock);
+        while (*file >= 0 && result == CUDA_SUCCESS) {
+            result = take_part(import, offset, part->size, *file);
+            offset += part->size;
+            *file = result == CUDA_SUCCESS && offset < total
+                ? ipc_client_part(from, ticket, part, &again) : -1;
+            if (*file >= 0 && part->left != total - offset)
+                break;
+        }
+        mutex_lock(&memory_lock);
     }
     if (result == CUDA_SUCCESS && offset == total) {
-        *made = import;
+        *address = adopt(import);
         return CUDA_SUCCESS;
     }
-    LOCKED(memory_lock);
     unmap(import);
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Repeats the request: an owner with too many peers drops connections before it reads requests. */
-static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **made)
+static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
 {
     BLOCKED;
     bool again = true;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
         struct ipc_part part;
-        int from = ipc_client_begin(ticket, &again);
-        int file = from < 0 ? -1 : ipc_client_part(from, ticket, &part, &again);
-        if (file >= 0)
-            result = fetch_all(from, ticket, &part, &file, made);
+        int file, from = ipc_client_begin(ticket, &again);
+        {
+            UNLESS_LEFT(own_file_left, NULL, (uint64_t)from);
+            file = from < 0 ? -1 : ipc_client_part(from, ticket, &part, &again);
+            if (file >= 0)
+                result = fetch_all(from, ticket, &part, &file, address);
+            defer_begin();
+        }
         own_file_close(file);
         own_file_close(from);
+        defer_end();
     }
     return result;
-}
-
-static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
-{
-    struct ipc_import *import = NULL; /* always set by fetch_new(); gcc 13 warns */
-    CUresult result = fetch_new(ticket, &import);
-    if (result != CUDA_SUCCESS)
-        return result;
-    LOCKED(memory_lock);
-    struct ipc_import *known = same(ticket);
-    if (known != NULL) {             /* another thread has opened the memory meanwhile */
-        unmap(import);
-        import = known;
-    } else {
-        memory_imported();
-        import->id = allocation_id();
-        import->next = imports;
-        imports = import;
-        region_set_owner(import->range, import->range_size, &import->owner);
-    }
-    import->opened++;
-    *address = import->base;
-    return CUDA_SUCCESS;
 }
 
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
@@ -303,15 +328,15 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
         *result = CUDA_ERROR_INVALID_CONTEXT;
         return true;
     }
-    pthread_mutex_lock(&memory_lock);
+    if (client_is_called_back())
+        return false;                /* the thread must not wait, and the driver refuses */
+    mutex_lock(&memory_lock);
     struct ipc_import *known = same(&ticket);
     if (known != NULL) {
         known->opened++;
         *address = known->base;
     }
-    pthread_mutex_unlock(&memory_lock);
-    /* A thread cancelled in poll() would leave the connection open and the memory mapped. */
-    UNCANCELLED;
+    mutex_unlock(&memory_lock);
     *result = known != NULL ? CUDA_SUCCESS : open_new(&ticket, address);
     return true;
 }
@@ -326,10 +351,12 @@ static struct ipc_import *import_at(CUdeviceptr address)
 
 bool ipc_import_close(CUdeviceptr address, CUresult *result)
 {
-    pthread_mutex_lock(&memory_lock);
+    if (client_is_called_back())
+        return false;                /* the thread must not wait, and the driver refuses */
+    mutex_lock(&memory_lock);
     struct ipc_import *import = import_at(address);
     CUcontext context = import != NULL ? import->owner.context : NULL;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (import == NULL)
         return false;
     bool drained = drain_context(context, DRAIN_PATIENCE_US, result);

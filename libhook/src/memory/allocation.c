@@ -553,19 +553,27 @@ static const struct deferred *first_of(const struct client *client)
     return one;
 }
 
+static void end_wait(void *unused, uint64_t zero)
+{
+    (void)unused, (void)zero;
+    LOCKED(memory_lock);
+    waited_in = NULL;
+    memory_notify();
+}
+
 /* Waits for the context's work, with memory_lock released. False: not done within SLICE_US. */
 static bool wait_in(CUcontext context)
 {
     CUresult ignored_as_work_that_failed_is_done;
     uint64_t earlier = deferrals;
     waited_in = context;
-    pthread_mutex_unlock(&memory_lock);
+    UNLESS_LEFT(end_wait, NULL, 0);
+    mutex_unlock(&memory_lock);
     bool waited = drain_context(context, SLICE_US, &ignored_as_work_that_failed_is_done);
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     if (waited)
         deferred_frees_waited(context, earlier);
-    waited_in = NULL;
-    pthread_cond_broadcast(&memory_changed);
+    end_wait(NULL, 0);
     return waited;
 }
 
@@ -576,7 +584,7 @@ bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t unti
     const struct deferred *one;
     while (now_microseconds() < until && (one = first_of(client)) != NULL) {
         if (waited_in != NULL)
-            pthread_cond_wait(&memory_changed, &memory_lock);
+            memory_wait();
         else if (wait_in(one->context))
             return true;
         else if (capture_going_on())
@@ -588,7 +596,7 @@ bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t unti
 void deferred_frees_context_end(CUcontext context)
 {
     while (waited_in == context)
-        pthread_cond_wait(&memory_changed, &memory_lock);
+        memory_wait();
     deferred_frees_waited(context, deferrals);
 }
 
@@ -612,16 +620,67 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
         return true;
     }
     *result = CUDA_SUCCESS;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     /* Reusing a spare changes no figure of the client: it needs no client_update(). */
     if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
         *result = allocation_make(client, context, bytes, address);
         client_update(client);
     }
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
         *result = CUDA_SUCCESS;
     return true;
+}
+
+static void defer_free(void *new, uint64_t unused)
+{
+    struct deferred *one = new;
+    (void)unused;
+    if (one == NULL)
+        return;                      /* out of memory: the allocation stays until its context ends */
+    LOCKED(memory_lock);
+    const struct object *object = allocation_at(one->address);
+    if (object != NULL && object->retired && region_owner(one->address)->context == one->context) {
+        one->number = ++deferrals;
+        one->next = deferred;
+        deferred = one;
+    } else {                         /* the context has ended, which freed the memory */
+        free(one);
+    }
+}
+
+/* Waits for the work that may use a retired allocation. False: it has not ended. Then, and if the
+ * thread leaves, the allocation is released once a thread has waited for the context's work.
+ * Returns within defer_begin(). */
+static bool wait_before_free(CUdeviceptr address, CUcontext context, CUresult *result)
+{
+    bool waited;
+    struct deferred *one = malloc(sizeof *one);
+    if (one != NULL)
+        *one = (struct deferred){ .address = address, .context = context };
+    {
+        UNLESS_LEFT(defer_free, one, 0);
+        waited = drain_context(context, UINT64_MAX, result);
+        defer_begin();
+    }
+    if (waited)
+        free(one);
+    else
+        defer_free(one, 0);
+    return waited;
+}
+
+/* Frees a retired allocation after its context's work. `earlier`: the last free that was deferred
+ * before. `keep`: it may become a spare. */
+static void free_waited(CUdeviceptr address, struct page_owner *owner, uint64_t earlier, bool keep)
+{
+    LOCKED(memory_lock);
+    if (region_owner(address) != owner)
+        return;                      /* the context has ended meanwhile, which freed the memory */
+    deferred_frees_waited(owner->context, earlier);
+    bool is_large = owner->operations == &LARGE_OPERATIONS;
+    if (!keep || !is_large || !spare_keep((struct large *)owner))
+        allocation_release(address);
 }
 
 bool memory_free(CUdeviceptr address, CUresult *result)
@@ -630,7 +689,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
         return false;
     if (capture_refuses(result))
         return true;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     struct object *object = allocation_at(address);
     struct page_owner *owner = region_owner(address);
     bool ours = region_contains(address), retired = object != NULL && !object->retired;
@@ -639,37 +698,25 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     CUcontext context = retired ? owner->context : NULL;
     bool idle = retired && owner->client->drained;
     uint64_t earlier = deferrals;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     *result = CUDA_ERROR_INVALID_VALUE;
     if (!retired)
         return ours;
 
     *result = CUDA_SUCCESS;
-    bool waited = idle || drain_context(context, UINT64_MAX, result);
-    if (!waited)
+    if (idle)
+        defer_begin();
+    if (idle || wait_before_free(address, context, result))
+        free_waited(address, owner, earlier, *result == CUDA_SUCCESS);
+    else
         *result = CUDA_SUCCESS;      /* deferred_frees_waited() will free the memory */
-
-    LOCKED(memory_lock);
-    if (region_owner(address) != owner)
-        return true;                 /* the context has ended meanwhile, which freed the memory */
-    if (waited) {
-        bool is_large = owner->operations == &LARGE_OPERATIONS;
-        deferred_frees_waited(context, earlier);
-        if (*result != CUDA_SUCCESS || !is_large || !spare_keep((struct large *)owner))
-            allocation_release(address);
-    } else {
-        struct deferred *one = malloc(sizeof *one);
-        if (one != NULL) {           /* else the memory stays until its context ends */
-            *one = (struct deferred){ address, context, ++deferrals, deferred };
-            deferred = one;
-        }
-    }
+    defer_end();
     return true;
 }
 
 bool memory_describe(CUdeviceptr address, struct memory_description *description)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     return allocation_describe(address, description) || vmm_describe(address, description)
         || managed_describe(address, description);
 }
@@ -689,7 +736,7 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
 
 bool memory_is_ours(CUdeviceptr address)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     return region_contains(address);
 }
 
@@ -698,20 +745,16 @@ bool memory_information(size_t *free_bytes, size_t *total_bytes)
     struct client *client = client_here();
     if (client == NULL)
         return false;
-    bool called_back = locked_here(&memory_lock);
-    if (!called_back)
-        pthread_mutex_lock(&memory_lock);
+    LOCKED_TO_READ(memory_lock);
     uint64_t used = client->memory.allocated - spares_of(client)->bytes + client->memory.pinned;
     *total_bytes = client->limits.total;
     *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
-    if (!called_back)
-        pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
 bool memory_total(CUdevice device, size_t *total_bytes)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     const struct client *client = client_on(device);
     if (client != NULL)
         *total_bytes = client->limits.total;

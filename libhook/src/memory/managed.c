@@ -195,12 +195,26 @@ static bool is_evictable(struct client *client, CUcontext *context)
         && concurrent && contexts_current(context) == CUDA_SUCCESS;
 }
 
+static void unreserve(struct managed *managed)
+{
+    table.reserved--;
+    discard(managed);
+}
+
+static void undo_take(void *managed, uint64_t unused)
+{
+    (void)unused;
+    struct client *client = ((struct managed *)managed)->client;
+    LOCKED(memory_lock);
+    unreserve(managed);
+    client_update(client);
+}
+
 /* `plain`: for managed_beyond(). */
 static CUresult take(struct client *client, CUcontext context, size_t bytes, unsigned int flags,
                      bool plain, CUdeviceptr *address)
 {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    UNCANCELLED;
     LOCKED(memory_lock);
     struct managed *managed = NULL;
     size_t size = ROUNDED_UP(bytes, GRAIN);
@@ -214,10 +228,13 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         /* From now on each block counts as resident or absent: an absent block closes the gate. */
         allocation_fill(managed->blocks, managed->block_count);
         client_update(client);
-        pthread_mutex_unlock(&memory_lock);
         CUdeviceptr made = 0;
-        result = make(managed, flags, &made);
-        pthread_mutex_lock(&memory_lock);
+        {
+            UNLESS_LEFT(undo_take, managed, 0);
+            mutex_unlock(&memory_lock);
+            result = make(managed, flags, &made);
+            mutex_lock(&memory_lock);
+        }
         if (result == CUDA_SUCCESS) {
             managed->range.address = *address = made;
             for (size_t i = 0; i < managed->block_count; i++)
@@ -225,8 +242,7 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
             hold(managed, false);
             ranges_insert(&table, &managed->range);
         } else {
-            table.reserved--;
-            discard(managed);
+            unreserve(managed);
         }
     }
     client_update(client);
@@ -271,12 +287,32 @@ static bool moving(const struct managed *managed)
     return false;
 }
 
+static void end_free(struct managed *managed, bool done)
+{
+    struct client *client = managed->client;
+    LIST_REMOVE(freed, managed);
+    hold(managed, false);
+    if (done || managed->context == NULL)
+        unreserve(managed);
+    else
+        ranges_insert(&table, &managed->range);
+    client_update(client);
+    memory_notify();
+}
+
+/* The driver may or may not have freed the memory: the program's next cuMemFree() tells. */
+static void undo_free(void *managed, uint64_t unused)
+{
+    (void)unused;
+    LOCKED(memory_lock);
+    end_free(managed, false);
+}
+
 /* cuMemFree waits for work in flight that may use the memory, which stays counted until then. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 {
     if (client_none())
         return false;
-    UNCANCELLED;
     LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
     bool ours = managed != NULL && managed->range.address == address && (managed->plain || !plain);
@@ -286,22 +322,15 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
         managed->next = freed;
         freed = managed;
         hold(managed, true);
-        while (moving(managed))
-            pthread_cond_wait(&memory_changed, &memory_lock);
-        pthread_mutex_unlock(&memory_lock);
-        *result = REAL(cuMemFree_v2)(address);
-        pthread_mutex_lock(&memory_lock);
-        struct client *client = managed->client;
-        LIST_REMOVE(freed, managed);
-        hold(managed, false);
-        if (*result == CUDA_SUCCESS || managed->context == NULL) {
-            table.reserved--;
-            discard(managed);
-        } else {
-            ranges_insert(&table, &managed->range);
+        {
+            UNLESS_LEFT(undo_free, managed, 0);
+            while (moving(managed))
+                memory_wait();
+            mutex_unlock(&memory_lock);
+            *result = REAL(cuMemFree_v2)(address);
+            mutex_lock(&memory_lock);
         }
-        client_update(client);
-        pthread_cond_broadcast(&memory_changed);
+        end_free(managed, *result == CUDA_SUCCESS);
     }
     return ours;
 }
@@ -330,7 +359,7 @@ void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location
 
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     const struct managed *managed = managed_find(address);
     bool differs = false;
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)

@@ -28,6 +28,7 @@ static __thread struct request {
     CUcontext context;               /* its end frees the memory; NULL: the memory has no context */
     size_t bytes;
     bool inside;                     /* in the gate: pending includes `bytes`; else pinned does */
+    uintptr_t frame;                 /* deeper than that of the call that made it */
 } request;
 
 static uint64_t *counter_of(struct client *client)
@@ -42,27 +43,35 @@ static void withdraw_request(void)
     request.client = NULL;
 }
 
+/* The thread jumps to a frame with this stack pointer, or ends. */
+static void leave_request(uintptr_t stack)
+{
+    struct client *client = request.client;
+    if (client == NULL || request.frame >= stack || leave_is_forked())
+        return;
+    LOCKED(memory_lock);
+    withdraw_request();
+    client_update(client);
+}
+
 static CUresult begin(struct client *client, CUcontext context, size_t bytes, bool submits,
                       uint64_t until)
 {
     if (client == NULL)
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&memory_lock);
-    if (request.client != NULL) {
-        /* A signal handler has jumped out of the call that made this request. */
-        struct client *former = request.client;
-        withdraw_request();
-        client_update(former);
-    }
+    leave_request(UINTPTR_MAX);      /* of a call that an exception has left */
+    leave_calls(leave_request);
+    mutex_lock(&memory_lock);
     bool granted = client_commit_pinned(client, bytes, bytes, until);
     if (granted) {
         bool inside = submits || client_free_room(client) < bytes;
-        request = (struct request){ client, context, bytes, inside };
+        request = (struct request){ client, context, bytes, inside,
+                                    (uintptr_t)__builtin_frame_address(0) };
         *counter_of(client) += bytes;
         client_settle();
         client_update(client);
     }
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (granted && request.inside)
         gate_enter(GATE_NO_STREAM);
     return granted ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -87,8 +96,7 @@ bool room_begin(struct room *room)
     struct client *client = client_current();
     if (client == NULL)
         return false;
-    UNCANCELLED;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     uint64_t most = client->limits.total / ROOM_PART;
     bool below_most = room->bytes < most;
     if (room->bytes == 0)
@@ -97,7 +105,7 @@ bool room_begin(struct room *room)
     if (room->bytes > most)
         room->bytes = most;
     reclaim(client, RECLAIM_ALL, room->until);
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     debug("the driver is out of memory: asking for %zu MiB of room", room->bytes >> 20);
     return below_most && begin_here(room->bytes, room->until) == CUDA_SUCCESS;
 }
@@ -122,11 +130,11 @@ void pinned_end(size_t bytes_taken)
     struct client *client = request.client;
     if (client == NULL)
         return;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     withdraw_request();
     client->memory.pinned += bytes_taken;
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (request.inside)
         gate_leave();
 }
@@ -139,8 +147,8 @@ static void count_less(struct client *client, size_t bytes)
 
 void pinned_release_on(CUdevice device, size_t bytes)
 {
-    struct client *client = counting_on(device);
-    if (client == NULL)
+    struct client *client = client_on(device);
+    if (client == NULL || locked_here(&memory_lock))
         return;
     LOCKED(memory_lock);
     count_less(client, bytes);

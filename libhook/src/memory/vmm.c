@@ -68,6 +68,8 @@ static void insert_reservation(struct reservation *one)
         free(one);
 }
 
+/* These are also called in a tool's callback, where this thread may have locked memory_lock: no
+ * code calls the driver while it uses a member of `reservations`. */
 void reservation_add(CUdeviceptr base, size_t size)
 {
     struct reservation *one = malloc(sizeof *one);
@@ -79,11 +81,13 @@ void reservation_add(CUdeviceptr base, size_t size)
 
 CUresult reservation_free(CUdeviceptr base, size_t size)
 {
-    pthread_mutex_lock(&memory_lock);
-    struct reservation *one = reservation_at(base);
-    if (one != NULL)
-        ranges_remove(&reservations, &one->range);
-    pthread_mutex_unlock(&memory_lock);
+    struct reservation *one;
+    {
+        LOCKED(memory_lock);
+        one = reservation_at(base);
+        if (one != NULL)
+            ranges_remove(&reservations, &one->range);
+    }
     /* During this call another thread may already reserve the same addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
     if (result != CUDA_SUCCESS) {
@@ -309,7 +313,7 @@ static CUresult fill(struct vmm_allocation *vmm, CUdeviceptr copy)
 {
     const struct large *memory = vmm->memory;
     CUstream stream = vmm->client->copy_stream;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++) {
         const struct block *block = memory->blocks[i];
@@ -317,7 +321,7 @@ static CUresult fill(struct vmm_allocation *vmm, CUdeviceptr copy)
                                             block->address, block->size, stream);
     }
     CUresult ended = REAL(cuStreamSynchronize)(stream);
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     return result != CUDA_SUCCESS ? result : ended;
 }
 
@@ -390,9 +394,9 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
         return CUDA_ERROR_OUT_OF_MEMORY;
     bool inside = !first_is_resident(vmm);
     if (inside) {
-        pthread_mutex_unlock(&memory_lock);
+        mutex_unlock(&memory_lock);
         gate_enter(GATE_NO_STREAM);  /* waits until the client runs and its memory is resident */
-        pthread_mutex_lock(&memory_lock);
+        mutex_lock(&memory_lock);
     }
     bool ready = first_is_resident(vmm);
     if (ready)
@@ -404,22 +408,35 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
     return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+static void end_pinning(struct vmm_allocation *vmm)
+{
+    vmm->pinning = false;
+    memory_notify();
+}
+
+static void undo_pinning(void *vmm, uint64_t unused)
+{
+    (void)unused;
+    LOCKED(memory_lock);
+    client_settle();
+    end_pinning(vmm);
+}
+
 /* Pins an allocation. Releases memory_lock meanwhile; the caller holds a reference. */
 static CUresult pin_in_place(struct vmm_allocation *vmm)
 {
-    UNCANCELLED;
     while (vmm->pinning)
-        pthread_cond_wait(&memory_changed, &memory_lock);
+        memory_wait();
     if (vmm->memory == NULL)
         return CUDA_SUCCESS;
     vmm->pinning = true;
+    UNLESS_LEFT(undo_pinning, vmm, 0);
     CUresult result = CUDA_ERROR_NOT_READY;
     if (vmm->memory->owner.block_count == 1)
         result = pin_whole(vmm);
     if (result == CUDA_ERROR_NOT_READY)
         result = exclusively(vmm->client, vmm->size, vmm->size, DRAIN_PATIENCE_US, replace, vmm);
-    vmm->pinning = false;
-    pthread_cond_broadcast(&memory_changed);
+    end_pinning(vmm);
     return result;
 }
 
@@ -451,9 +468,9 @@ static bool accepted(const CUmemAllocationProp *properties)
     };
     if (memcmp(properties, &plain, sizeof plain) == 0)
         return true;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     bool known = memcmp(properties, &last, sizeof last) == 0;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     CUmemGenericAllocationHandle tried;
     if (known)
         return true;
@@ -539,7 +556,7 @@ bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 
 bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     struct vmm_allocation *vmm = vmm_find(handle);
     if (vmm != NULL)
         *properties = vmm->properties;
@@ -548,7 +565,7 @@ bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *pr
 
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned long long *flags)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
         *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -560,15 +577,28 @@ bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned 
     return alias != NULL;
 }
 
+static void refer_less(struct vmm_allocation *vmm)
+{
+    vmm->references--;
+    vmm_drop(vmm);
+}
+
+static void undo_reference(void *vmm, uint64_t unused)
+{
+    (void)unused;
+    LOCKED(memory_lock);
+    refer_less(vmm);
+}
+
 /* Pins the allocation, and keeps another thread's vmm_release() from freeing it meanwhile. */
 static CUresult pin(struct vmm_allocation *vmm, CUmemGenericAllocationHandle *handle)
 {
     vmm->references++;
+    UNLESS_LEFT(undo_reference, vmm, 0);
     CUresult result = pin_in_place(vmm);
     if (result == CUDA_SUCCESS)
         *handle = vmm->real;
-    vmm->references--;
-    vmm_drop(vmm);
+    refer_less(vmm);
     return result;
 }
 
@@ -612,29 +642,29 @@ static bool any_remapping(void)
 /* Locks memory_lock once no client is remapping: exclusively() may be replacing memory. */
 static void begin(void)
 {
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     while (any_remapping())
-        pthread_cond_wait(&memory_changed, &memory_lock);
+        memory_wait();
 }
 
 /* Enters the gate, waiting if it is closed: from here to end() all memory is resident. */
 static void begin_inside(void)
 {
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     gate_enter(GATE_NO_STREAM);
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
 }
 
 static void end(bool inside)
 {
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (inside)
         gate_leave();
 }
 
 bool vmm_mapped_in(CUdeviceptr address, size_t size)
 {
-    LOCKED_OR_RETURN(false);
+    READING_OR_RETURN(false);
     bool any;
     alias_whole(address, size, &any);
     return any;
@@ -645,7 +675,6 @@ bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
 {
     if (client_none())
         return false;
-    UNCANCELLED;
     begin();
     struct vmm_allocation *vmm = vmm_find(handle);
     bool ours = vmm != NULL;
@@ -669,7 +698,6 @@ bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
     bool any;
     if (client_none())
         return false;
-    UNCANCELLED;
     begin();
     bool whole = alias_whole(address, size, &any);
     if (any)
@@ -716,7 +744,6 @@ bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *acc
     bool any;
     if (client_none())
         return false;
-    UNCANCELLED;
     begin();
     bool whole = alias_whole(address, size, &any);
     bool absent = any && !range_is_resident(address, size);

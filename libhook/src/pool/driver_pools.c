@@ -152,12 +152,15 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
 /* Allocations that outlive their pool stay counted, as no function tells when they are freed. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
+    bool called_back = locked_here(&driver_pools_lock);
     RELAXED;
     LOCKED(driver_pools_lock);
     size_t used = pool_attribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     struct driver_pool *gone = known(handle);
-    if (result == CUDA_SUCCESS && gone != NULL) {
+    if (called_back && gone != NULL && result == CUDA_SUCCESS) {
+        gone->handle = NULL;         /* what the callback interrupts may use the record */
+    } else if (result == CUDA_SUCCESS && gone != NULL) {
         LIST_REMOVE(driver_pools, gone);
         used = ROUNDED_UP(used, POOL_GRAIN);
         pinned_release_on(gone->device, used < gone->counted ? gone->counted - used : 0);

@@ -280,9 +280,9 @@ static CUresult mark(CUstream stream, struct marker **made)
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t name = stream_name(stream);
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     struct marker *marker = take_marker(context);
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     if (marker == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     marker->stream = name;
@@ -429,6 +429,12 @@ static bool shrink_before_growth(struct pool *pool, size_t room)
     return pool->most == 0 || pool->reserved + room <= pool->most;
 }
 
+static void undo_reserve(void *pool, uint64_t room)
+{
+    LOCKED(memory_lock);
+    ((struct pool *)pool)->reserved -= room;
+}
+
 static CUresult make(struct pool *pool, struct client *client, size_t bytes, size_t room,
                      unsigned class, struct async_allocation **async)
 {
@@ -436,6 +442,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     if (!shrink_before_growth(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
     pool->reserved += room;          /* before allocation_make(), which may release memory_lock */
+    UNLESS_LEFT(undo_reserve, pool, room);
     /* The context is NULL, because pools, and so their memory, outlive contexts. */
     CUresult result = allocation_make(client, NULL, bytes, &address);
     *async = result == CUDA_SUCCESS ? new_async(address, pool) : NULL;
@@ -492,6 +499,8 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
     return CUDA_SUCCESS;
 }
 
+/* In a tool's callback this thread may have locked memory_lock, and be in a loop over the pools, or
+ * use one. There pools are only added or marked as destroyed, and nothing is released or granted. */
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
 {
     LOCKED(memory_lock);
@@ -560,7 +569,13 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     bool first = client_none();      /* maybe a forked child, where memory_lock stays locked */
     if (first && (*result = REAL(cuMemPoolDestroy)(handle)) != CUDA_SUCCESS)
         return true;
-    pthread_mutex_lock(&memory_lock);
+    if (locked_here(&memory_lock)) {
+        struct pool *own = pool_named(handle);
+        if (own != NULL)
+            own->destroyed = true;
+        return true;
+    }
+    mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
     bool ours = pool != NULL;
     if (ours && !first)              /* under the lock, as the driver may reuse the handle */
@@ -573,7 +588,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
         pool_shrink(pool, 0);
         pool_leave(pool);
     }
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     open_to(device, &readers, false);
     return ours || first;
 }
@@ -585,9 +600,9 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
         pool_adopted(handle);        /* so that the library records the access */
     }
     CUresult result = REAL(cuMemPoolSetAccess)(handle, access, count);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS || locked_here(&memory_lock))
         return result;
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
     CUdevice device = pool == NULL ? CU_DEVICE_INVALID : pool->device;
     uint32_t before = pool == NULL ? 0 : pool->readers;
@@ -602,20 +617,20 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
             pool->readers |= (uint32_t)1 << reader;
     }
     uint32_t after = pool == NULL ? 0 : pool->readers;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     uint32_t opened = after & ~before, closed = before & ~after;
     result = open_to(device, &opened, true);
     CUresult closing = open_to(device, &closed, false);
-    pthread_mutex_lock(&memory_lock);
+    mutex_lock(&memory_lock);
     if ((pool = pool_named(handle)) != NULL)
         pool->readers &= ~opened;
-    pthread_mutex_unlock(&memory_lock);
+    mutex_unlock(&memory_lock);
     return result == CUDA_SUCCESS ? closing : result;
 }
 
 void pool_trim(CUmemoryPool handle, size_t keep)
 {
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN();
     pending_frees_poll(UINT_MAX);
     struct pool *pool = pool_named(handle);
     if (pool != NULL)
@@ -625,20 +640,27 @@ void pool_trim(CUmemoryPool handle, size_t keep)
 static void settle(void)
 {
     pending_frees_poll(UINT_MAX);
-    EACH_LISTED(struct pool, pool, pools)
-        pool_shrink(pool, pool->threshold);
+    EACH_LISTED(struct pool, pool, pools) {
+        pool->users++;
+        pool_shrink(pool, pool->destroyed ? 0 : pool->threshold);
+        pool_leave(pool);            /* destroyed in a tool's callback: nothing may have used it */
+    }
 }
 
 void pools_settle(void)
 {
-    LOCKED_OR_RETURN();
+    if (clients_count() == 0 || locked_here(&memory_lock))
+        return;
+    LOCKED(memory_lock);
     settle();
 }
 
 void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
+    bool called_back = locked_here(&memory_lock);
     LOCKED(memory_lock);
-    settle();
+    if (!called_back)
+        settle();
     const struct pool *pool = pool_named(handle);
     uint64_t added = pool == NULL ? 0
         : attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
@@ -651,8 +673,10 @@ void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *
 
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value)
 {
+    bool called_back = locked_here(&memory_lock);
     LOCKED(memory_lock);
-    settle();
+    if (!called_back)
+        settle();
     struct pool *pool = pool_named(handle);
     if (pool == NULL)
         return;
@@ -684,6 +708,13 @@ bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until)
     return until != 0 && pools_yield(client);
 }
 
+static void undo_use(void *pool, uint64_t unused)
+{
+    (void)unused;
+    LOCKED(memory_lock);
+    pool_leave(pool);
+}
+
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result)
 {
@@ -696,16 +727,17 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
     if (stream_device(stream, &context, &device) == CUDA_SUCCESS
         && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
         uint64_t name = stream_name(stream);
-        pthread_mutex_lock(&memory_lock);
+        mutex_lock(&memory_lock);
         struct pool *pool = pool_adopted(handle);
         struct client *client = pool == NULL ? NULL : client_on(pool->device);
         ours = client != NULL;
         if (ours) {
             pool->users++;
+            UNLESS_LEFT(undo_use, pool, 0);
             *result = async_take(pool, client, bytes, context, stream, name, address);
             pool_leave(pool);
         }
-        pthread_mutex_unlock(&memory_lock);
+        mutex_unlock(&memory_lock);
     }
     return ours;
 }

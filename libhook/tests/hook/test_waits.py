@@ -7,18 +7,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "libhook" / "src"
 LIST = (SOURCE / "driver" / "waits.def").read_text()
+LEAVING = (ROOT / "tests" / "integration" / "leaving.c").read_text()
 # Functions that may block. Transfers on sockets do not wait: all but one pass MSG_DONTWAIT, as the
 # test of transfers verifies.
 BLOCKING = re.compile(
     r"\b(pthread_cond_(?:timed)?wait|pthread_join|pthread_rwlock_\w+|pthread_barrier_wait"
-    r"|bell_sleep|p?poll|select|epoll_wait|sem_wait|flock|waitpid|connect|nanosleep|usleep|sleep"
+    r"|bell_sleep|bell_wait|bell_nap|memory_wait|mutex_lock_patiently|p?poll|select|epoll_wait|sem_wait|flock|waitpid|connect|nanosleep|usleep|sleep"
     r"|sched_yield|drain_all|drain_context|drain_ending)\s*\("
     r"|REAL\((cu(?:Event|Stream|Ctx)Synchronize)\)")
 TRANSFER = re.compile(r"\b(sendmsg|send|recvmsg|recv)\(([^;]*);", re.DOTALL)
 HEAD = re.compile(r"^(?!#|typedef|struct \w+ \{)[A-Za-z_][^;=]*?\b(\w+)\([^;]*$")
-ENTRY = re.compile(r'WAIT\("([^"]+)", "([^"]+)", "([^"]+)",\s*((?:"[^"]*"\s*)+),\s*(\w+)\)')
+ENTRY = re.compile(
+    r'WAIT\("([^"]+)", "([^"]+)", "([^"]+)",\s*((?:"[^"]*"\s*)+),\s*(\w+)'
+    r'(?:,\s*(CANCELLED|LATER|DEFERRED),\s*((?:"[^"]*"\s*)+),\s*(\w+))?\)')
 LOCK = re.compile(r'LOCK\((\w+),\s*((?:"[^"]*"\s*)+)\)')
-LOCKING = re.compile(r"(?:LOCKED|pthread_mutex_(?:try)?lock)\(&?(\w+)\)")
+LOCKING = re.compile(r"(?:LOCKED(?:_TO_READ)?|(?:pthread_)?mutex_(?:try)?lock(?:_\w+)?)\(&?(\w+)\)")
 PARAMETERS = {"mutex"}                  # parameter of locked_begin()
 
 
@@ -68,5 +71,26 @@ def test_waits_def_names_an_existing_test_for_each_wait() -> None:
     aliases = dict(re.findall(r"#define (\w+) (test_\w+)", LIST))
     tests = "".join(path.read_text() for folder in ("tests", "libhook/tests")
                     for path in (ROOT / folder).rglob("test_*.py"))
-    for _, function, _, _, test in ENTRY.findall(LIST):
+    for _, function, _, _, test, *_ in ENTRY.findall(LIST):
         assert test == "OWN" or f"def {aliases.get(test, test)}(" in tests, function
+
+
+def test_waits_def_says_of_each_wait_of_a_program_what_stays_if_the_thread_leaves() -> None:
+    for file, function, _, _, test, cancelled, left, case in ENTRY.findall(LIST):
+        assert (test == "OWN") == (cancelled == ""), function
+        assert (case == "NONE") == (cancelled == "DEFERRED" or "the process ends" in left), function
+        assert test == "OWN" or case == "NONE" or f'WHEN("{case}",' in LEAVING, (file, function)
+
+
+# Files in which only threads of the library lock so, which receive no signals.
+OWN_THREADS = {
+    "block/swap.c", "daemon/park.c", "daemon/service.c", "daemon/waiting.c", "tier/disk.c",
+    "tier/host.c", "tier/managed.c",
+}
+
+
+def test_threads_of_the_program_hold_mutexes_only_where_signals_and_cancellation_wait() -> None:
+    locking = {
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.[ch]")
+        if "pthread_mutex_lock(" in code(path)}
+    assert locking - OWN_THREADS == {"driver/leave.c"}

@@ -11,7 +11,7 @@ from libhook.tests.doubles import FLAGS, SOURCE
 
 ARM = "aarch64-linux-gnu"
 PROGRAM = Path(__file__).with_name("stubs.c")
-SOURCES = [SOURCE / "driver" / name for name in ("stubs.c", "symbols.c", "stub_code.S")]
+SOURCES = [SOURCE / "driver" / name for name in ("leave.c", "stubs.c", "symbols.c", "stub_code.S")]
 EMULATED = pytest.mark.skipif(
     shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
     reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)")
