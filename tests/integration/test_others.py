@@ -81,6 +81,7 @@ def check(site: Site, program: Program, limits: tuple[int, int]) -> None:
     for _ in range(2):
         assert program.hears() == "away"
         wait_until(lambda: not is_granted(site, too_much))
+        wait_until(lambda: is_granted(site, much))      # the daemon knows that the pinning is over
         site.holding(much).close()
         program.go_on()
     program.ends_well()
