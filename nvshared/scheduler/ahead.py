@@ -236,13 +236,13 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     # All memory of other clients can be evicted but for the pinned part. All figures
     # are from hooks' reports, as in `_next_lacks`.
     staying = [following, *card.holders]
-    pinned = card.groups.sums.pinned - sum(client.memory.pinned for client in staying)
+    pinned = card.groups.sums.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
     memory = following.memory
     short = memory.need - memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
-        idle = not (client.moves or client.memory.pin_reason)
+        idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
         made = client.preallocated <= client.memory.host + step // 2    # PREALLOCATE is nearly done
         # Clients under a limit of host memory that is exceeded give unused host memory back.
         lacking = any(domain.unevictable for domain in client.domains)

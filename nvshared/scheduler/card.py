@@ -113,14 +113,14 @@ class Counted(NamedTuple):
 def counted(client: ScheduledClient) -> Counted:
     """A client's part in groups and sums. Fast, as it is computed at each change of the client."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
-    beyond, unpinned = client.memory.beyond, max(0, committed - expected)
+    beyond, unpinned = client.beyond, max(0, committed - expected)
     unshown = max(0, committed - client.shown) + beyond
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
-        used=client.used, pinned=client.memory.pinned, pinned_shown=shown, beyond=beyond,
+        used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
         unshown=unshown if client.account else 0,
-        need=client.memory.need, filled=client.memory.filled,
+        need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
         disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
         unpinned_commit=unpinned)

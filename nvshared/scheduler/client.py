@@ -87,6 +87,15 @@ class Pin:
     until: int                          # when the grant expires if the hook never acknowledges it
 
 
+@dataclass(frozen=True, slots=True)
+class Overclaims:
+    """Bytes that a client claims to hold, but that do not count for it; see promises.py."""
+
+    filled: int = 0
+    host: int = 0
+    beyond: int = 0
+
+
 @dataclass(slots=True)
 class Turn:
     """A turn of a client, from its choice to the end of the drain."""
@@ -217,6 +226,7 @@ class ScheduledClient(Counting):
     account: str = ""                   # account of its claims, see promises.py; "": trusted
     tenants: tuple[str, ...] = ()       # the outermost first
     evidence: Evidence = Evidence()
+    overclaims: Overclaims = Overclaims()
     unshown_before: int = 0             # claimed bytes that the last sample did not show
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
     own: Terms = Terms()                # the terms set for this client alone
@@ -293,7 +303,7 @@ class ScheduledClient(Counting):
     def charged(self) -> int:
         """Bytes counted against capacity: its room, or the largest room of unanswered orders."""
         rooms = [move.order.room for move in self.moves]
-        most = max(self.room, self.memory.filled, *rooms)
+        most = max(self.room, self.memory.filled - self.overclaims.filled, *rooms)
         seen = self.evidence.card
         return min(most, seen) if self.silenced and seen is not None else most
 
@@ -302,7 +312,7 @@ class ScheduledClient(Counting):
         """Unpinned bytes that an unresponsive client keeps; while it runs, bytes above its need."""
         if not self.unresponsive:
             return 0
-        held = self.charged - min(self.charged, self.memory.pinned)
+        held = self.charged - min(self.charged, self.pinned)
         return max(0, held - self.unpinned_need) if self.phase is Phase.RUNNING else held
 
     @property
@@ -329,9 +339,9 @@ class ScheduledClient(Counting):
 
     @property
     def host_counted(self) -> int:
-        """Host memory that counts for the client: what it held when a move began counts until the
-        move has ended."""
-        return max([self.memory.host, self.preallocated, *(move.host for move in self.moves)])
+        """`host_charged`, less the bytes that the client overclaims."""
+        orders = [move.host for move in self.moves]
+        return max(self.memory.host - self.overclaims.host, self.preallocated, *orders)
 
     @property
     def disk_charged(self) -> int:
@@ -388,6 +398,11 @@ class ScheduledClient(Counting):
         return min(used, self.promise.most) if self.account else used
 
     @property
+    def pinned(self) -> int:
+        """Bytes that the client has pinned, less what it overclaims."""
+        return min(self.memory.pinned, self.memory.filled - self.overclaims.filled)
+
+    @property
     def to_pin(self) -> int:
         """Bytes that the client was granted to pin, and that its figures do not contain yet."""
         return self.memory.to_pin + sum(pin.bytes for pin in self.promise.pins)
@@ -397,19 +412,23 @@ class ScheduledClient(Counting):
         """The part of `pinned_expected` that NVML shows; it bounds how far other clients grow."""
         if not self.account:
             return self.pinned_expected
-        pinned = self.memory.pinned
-        return pinned if self.evidence.hidden else min(pinned, self.evidence.card or 0)
+        return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
 
     @property
     def pinned_expected(self) -> int:
         """Bytes pinned now and by grants; of an undrainable client, its whole commit."""
-        pinned = self.memory.pinned + self.memory.pending + self.to_pin
+        pinned = self.pinned + self.memory.pending + self.to_pin
         return max(pinned, self.committed) if self.memory.pin_reason else pinned
 
     @property
     def committed(self) -> int:
         """The commit that counts against what card and host can promise."""
         return self.promise.most if self.account else max(self.promise.most, self.used)
+
+    @property
+    def beyond(self) -> int:
+        """Host memory of allocations too large for the card, less overclaimed bytes."""
+        return self.memory.beyond - self.overclaims.beyond
 
     @property
     def shown(self) -> int:

@@ -13,7 +13,7 @@ from nvshared.quantity import sized
 from nvshared.scheduler import events, queue
 from nvshared.scheduler.actions import Limits
 from nvshared.scheduler.card import MARGINS_MOST, Account, Card
-from nvshared.scheduler.client import Phase, Pin, ScheduledClient
+from nvshared.scheduler.client import Overclaims, Phase, Pin, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.scheduler.events import CommitAsked, Memory, PinReason, TenantTerms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
@@ -34,22 +34,20 @@ PINNING_PART = 16                       # an account's unused grants to pin: up 
 def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
     daemon: both count as far as NVML and the kernel show memory, or it could be promised now."""
-    memory, promise, left, evidence = (
-        client.memory, client.promise, _promisable(card), client.evidence)
+    memory, promise, left = client.memory, client.promise, _promisable(card)
     if not client.account:
         promise.commit = commit
     else:
         client.unproved = memory.disk
-        filled = memory.filled if evidence.card is None else min(memory.filled, evidence.card)
-        client.room = client.room if filled == memory.filled else min(client.room, filled)
-        host = memory.host if evidence.host is None else memory.borrowed + evidence.host
+        filled = _excess_claim(memory.filled, client.evidence.card)
+        host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
+        client.room = min(client.room, memory.filled - filled) if filled else client.room
         more = max(0, _promisable_to_account(card, client, left))
         promise.commit = min(max(commit, memory.need), client.shown + more)
         more -= max(0, promise.commit - client.shown)
-        disk = min(memory.disk, promise.commit, max(0, card.disk.budget.unneeded))
-        client.memory = replace(
-            _within_room(memory, filled), host=min(memory.host, host),
-            beyond=min(memory.beyond, more), disk=disk)
+        client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
+        client.memory = replace(memory, disk=min(
+            memory.disk, promise.commit, max(0, card.disk.budget.unneeded)))
     if client.committed == 0 and card.now >= card.gathered:
         client.promise.commit = _commit_to_grant(
             card, client, 0, min(_promisable(card), _tightest_limit(card, client)[0]))
@@ -58,8 +56,8 @@ def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
 
 def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold its `beyond` (events.Memory) bytes of host memory."""
-    if client.reported.beyond - client.memory.beyond <= _beyond_card(card, client):
-        client.memory = replace(client.memory, beyond=client.reported.beyond)
+    if client.overclaims.beyond <= _beyond_card(card, client):
+        client.overclaims = replace(client.overclaims, beyond=0)
     left, domain = _tightest_limit(card, client)
     reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
     reason = next((tenant.reason for tenant in client.memory_limits), reason)
@@ -268,7 +266,7 @@ def _send_limits(
     """Sends LIMITS. With a memory limit, a client may not allocate more than fits the card."""
     promise = client.promise
     bounded = client.terms.memory_limit or client.memory_limits
-    more = 0 if bounded else max(0, client.memory.beyond + _beyond_card(card, client))
+    more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
     more = client.memory.beyond if card.lost else more
     promise.last_most, promise.last_total = most, _total_for(card, client)
     card.send(Limits(client.id, number, promise.commit, most, promise.last_total, more, reason))
@@ -470,6 +468,10 @@ def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
                 domains.drop(tenant)
 
 
+def _excess_claim(claimed: int, seen: int | None) -> int:
+    return 0 if seen is None else max(0, claimed - seen)
+
+
 def _promisable_to_account(card: Card, client: ScheduledClient, left: int) -> int:
     """Bytes that the client's account may still be promised of `left` bytes; negative: too many."""
     if not client.account:
@@ -492,13 +494,9 @@ def _granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
     return total
 
 
-def record_figures(
-    client: ScheduledClient, reported: Memory, now: int, room: int | None = None
-) -> None:
-    """Records the figures that a client reports, as far as the scheduler has permitted them.
-
-    `room`: the most bytes on the card that count; None: as many as orders allow."""
-    client.reported, client.silenced = reported, False
+def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
+    """Records the figures that a client reports, and which of them count."""
+    client.reported = reported
     if now < client.failures.pinned_until and not reported.pin_reason:
         reported = replace(
             reported, allocated=max(0, reported.allocated - reported.resident), resident=0,
@@ -507,45 +505,35 @@ def record_figures(
     reported = replace(
         reported, borrowed=min(reported.borrowed, client.loan.charged),
         disk=min(reported.disk, client.disk_charged))
-    before = client.memory
-    if client.account:
-        reported = replace(
-            _within_room(reported, client.charged if room is None else room),
-            host=min(reported.host, client.host_counted),
-            beyond=min(reported.beyond, before.beyond))
-    client.unproved = min(client.unproved, reported.disk)
+    before, overclaims = client.memory, client.overclaims
+    room, host = client.charged, client.host_counted
+    client.silenced, client.unproved = False, min(client.unproved, reported.disk)
     if reported.disk > before.disk:
         client.failures.store_since, client.failures.store.length = now, 0
     client.history.fill(before, now)
     client.memory = reported
+    if client.account:
+        client.overclaims = Overclaims(
+            max(0, reported.filled - max(before.filled - overclaims.filled, room)),
+            max(0, reported.host - max(before.host - overclaims.host, host)),
+            max(0, reported.beyond - (before.beyond - overclaims.beyond)))
 
 
 def judge_claims(card: Card, seen: events.Seen) -> None:
-    """Records a sample of NVML's and the kernel's figures. Claimed bytes on the card that two
-    samples in a row did not show count no longer, until a sample shows them or a LOAD permits
-    them."""
+    """Records a sample of NVML's and the kernel's figures. Claims of bytes on the card that two
+    samples in a row did not show become overclaims."""
     for id, evidence in seen.evidence.items():
         client = card.clients.get(id)
         if client is None or not client.account:
             continue
-        client.evidence = evidence
+        client.evidence, client.silenced = evidence, client.unresponsive
         owes = client.moves or client.phase is Phase.DRAINING
-        if evidence.card is not None and (client.unresponsive or not owes):
-            counted = client.memory.filled
-            unshown = max(0, min(seen.filled.get(id, 0), counted) - evidence.card)
-            # A single sample may miss memory that was freed a moment ago.
-            counts = counted - min(unshown, client.unshown_before)
-            client.unshown_before = unshown - (counted - counts)
-            if counts < counted:
-                client.room = min(client.room, counts)
-            elif not unshown:
-                counts = min(client.reported.filled, max(counted, evidence.card))
-            if counts != counted:
-                record_figures(client, client.reported, card.now, counts)
-        client.silenced = client.unresponsive
-
-
-def _within_room(memory: Memory, room: int) -> Memory:
-    """The figures with at most `room` bytes on the card; pinned bytes count first."""
-    pinned = min(memory.pinned, room)
-    return replace(memory, pinned=pinned, resident=min(memory.resident, room - pinned))
+        if evidence.card is None or (owes and not client.unresponsive):
+            continue
+        filled = client.memory.filled
+        unshown = _excess_claim(min(seen.filled.get(id, 0), filled), evidence.card)
+        # A single sample may miss memory that was freed a moment ago.
+        overclaimed = min(unshown, max(client.unshown_before, client.overclaims.filled))
+        client.unshown_before = unshown
+        client.overclaims = replace(client.overclaims, filled=overclaimed)
+        client.room = min(client.room, filled - overclaimed) if overclaimed else client.room

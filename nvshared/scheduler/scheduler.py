@@ -71,7 +71,7 @@ class Scheduler:
         return self._card.settings
 
     def filled(self) -> int:
-        """Bytes of the card that clients and borrowers fill, as far as they count."""
+        """Bytes of the card that clients and borrowers fill, without overclaims."""
         borrowed = sum(loan.held for loan in self._card.neighbour.loans.values())
         return self._card.groups.sums.filled + borrowed
 
@@ -81,9 +81,8 @@ class Scheduler:
             loan.held for loan in self._card.neighbour.loans.values())
         for client in self._card.groups["everyone"]:
             if client.id != but:
-                memory = client.memory
-                more += max(
-                    0, client.charged - memory.filled, client.pinned_expected - memory.pinned)
+                filled = client.memory.filled - client.overclaims.filled
+                more += max(0, client.charged - filled, client.pinned_expected - client.pinned)
         return more
 
     def evictable(self, but: int) -> int:
@@ -205,9 +204,9 @@ def _join(card: Card, event: events.Joined) -> ScheduledClient:
     for tenant, terms in event.terms.items():
         _set_tenant_terms(card, tenant, terms)
     client = ScheduledClient(
-        event.client, card.groups.touched, event.memory, event.memory.room, event.memory,
-        since=card.now, domains=card.domains.named(event.domains), account=event.account,
-        evidence=event.evidence, tenants=event.tenants, own=event.own,
+        event.client, card.groups.touched, event.memory, event.memory.room, since=card.now,
+        domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
+        tenants=event.tenants, own=event.own,
         lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None))
     if client.lender is None:
         client.memory = replace(client.memory, borrowed=0)

@@ -512,8 +512,7 @@ def test_commit_is_no_longer_reserved_for_a_user_once_the_memory_is_allocated() 
     court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 2, CARD // 2 + GIB))
     assert court.scheduler.snapshot().clients[ONE].commit < CARD // 2 + GIB
     has = Memory(allocated=CARD // 2, resident=CARD // 2, room=CARD // 2)
-    court.tell(MemoryChanged(1, Memory(allocated=CARD // 2), wants=True))
-    court.tell(Loaded(1, has, court.owed[1][-1].number, CARD // 2))
+    court.tell(MemoryChanged(1, has))
     court.tell(Seen({1: Evidence(CARD // 2, 0)}, {1: CARD // 2}))
     court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 3, CARD // 2 + 2 * GIB))
     assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
@@ -543,14 +542,6 @@ def test_memory_of_a_client_that_drains_or_evicts_does_not_count_as_falsely_clai
     while orders:
         orders += [more for more in talk.evicted(orders.pop(0)) if isinstance(more, Evict)]
     assert overclaimed() == talk.memory[1].filled - 30 * GIB > 0
-
-
-def test_memory_that_two_samples_missed_counts_again_once_a_sample_shows_it() -> None:
-    talk = Talk(100)
-    talk.join(1, 40, 40, commit=40, account=HONEST)
-    for shown, counts in ((30, 40), (30, 30), (40, 40)):
-        talk.tell(Seen({1: Evidence(shown * GIB, 0)}, {1: talk.scheduler.memory(1).filled}))
-        assert talk.scheduler.filled() == counts * GIB
 
 
 def steps(court: Court) -> dict[str, int]:
