@@ -16,8 +16,8 @@ from tests.integration.test_life import LINKED, SOURCE, compiled
 from tests.integration.test_resources import is_urgent_allowed
 
 PAUSES_S = 3
-WHAT = ["plain", "sandbox", "environment", "closes-descriptors", "takes-descriptors", "threads",
-        "no-thread", "takes-stderr", "takes-stderr-later"]
+WHAT = ["plain", "sandbox", "closed-streams", "takes-descriptors", "threads", "no-thread",
+        "takes-stderr", "redirects-stderr"]
 
 
 def ended(program: Path, what: str, folder: Path, **environment: str) -> tuple[int, str]:

@@ -98,7 +98,7 @@ def test_commands_of_users_in_readme_succeed(machine: Machine) -> None:
     for line in pages.block("README.md", "nvsharectl run").splitlines():
         if not line.startswith("nvsharectl top"):       # tests/bus/test_top.py
             said += machine.run(line)
-    assert said.count("trained") == 3
+    assert said.count("trained") == 4
     assert said.count("nvshare-workload") >= 2
 
 
@@ -154,6 +154,7 @@ ELSEWHERE = {
     "nvsharectl preload": "changes the whole machine; test_preload.py has one of its own",
     "nvsharectl park": "test_moving.py", "nvsharectl move": "test_moving.py",
     "nvsharectl drain --gpu": "test_moving.py",
+    "nvsharectl save": "test_saving.py", "nvsharectl restore": "test_saving.py",
 }
 
 
