@@ -113,7 +113,7 @@ class Rooms:
             yield from ((name, owners[symbol], symbol) for symbol in wanted & owners.keys())
 
 
-LAYERS = ["api", "daemon", "ipc", "pool", "memory", "block", "tier", "flight", "gate", "driver"]
+LAYERS = ["api", "service", "ipc", "pool", "memory", "block", "tier", "flight", "gate", "driver"]
 # The table of hooks.def in driver/real.c names all wrappers, which are in api/.
 LIBRARY = Rooms(LAYERS, SOURCE, OBJECTS, excused="driver/real")
 SIMULATOR = Rooms(

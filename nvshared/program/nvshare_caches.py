@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes PyTorch and CuPy free cached GPU memory when libnvshare.so requests that.
 
-Cached memory that is freed before an eviction need not be copied; libhook/src/daemon/caches.c
+Cached memory that is freed before an eviction need not be copied; libhook/src/service/caches.c
 decides when. A trim has failed if it frees less than half of the cache, raises an error, or if by
 the next request half of the freed memory is allocated again. After a failure one request of that
 kind (OCCASIONS) is skipped, then two, four, up to LONGEST_PAUSE. Works in Python 3.8 or later."""

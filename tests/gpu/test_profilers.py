@@ -2,7 +2,7 @@
 """compute-sanitizer and ncu profile an undisturbed program although the library is preloaded.
 
 A profiled program uses the GPU unshared, alone under the daemon and beside a program with frequent
-turns. The library logs the reason in one line (libnvshare(7), libhook/src/daemon/attach.c). The
+turns. The library logs the reason in one line (libnvshare(7), libhook/src/service/attach.c). The
 program is nvshare-workload, which checks every word of its results. The test of an absent tool is
 skipped, and the test of a tool that fails without the library (ncu may need rights to the card's
 counters).

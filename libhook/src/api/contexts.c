@@ -5,7 +5,6 @@
  * contexts are counted. As dropping waits for work, the thread with the last release waits for
  * threads inside a retain call, and later retains wait until that release has returned. */
 #include "api/wrapper.h"
-#include "daemon/attach.h"
 #include "driver/bell.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
@@ -13,6 +12,7 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/peers.h"
+#include "service/attach.h"
 
 #define DEVICES 128
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "api/wrapper.h"
-#include "daemon/attach.h"
 #include "driver/stubs.h"
+#include "service/attach.h"
 
 static const char *hook_of_base(const char *symbol)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each driver function that the program may have obtained has a stub, which jumps to it. While the
- * process is parked (daemon/park.c) threads that call the driver wait in the stubs: during a
+ * process is parked (service/park.c) threads that call the driver wait in the stubs: during a
  * checkpoint calls may fail or crash (driver 580 on an H100). Therefore the program gets only
  * addresses of wrappers and stubs, and real_functions[] holds stubs while the process is parked.
  * Functions of private tables (cuGetExportTable) have no stubs, as the CUDA runtime verifies their

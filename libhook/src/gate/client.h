@@ -22,7 +22,7 @@ struct client {
     unsigned index;                  /* index in clients[]; selects two bits of gate_closed */
     char name[89];                   /* NVSHARE_NAME, truncated to a record's length; "": unset */
     char gang[89];                   /* NVSHARE_GANG, likewise truncated; "": unset */
-    struct nvshare_terms terms;      /* of the environment, see daemon/terms.h */
+    struct nvshare_terms terms;      /* of the environment, see service/terms.h */
 
     /* Everything from here on is protected by memory_lock. */
 

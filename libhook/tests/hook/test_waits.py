@@ -84,7 +84,7 @@ def test_waits_def_says_of_each_wait_of_a_program_what_stays_if_the_thread_leave
 
 # Files in which only threads of the library lock so, which receive no signals.
 OWN_THREADS = {
-    "block/swap.c", "daemon/park.c", "daemon/service.c", "daemon/waiting.c", "tier/disk.c",
+    "block/swap.c", "service/park.c", "service/service.c", "service/waiting.c", "tier/disk.c",
     "tier/host.c", "tier/managed.c",
 }
 

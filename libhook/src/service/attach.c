@@ -4,7 +4,7 @@
  * tries again, whatever has failed. One thread attaches, without a lock, as it may wait for long;
  * if it leaves, by a jump or cancelled, the next thread begins anew. */
 #define _GNU_SOURCE
-#include "daemon/attach.h"
+#include "service/attach.h"
 
 #include <errno.h>
 #include <link.h>
@@ -15,8 +15,6 @@
 #include <time.h>
 
 #include "block/swap.h"
-#include "daemon/service.h"
-#include "daemon/terms.h"
 #include "driver/bell.h"
 #include "driver/glibc.h"
 #include "driver/log.h"
@@ -35,6 +33,8 @@
 #include "memory/managed.h"
 #include "memory/pinned.h"
 #include "pool/pool.h"
+#include "service/service.h"
+#include "service/terms.h"
 #include "tier/host.h"
 
 /* Longest time in us that a program waits for a daemon that is being started. */

@@ -2,15 +2,12 @@
 /* The service thread of a client carries out the daemon's orders one after the other and answers
  * them. Without a daemon it tries to connect ten times a second; a client keeps its turn
  * meanwhile, or goes on waiting. */
-#include "daemon/service.h"
+#include "service/service.h"
 
 #include <sys/prctl.h>
 
 #include "block/store.h"
 #include "block/swap.h"
-#include "daemon/caches.h"
-#include "daemon/park.h"
-#include "daemon/waiting.h"
 #include "driver/bell.h"
 #include "driver/log.h"
 #include "driver/own_file.h"
@@ -26,6 +23,9 @@
 #include "memory/allocation.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
+#include "service/caches.h"
+#include "service/park.h"
+#include "service/waiting.h"
 #include "tier/host.h"
 #include "tier/peer.h"
 

@@ -2,7 +2,7 @@
 /* A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message says after two seconds
  * that the program waits and why, and a second message that it goes on. The daemon knows the reason
  * of a wait at the gate, which the library requests once (NVSHARE_WAITING). */
-#include "daemon/waiting.h"
+#include "service/waiting.h"
 
 #include "driver/log.h"
 #include "gate/client.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/terms.h"
+#include "service/terms.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -18,7 +18,7 @@
  * process has another start time, which tells that CRIU has restored it. A clock would not do, as
  * it may have been set back by the restart of the machine. */
 #define _GNU_SOURCE
-#include "daemon/park.h"
+#include "service/park.h"
 
 #include <errno.h>
 #include <fcntl.h>

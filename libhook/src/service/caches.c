@@ -9,7 +9,7 @@
  * needed memory: once when the turn or the waiting begins, and once after half the pause that
  * ends the turn. It never asks during a stream capture: the captured graph may use the memory. A
  * capture that begins later is not disturbed, as cuMemFree() respects captures (allocation.c). */
-#include "daemon/caches.h"
+#include "service/caches.h"
 
 #include "driver/bell.h"
 #include "flight/capture.h"
