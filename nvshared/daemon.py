@@ -19,11 +19,18 @@ from functools import partial
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
+from nvshared.containers import names
 from nvshared.errors import NvshareError
 from nvshared.faults import Faults
-from nvshared.hook.connection import Server, descriptors, most_clients
+from nvshared.hook.connection import (
+    CONTAINER_PATIENCE,
+    Server,
+    container_of,
+    descriptors,
+    most_clients,
+)
 from nvshared.hook.listening import Listening
-from nvshared.lanes import Lanes
+from nvshared.lanes import Lanes, call
 from nvshared.machine.nvml import NVML, Facts
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
@@ -176,6 +183,10 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
 
         manager.gpu_new.connect(follow)
         manager.gpu_removed.connect(sampler.remove)
+        containers = names.Names()
+        # Known before decisions are made for the first time: those must not wait for a runtime.
+        if container := container_of(given.kept.values()):
+            await call(users.run, names.KIND, partial(containers.of, container), CONTAINER_PATIENCE)
         cards = Cards(nvml, manager, sampler, monotonic, lanes.run, queries.run, post, known)
         cards.add(samples, gather=successor)
         if config.metrics:
@@ -190,7 +201,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         manager.disk.keep(notifier, given.files)
         server = Server(manager, listening, config, _descriptors(config, manager.faults),
                         partial(journal.log_fault, limited, manager.tenancy.shown), notifier,
-                        given.kept, lanes, programs)
+                        given.kept, lanes, programs, users, containers)
         stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:

@@ -382,7 +382,8 @@ def _unit_finding(name: str, *, answered: bool = False) -> Finding:
 # Units that nvshared.service starts, their sockets, and what nvshared cannot do without them.
 HELPERS = (
     ("nvshare-checkpoint.socket", checkpoint.SOCKET, "no program can be parked or moved"),
-    ("nvshare-save.socket", saving.SOCKET, "no program can be saved"))
+    ("nvshare-save.socket", saving.SOCKET, "no program can be saved"),
+    ("nvshare-names.socket", names.SOCKET, "rules by containers' names do not hold"))
 
 
 def _helper_finding(name: str, path: Path, effect: str) -> Finding | None:

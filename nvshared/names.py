@@ -17,7 +17,7 @@ CLIENT_INTERFACE = "com.nvshare.Client"
 LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
 # The forms of a tenant's name, for hints of error messages.
-TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
+TENANT_KINDS = "user:NAME, unit:NAME, container:NAME, job:ID or pod:NAMESPACE/NAME"
 # Sources of terms of tenants besides nvsharectl: SLURM's plugin for jobs ("job"); for pods an
 # annotation, a claim, or the PriorityClass.
 TERM_SOURCES = ("annotation", "claim", "class", "job")

@@ -80,7 +80,8 @@ install-system:
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) systemd/nvshared.service systemd/nvshared.socket \
 		systemd/nvshare-kubelet.service systemd/nvshare-checkpoint.socket \
 		systemd/nvshare-checkpoint@.service systemd/nvshare-cdi.service systemd/nvshare-cdi.path \
-		systemd/nvshare-save.socket systemd/nvshare-save@.service systemd/nvshare-saved.service
+		systemd/nvshare-save.socket systemd/nvshare-save@.service systemd/nvshare-saved.service \
+		systemd/nvshare-names.socket systemd/nvshare-names@.service
 	for one in user@.service.d session-.scope.d; do \
 		install -D -m 644 systemd/$$one/nvshare.conf $(DESTDIR)$(UNITDIR)/$$one/nvshare.conf; \
 	done

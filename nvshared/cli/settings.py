@@ -93,11 +93,11 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
         name = now.name.partition(":")[2]
         print(f"nvsharectl: warning: this machine has no user {name!r} now; the setting takes "
               "effect when a program of such a user starts", file=sys.stderr)
-    if is_unknown_container(now.name) and not now.programs:
+    if not now.programs and is_unknown_container(now.name):
         name = now.name.partition(":")[2]
         print(f"nvsharectl: warning: no container {name!r} is known to nvshared, or to Docker and "
-              "Podman as far as you may ask them; the setting takes effect when one of Incus, LXC "
-              "or systemd-nspawn with this name uses a GPU", file=sys.stderr)
+              "Podman as far as you may ask them; the setting takes effect when one with this name "
+              "uses a GPU", file=sys.stderr)
 
     def text() -> None:
         for term in terms:
@@ -188,7 +188,7 @@ def limit(options: Options) -> None:
         nvsharectl limit user:alice --memory 40GiB       # all programs of a user together
         nvsharectl limit user:alice --host-memory 64GiB  # swapped memory of all its programs
         nvsharectl limit job:4711 --request 30  # 30 % of the time whenever the job wants it
-        nvsharectl limit container:ollama --memory 8GiB  # Docker's or Podman's name, or the id
+        nvsharectl limit container:ollama --memory 8GiB  # also the next one called so
         nvsharectl limit user:alice --memory none        # as the configuration says
     """
     terms = {term.name: value for term in LIMITS

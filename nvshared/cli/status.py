@@ -110,8 +110,8 @@ def tenants(options: Options) -> None:
     that hold for all programs of a tenant together: memory on each GPU, host memory (h64.0G), share
     of the time in percent at most and at least (r30%), weight (w200), priority. FROM is the source
     of the terms: by hand, with nvsharectl limit, weight and priority, a pod's annotation or claim,
-    a SLURM job, or a rule of the configuration, see nvshared.conf(5). A container has its name in
-    front of its id where Docker or Podman tells you that name.
+    a SLURM job, or a rule of the configuration, see nvshared.conf(5). A container goes by its name;
+    one of a user's own has it in front of its id where Docker or Podman tells you that name.
 
         nvsharectl tenants                       # all tenants
         nvsharectl tenants --explain user:alice  # the source of each term

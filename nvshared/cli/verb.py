@@ -97,20 +97,21 @@ def tenant(text: str) -> str:
 
 
 def named_tenant(daemon: "Daemon", text: str) -> str:
-    """The tenant that a text names, with the name of a container, such as container:ollama, as
-    Docker or Podman tells it, in the place of the id."""
+    """The tenant that a text names: a container by its name, id or the begin of that."""
     from nvshared.containers import names
 
-    if text.partition(":")[0] != names.KIND or names.id_of(text):
+    if text.partition(":")[0] != names.KIND:
         return text
     return names.resolved(text.partition("=")[0], [one.name for one in daemon.tenants()])
 
 
 def is_unknown_container(tenant: str) -> bool:
-    """Whether a tenant is a container by a name that no runtime has told."""
+    """Whether a tenant is a container by a name that no runtime tells."""
     from nvshared.containers import names
 
-    return tenant.startswith(f"{names.KIND}:") and not names.id_of(tenant)
+    kind, _, name = tenant.partition(":")
+    return kind == names.KIND and not names.id_of(tenant) and name not in (
+        one.name for one in names.listed())
 
 
 def container_names(tenants: Iterable[str]) -> dict[str, str]:

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of containers, as Docker, Podman and nerdctl tell them to whoever calls this.
 
-nvshared knows containers by the ids in their control groups, and may not ask their runtimes. The
-commands are asked, not sockets and files: they know contexts, rootless runtimes and all stores."""
+Control groups have ids. The commands are asked, not sockets and files: they know contexts, rootless
+runtimes and all stores. nvshared may not ask them, so systemd starts this file as root for it
+(nvshare-names.socket): a program that prints the list, reads nothing, and imports nothing of the
+others."""
 
 import os
 import re
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 KIND = "container"
@@ -16,7 +21,15 @@ TOOLS = ("docker", "podman", "nerdctl")
 PATIENCE = 3.0                          # seconds for one command; a hung daemon answers never
 ID = re.compile(r"[0-9a-f]{64}")
 SHORT = re.compile(r"[0-9a-f]{12,}")     # as runtimes print ids
+# With a slash or a wildcard, a name could mean another tenant in a rule; with 64 digits, an id.
+NAME = re.compile(r"(?![0-9a-f]{64}$)[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
 LISTED = ("ps", "--all", "--no-trunc", "--format", "{{.ID}}\t{{.Names}}")
+
+
+SOCKET = Path("/run/nvshare-checkpoint/names.sock")
+SOCKET_PATIENCE = 10.0                  # seconds; more than PATIENCE for each of TOOLS
+LONGEST = 1 << 22                       # most bytes of a list
+FRESH = 10.0                            # seconds until a name is asked for again: it may change
 
 
 class Named(NamedTuple):
@@ -34,11 +47,54 @@ def listed() -> list[Named]:
                 timeout=PATIENCE, stdin=subprocess.DEVNULL)
         except (OSError, subprocess.TimeoutExpired):
             continue
-        for line in done.stdout.splitlines():
-            id, _, names = line.partition("\t")
-            if ID.fullmatch(id) and names.isprintable():
-                found.append(Named(id, names.partition(",")[0].strip()))
+        found += parsed(done.stdout)
     return found
+
+
+def parsed(text: str) -> list[Named]:
+    """The containers in lines of LISTED. A line that is something else is left out."""
+    found = []
+    for line in text.splitlines():
+        id, _, names = line.partition("\t")
+        name = names.partition(",")[0].strip()
+        if ID.fullmatch(id) and NAME.fullmatch(name):
+            found.append(Named(id, name))
+    return found
+
+
+class Names:
+    """The names of the system's containers, for nvshared. Only `known` may be called while another
+    thread calls one of the others."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, float]] = {}      # name and time by id; "": it has none
+
+    def known(self, id: str) -> str | None:
+        """The name if it was asked for lately; "": it has none."""
+        name, asked = self._names.get(id, (None, 0.0))
+        return name if time.monotonic() < asked + FRESH else None
+
+    def of(self, id: str) -> str:
+        """The name of a container; "": no runtime tells one. Blocks up to SOCKET_PATIENCE."""
+        if (name := self.known(id)) is not None:
+            return name
+        listed_now, asked = _told(), time.monotonic()
+        self._names = {id: ("", asked)} | {one.id: (one.name, asked) for one in listed_now}
+        return self._names[id][0]
+
+
+def _told() -> list[Named]:
+    """What the program behind SOCKET says; without one, what runtimes tell this process."""
+    try:
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(SOCKET_PATIENCE)
+            asked.connect(str(SOCKET))
+            with asked.makefile("rb") as file:
+                return parsed(file.read(LONGEST).decode(errors="replace"))
+    except TimeoutError:
+        return []
+    except OSError:                     # no systemd has made the socket
+        return listed()
 
 
 def id_of(tenant: str) -> str:
@@ -56,20 +112,26 @@ def names_of(tenants: Iterable[str]) -> dict[str, str]:
 
 
 def resolved(text: str, tenants: Collection[str]) -> str:
-    """The tenant for container:NAME, or the begin of an id, if a runtime knows such a container;
-    else `text`.
+    """The tenant for container:NAME, an id or the begin of one, as nvshared calls it: by name,
+    or by id if it is a user's own. `text` if no runtime knows such a container.
 
-    `tenants`: those that nvshared knows, of which one may be the container in its user's name."""
+    `tenants`: those that nvshared knows."""
     kind, _, wanted = text.partition(":")
-    if kind != KIND or id_of(text) or text in tenants:
+    if kind != KIND or text in tenants:
         return text
     user, _, name = wanted.rpartition("/")
-    ids = [one.id for one in listed()
-           if one.name == name or (SHORT.fullmatch(name) and one.id.startswith(name))]
-    if not ids:
+    found = [one for one in listed()
+             if one.name == name or (SHORT.fullmatch(name) and one.id.startswith(name))]
+    if not found:
         return text
+    ids = [one.id for one in found]
     for tenant in tenants:
         if id_of(tenant) in ids and (not user or tenant.startswith(f"{KIND}:{user}/")):
             return tenant
     owner = user or (str(os.getuid()) if os.getuid() and not shutil.which("docker") else "")
-    return f"{KIND}:{owner}/{ids[0]}" if owner else f"{KIND}:{ids[0]}"
+    return f"{KIND}:{owner}/{found[0].id}" if owner else f"{KIND}:{found[0].name}"
+
+
+if __name__ == "__main__":
+    for each in listed():
+        print(*each, sep="\t")

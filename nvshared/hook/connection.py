@@ -12,20 +12,22 @@ import re
 import socket
 import struct
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 
+from nvshared.containers import names
 from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.listening import BACKLOG
 from nvshared.hook.protocol import OrderRecord, Refusal, Type
 from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
-from nvshared.machine import peer, subordinate
+from nvshared.machine import host, peer, subordinate
 from nvshared.machine.peer import Peer
+from nvshared.machine.tenant import Kind
 from nvshared.report.systemd import KEPT_AS, Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
@@ -39,6 +41,7 @@ OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 WORK_SLICE = 0.001                      # seconds of queued work before other events are handled
 HELLO_WITHIN = 10 * SECOND              # us from a connection to its first record
 NAME_PATIENCE = 200 * MILLISECOND       # us to read a program's name: the program can block this
+CONTAINER_PATIENCE = 5 * SECOND         # us to ask for a container's name: a runtime can hang
 UNKNOWN_MOST = 64                       # most kinds of unknown cgroup paths that are logged
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
@@ -317,12 +320,14 @@ class Server:
     def __init__(
         self, manager: Manager, listening: socket.socket, config: Config, open_files: int,
         complain: Callable[[Peer, str, str], None], keeper: Notifier,
-        kept: Mapping[str, socket.socket], lanes: Lanes, programs: Lanes,
+        kept: Mapping[str, socket.socket], lanes: Lanes, programs: Lanes, users: Lanes,
+        containers: names.Names,
     ) -> None:
         """Must be called in a running event loop. `open_files`: the daemon's limit of descriptors;
         `complain`: logs a client's fault, its kind and a description; `kept`: connections of an
         earlier daemon, by their names in `keeper`; `lanes`: for reads that always end; `programs`:
-        for reads that a program can block for ever."""
+        for reads that a program can block for ever; `users`: for what may hang, such as
+        container runtimes; `containers`: names, as far as known for `kept`."""
         self.manager, self.keeper, self.config = manager, keeper, config
         self.complain = complain
         self._listening = listening
@@ -332,7 +337,8 @@ class Server:
         # Number of connections without a session, by user and by process.
         self._unserved_of: Counter[Hashable] = Counter()
         self._unserved_most = _most_unserved(open_files)
-        self._lanes, self._programs = lanes, programs
+        self._lanes, self._programs, self._users = lanes, programs, users
+        self._containers = containers
         self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
         self._loop = asyncio.get_running_loop()
         self.rotation = Rotation(self._loop)
@@ -448,6 +454,29 @@ class Server:
                     identity, peer.printable(path), self.manager.tenancy.shown(
                         str(identity.tenants[0])).partition(":")[2])
 
+        tenant = identity.tenant
+        if tenant.kind is not Kind.CONTAINER or not names.ID.fullmatch(tenant.name):
+            self._name(one, identity)
+        elif one.name is not None:      # no decision may be made before its HELLO
+            self._name_container(one, identity, self._containers.known(tenant.name))
+        else:
+            # Rules and limits are for the name, so all that follows has to have it.
+            self._users.run(names.KIND, partial(self._containers.of, tenant.name),
+                            partial(self._name_container, one, identity), CONTAINER_PATIENCE)
+
+    def _name_container(self, one: _Unserved, identity: Peer, name: str | None) -> None:
+        """Gives the system's container that a process is in its name, if a runtime has told one."""
+        *outer, tenant = identity.tenants
+        if not name:
+            self.complain(identity, "unnamed", f"no runtime tells the name of {tenant}, so rules "
+                          "and limits of its name do not hold")
+        else:
+            identity = replace(identity, tenants=(
+                *outer, replace(tenant, name=name, container=tenant.name)))
+        self._name(one, identity)
+
+    def _name(self, one: _Unserved, identity: Peer) -> None:
+        """Reads the whole name of a program, and serves it."""
         def name_read(name: str | None) -> None:        # None: it could not be read
             named = replace(identity, name=name or identity.name)
             self.rotation.offer(named.account, partial(self._serve, one, named))
@@ -479,6 +508,12 @@ class Server:
             self.shut_down(one.socket, one.name)
         else:
             turn_away(one.socket, self._loop)
+
+
+def container_of(kept: Iterable[socket.socket]) -> str:
+    """The id of one container that has processes of an earlier daemon's connections; "": none."""
+    groups = (host.process(peer.credentials(one)[0], "cgroup") for one in kept)
+    return next((found[0] for group in groups if (found := names.ID.search(group))), "")
 
 
 def _close(descriptor: int | None) -> None:

@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
     POD = "pod"                         # a pod of Kubernetes, named by its UID
     JOB = "job"                         # a job; of SLURM by number, PBS by name, HTCondor by slot
-    # a container of docker, podman, LXC or nspawn, by id or name
+    # a container of docker or podman, LXC or nspawn, by name; by id, if the name is not known
     CONTAINER = "container"
     UNIT = "unit"                       # a systemd unit of the system or of a user
     USER = "user"
@@ -30,7 +30,8 @@ class Tenant:
 
     kind: Kind
     name: str
-    container: str = field(default="", compare=False)   # a pod's container id
+    # The id of a pod's container, or of one that has its name in the place of its id.
+    container: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"

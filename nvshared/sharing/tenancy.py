@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of tenants: set over D-Bus ("by hand") or, with less precedence, by a rule in a file.
 
-A pod's terms are stored under its UID, as a later pod may have its name, and a user's under the
-user's number. What is set for a name that no user has, or that a directory out of reach does not
-tell, waits for the number and holds from then on, also for programs that run already. Schedulers
-keep ENDED_KEPT tenants without programs, lest a program's restart clear the GPU time that its
-tenant owes."""
+A pod's terms are stored under its UID, as a later pod may have its name, a user's under the user's
+number, and a container's under its name, which outlives its id. What is set for a name that no user
+has, or that a directory out of reach does not tell, waits for the number and holds from then on,
+also for programs that run already. Schedulers keep ENDED_KEPT tenants without programs, lest a
+program's restart clear the GPU time that its tenant owes."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -341,7 +341,11 @@ class Tenancy:
         """Adds a client. Returns the terms of its tenants that its scheduler does not have."""
         for question in self._of_name(str(client.peer.tenants[0])):
             self.directory.ask(question)
-        for name in map(str, client.peer.tenants):
+        for one in client.peer.tenants:
+            name, by_id = str(one), f"{Kind.CONTAINER}:{one.container}"
+            if one.kind is Kind.CONTAINER and by_id in self._by_hand:   # given before it had a name
+                self._by_hand[name] = self._by_hand.pop(by_id) | self._by_hand.get(name, {})
+                self._keep()
             self._clients.setdefault(name, {})[client.id] = client
             client.pod = self._pods.get(name) or client.pod
             self._ended.pop(name, None)

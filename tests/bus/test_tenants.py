@@ -26,7 +26,7 @@ from tests.bus.test_commands import Run, ctl, sentence
 
 __all__ = ["ctl"]                       # a fixture
 
-GIVE = "give user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
+GIVE = "give user:NAME, unit:NAME, container:NAME, job:ID or pod:NAMESPACE/NAME"
 RULES = (
     Rule("user:*", "memory-limit", 60 * GIB, "/etc/a.conf:2"),
     Rule("user:*", "weight", 50, "/etc/a.conf:3"),

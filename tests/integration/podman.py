@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,16 @@ class Machine:
     def _within(self, *command: object) -> list[str]:
         namespace = f"--mount=/proc/{self._space.pid}/ns/mnt"
         return ["nsenter", namespace, f"--wdns={ROOT}", *map(str, command)]
+
+    def commands(self) -> Path:
+        """A folder with the command podman, which a daemon outside of the machine may use."""
+        folder = self.folder / "commands"
+        folder.mkdir()
+        tool = shlex.join(map(str, self._within(
+            "env", "STORAGE_DRIVER=vfs", shutil.which("podman"))))
+        (folder / "podman").write_text(f'#!/bin/sh\nexec {tool} "$@"\n')
+        (folder / "podman").chmod(0o755)
+        return folder
 
     def nvsharectl(self, *words: str, check: bool = True, bus: str = "none") -> str:
         cards = {name: self.site.environment[name] for name in ("LD_LIBRARY_PATH",

@@ -2,6 +2,7 @@
 """Containers of Podman on simulated cards, with nothing but --device nvshare.com/gpu."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +175,38 @@ def test_containers_are_limited_and_shown_by_name_and_those_that_do_not_share_ar
     for one in (*started, unshared):
         out, _ = one.communicate("")
         assert one.returncode == 0, out
+
+
+def test_limit_for_a_containers_name_holds_for_the_next_container_of_that_name(
+    machine: Machine, root: Path, bus: str
+) -> None:
+    variables = {"PATH": f"{machine.commands()}:{os.environ['PATH']}"}
+    with (machine.site.folder / "nvshared.conf").open("a") as file:
+        file.write("[tenant container:trainer]\ncompute-limit = 50\n")
+    daemon = machine.site.start("--bus", bus, **variables)
+    machine.nvsharectl("containers", "refresh")
+    machine.nvsharectl("limit", "container:trainer", "--memory", "64MiB", bus=bus)
+    for seen in ("first", "second"):
+        process = machine.podman(
+            "-e", f"NVSHARE_NAME={seen}", root=root, command=SMALL, name="trainer")
+        with Control(bus) as control:
+            client = wait_for(control, seen, process)
+            assert client.tenant == "container:trainer"
+            tenant = control.tenant("container:trainer")
+            assert tenant.programs == 1
+            assert tenant.value("memory-limit") == 64 * MIB
+            assert tenant.value("compute-limit") == 50
+        said = json.loads(machine.nvsharectl("clients", "--json", bus=bus))["clients"]
+        assert [one["tenant"] for one in said] == ["container:trainer"]
+        if seen == "second":            # a new daemon knows the name before it decides
+            daemon.kill()
+            daemon.wait()
+            machine.site.start("--bus", bus, **variables)
+            with Control(bus) as control:
+                wait_until(lambda: named(control, "second") is not None)
+                assert control.tenant("container:trainer").programs == 1
+        out, _ = process.communicate("")
+        assert process.returncode == 0, out
 
 
 @pytest.mark.long

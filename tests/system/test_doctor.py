@@ -11,6 +11,7 @@ from tests.system.container import Container
 
 SOCKET, SERVICE = "nvshared.socket", "nvshared.service"
 HELPER, SAVER = "nvshare-checkpoint.socket", "nvshare-save.socket"
+NAMES = "nvshare-names.socket"
 STOP = f"systemctl stop {SERVICE} {SOCKET}"
 
 # Commands that do damage, and the topics of the doctor's findings.
@@ -28,9 +29,9 @@ DAMAGE = {
     "folder removed": ("rm -r /run/nvshare", {"socket"}),
     "socket closed to users": ("chmod 600 /run/nvshare/nvshare.sock", {"socket"}),
     "checkpoint's socket removed": ("rm /run/nvshare-checkpoint/checkpoint.sock", {HELPER}),
-    "checkpoint's folder removed": ("rm -r /run/nvshare-checkpoint", {HELPER, SAVER}),
+    "checkpoint's folder removed": ("rm -r /run/nvshare-checkpoint", {HELPER, SAVER, NAMES}),
     "checkpoint's folder closed to nvshared": (
-        "chmod 700 /run/nvshare-checkpoint", {HELPER, SAVER}),
+        "chmod 700 /run/nvshare-checkpoint", {HELPER, SAVER, NAMES}),
     "socket of nvshare-save removed": ("rm /run/nvshare-checkpoint/save.sock", {SAVER}),
     "checkpoint's socket stopped": (f"systemctl stop {HELPER}", {HELPER}),
     "checkpoint's socket masked": (f"systemctl mask {HELPER}; systemctl stop {HELPER}", {HELPER}),

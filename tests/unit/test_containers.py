@@ -4,7 +4,9 @@
 import json
 import os
 import re
+import socket
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -194,17 +196,43 @@ def test_names_of_containers_come_from_each_runtime_that_answers(
 
 
 @pytest.mark.parametrize(("text", "tenant"), [
-    ("container:ollama", f"container:{FIRST}"), ("container:comfy", f"container:alice/{SECOND}"),
+    ("container:ollama", "container:ollama"), ("container:comfy", f"container:alice/{SECOND}"),
     ("container:alice/comfy", f"container:alice/{SECOND}"),
     ("container:bob/ollama", f"container:bob/{FIRST}"),
-    (f"container:{FIRST[:12]}", f"container:{FIRST}"),
+    (f"container:{FIRST[:12]}", "container:ollama"), (f"container:{FIRST}", "container:ollama"),
+    (f"container:{'c' * 64}", f"container:{'c' * 64}"),
     ("container:box", "container:box"), ("user:ollama", "user:ollama"),
-    (f"container:{FIRST}", f"container:{FIRST}"),
 ])
 @pytest.mark.usefixtures("tools")
 def test_name_of_a_container_is_resolved_to_the_tenant_that_nvshared_knows(
         text: str, tenant: str) -> None:
     assert names.resolved(text, [f"container:alice/{SECOND}", "container:box"]) == tenant
+
+
+def test_names_of_containers_are_asked_of_the_socket_and_only_names_that_are_no_tenants_are_taken(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "SOCKET", tmp_path / "names.sock")
+    monkeypatch.setattr(names, "listed", list)      # no runtime here answers
+    known = names.Names()
+    assert known.known(FIRST) is None
+    assert known.of(FIRST) == ""        # there is no socket
+    monkeypatch.setattr(names, "FRESH", -1.0)
+    wrong = [f"{'c' * 64}\talice/box", f"{'d' * 64}\t{FIRST}", f"{'e' * 64}\tall*", "x\ty", ""]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(names.SOCKET))
+        listening.listen()
+        listening.settimeout(60)
+
+        def answer() -> None:
+            connected, _ = listening.accept()
+            with connected:
+                connected.sendall("\n".join([f"{FIRST}\ttrainer,alias", *wrong]).encode())
+
+        for id, name in ((FIRST, "trainer"), ("c" * 64, ""), ("d" * 64, ""), ("e" * 64, "")):
+            thread = Thread(target=answer)
+            thread.start()
+            assert known.of(id) == name
+            thread.join()
 
 
 def test_apptainer_gets_binds_and_variables_and_other_commands_get_none(

@@ -54,7 +54,7 @@ neighbour-limit = off
         Rule("group:staff", "neighbour-limit", 1, f"{file}:14"))
 
 
-GIVE = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
+GIVE = "user:NAME, unit:NAME, container:NAME, job:ID or pod:NAMESPACE/NAME"
 
 
 @pytest.mark.parametrize(("text", "sentence"), [

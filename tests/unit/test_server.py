@@ -19,6 +19,7 @@ from threading import Event
 
 import pytest
 
+from nvshared.containers import names
 from nvshared.errors import AlreadyRunning, InvalidArgs, NvshareError, ProtocolError
 from nvshared.hook import connection
 from nvshared.hook.connection import (
@@ -35,6 +36,7 @@ from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
+from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.systemd import Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.gpu import Client
@@ -124,7 +126,8 @@ def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
         keeper = stack.enter_context(closing(Notifier({})))
         manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
         server = Server(
-            manager, listening, Config(), open_files, complain, keeper, {}, lanes, lanes)
+            manager, listening, Config(), open_files, complain, keeper, {}, lanes, lanes, lanes,
+            names.Names())
         site = Site(folder / "socket", server, known, complaints)
         stack.callback(server.close)
         stack.callback(known.set)
@@ -167,6 +170,26 @@ async def test_order_whose_descriptor_the_kernel_refuses_is_reported_to_its_sess
         await until(lambda: bool(lost))
         assert lost == [Type.STORE]
         assert "crowded" in [kind for _, kind in site.complaints]
+
+
+@pytest.mark.parametrize(("known", "tenant", "complaints"), [
+    ({"a" * 64: "trainer"}, "container:trainer", []),
+    ({}, f"container:{'a' * 64}", ["unnamed"]),
+])
+async def test_server_gives_a_container_its_name_before_the_client_joins(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, str], tenant: str,
+        complaints: list[str]) -> None:
+    one = Peer(os.getpid(), 0, 0, "python", (
+        Tenant(Kind.USER, "0"), Tenant(Kind.CONTAINER, "a" * 64)), is_contained=True)
+    monkeypatch.setattr("nvshared.hook.connection.peer.identify", lambda *_: one)
+    monkeypatch.setattr(names, "listed", lambda: [names.Named(*pair) for pair in known.items()])
+    with serving(tmp_path) as site:
+        await site.connect(hello=encode_report(ReportRecord(Type.NAME, text="one")))
+        site.known.set()
+        await until(lambda: bool(site.server._connections))
+        (served,) = site.server._connections
+        assert str(served.peer.tenant) == served.account == tenant
+        assert [kind for _, kind in site.complaints] == complaints
 
 
 async def test_server_close_does_not_wait_for_a_client_that_is_being_identified(

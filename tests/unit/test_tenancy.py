@@ -384,7 +384,7 @@ def test_tenants_file_that_cannot_be_read_is_put_aside_and_counts_as_empty(
 
 
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
-    ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, "
+    ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:NAME, "
      "job:ID or pod:NAMESPACE/NAME"),
     ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group has rules: "
      "[tenant group:NAME] in nvshared.conf"),
@@ -492,6 +492,16 @@ def test_tenants_without_clients_are_forgotten_oldest_first_beyond_a_maximum(
         client.gpu.leave(client)
     forgotten = [event.tenant for event in daemon.sent_terms() if event.terms == TenantTerms()]
     assert forgotten == ["job:2", "job:1"]
+
+
+def test_limit_set_for_a_containers_id_is_its_names_once_that_is_known(daemon: Daemon) -> None:
+    daemon.set(f"container:{'a' * 64}", memory_limit=GIB, weight=7)
+    daemon.set("container:trainer", weight=9)
+    client = daemon.joins(ALICE, Tenant(Kind.CONTAINER, "trainer", "a" * 64))
+    assert client.tenant == "container:trainer"
+    found = daemon.manager.tenancy.tenants()
+    assert [one.name for one in found] == ["container:trainer", "user:alice"]
+    assert {one.term: one.value for one in found[0].terms} == {"memory-limit": GIB, "weight": 9}
 
 
 def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
