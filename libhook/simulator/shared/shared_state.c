@@ -14,13 +14,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 8
+#define LAYOUT 9
 #define EXPORTS 4096
 
 struct slot {
@@ -59,6 +60,8 @@ struct shared {
                                         after all other locks */
     int32_t gpus;
     uint64_t total;
+    uint64_t serial;                 /* random: the inode of another folder may have the same number,
+                                        on another file system or after this one was removed */
     uint64_t exports_made;
     int32_t exports_end;             /* the exports from this index on were never used */
     _Atomic uint64_t copies_end[SHARED_GPUS][DIRECTIONS];
@@ -307,6 +310,8 @@ static void configure(struct shared *map)
         pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
         pthread_mutex_init(&map->lock, &attributes);
         pthread_mutexattr_destroy(&attributes);
+        while (getrandom(&map->serial, sizeof map->serial, 0) < 0)
+            continue;                /* a signal came */
         map->layout = LAYOUT;
         map->magic = MAGIC;
     }
@@ -376,7 +381,7 @@ static bool map_file(void)
 
 uint64_t shared_serial(void)
 {
-    return self.inode;
+    return atomic_load(&self.map)->serial;
 }
 
 bool shared_open(void)

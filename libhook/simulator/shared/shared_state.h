@@ -31,7 +31,7 @@ struct shared_usage {                /* memory and contexts of one process on on
  * repeatedly. */
 bool shared_open(void);
 
-uint64_t shared_serial(void);        /* a number of the folder; after shared_open() */
+uint64_t shared_serial(void);        /* unlike that of any other folder; after shared_open() */
 
 int shared_gpus(void);
 uint64_t shared_total(int gpu);      /* bytes of physical memory */

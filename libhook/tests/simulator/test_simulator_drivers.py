@@ -82,3 +82,19 @@ for name, flag, version, symbol in {answers!r}:
         print(name, flag, version, symbol)
 """)
     assert found == ""
+
+
+SERIAL = """
+import pynvml
+pynvml.nvmlInit()
+print(pynvml.nvmlDeviceGetSerial(pynvml.nvmlDeviceGetHandleByIndex(0)))
+"""
+
+
+def test_serial_is_the_same_for_all_processes_and_another_where_the_inode_is_used_again(
+    python: Python, environment: dict[str, str]
+) -> None:
+    first = python(SERIAL)
+    assert python(SERIAL) == first
+    os.truncate(Path(environment["NVSHARE_SIM_DIR"]) / "gpus", 0)
+    assert python(SERIAL) != first
