@@ -43,6 +43,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
     """Runs until a signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.claims import Prepared
+        from nvshared.kubelet.fault import ReportedFault
         from nvshared.kubelet.leaving import leave
         from nvshared.kubelet.plugin import DevicePlugin, Driver, Plugin
         from nvshared.kubelet.pods import Pods, StaticPods
@@ -160,6 +161,12 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
                 logger.info("not ready: %s" if why else "ready%s", why)
             await asyncio.sleep(PERIOD)
 
+    async def keep_fault_reported() -> None:
+        fault = ReportedFault(options.bus)
+        while True:
+            await asyncio.to_thread(fault.set, plugin.why_unreached())
+            await asyncio.sleep(PERIOD)
+
     async def keep_registered() -> None:
         while True:
             await asyncio.sleep(PERIOD)
@@ -180,7 +187,8 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
         if options.cdi != OFF and (why := await runtime.cdi_problem()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         tasks = [asyncio.create_task(one())
-                 for one in (keep_refreshing, keep_published, keep_ready, keep_registered)]
+                 for one in (keep_refreshing, keep_published, keep_ready, keep_registered,
+                             keep_fault_reported)]
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:

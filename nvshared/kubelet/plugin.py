@@ -56,6 +56,7 @@ class Plugin(ABC):
         self._refresh = refresh
         self._server: Any = None
         self._is_registered = asyncio.Event()       # kubelet knows the plugin, and its devices
+        self._rejection = ""            # kubelet's reason for its last answer; "": it accepted
 
     @property
     def path(self) -> Path:
@@ -97,9 +98,19 @@ class Plugin(ABC):
         """Whether kubelet knows the plugin and its devices."""
         return self._is_registered.is_set()
 
+    def why_unreached(self) -> str:
+        """Why kubelet hands out no shares; "": it knows the plugin."""
+        return "" if self.is_registered else self._why_away() or (
+            f"kubelet has not registered {self.name}"
+            + (self._rejection and f": {self._rejection}"))
+
+    def _why_away(self) -> str:
+        path = of_device_manager(self.kubelet, KUBELET_SOCKET)
+        return "" if _accepts(path) else f"kubelet takes no connections at {path}"
+
     async def await_registration(self) -> None:
         """Waits until a running kubelet has registered us: until then it fails pods with shares."""
-        if not _accepts(of_device_manager(self.kubelet, KUBELET_SOCKET)):
+        if self._why_away():
             return
         try:
             async with asyncio.timeout(REGISTRATION_PATIENCE):
@@ -125,6 +136,7 @@ class Plugin(ABC):
             supported_versions=[self.version])
 
     async def _registered(self, status: Any, _context: Any) -> Any:
+        self._rejection = "" if status.plugin_registered else str(status.error)
         if status.plugin_registered:
             logger.info("kubelet has registered %s", self.name)
             self._registered_by_kubelet()
@@ -132,14 +144,14 @@ class Plugin(ABC):
             logger.error("kubelet rejects %s: %s", self.name, status.error)
         return REG["RegistrationStatusResponse"]()
 
-
     def _registered_by_kubelet(self) -> None:
         self._is_registered.set()
 
 
 def _accepts(path: Path) -> bool:
-    """Whether a process listens at the socket."""
+    """Whether a process listens at the socket, and takes connections."""
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)        # a process that hangs leaves its queue full
         try:
             probe.connect(str(path))
         except OSError:
@@ -233,6 +245,10 @@ class Driver(Plugin):
                 f"{version}.DRAResourceHealth": {
                     "NodeWatchResources": (self.health, DRA["NodeWatchResourcesRequest"])}
                 for version in HEALTH_VERSIONS}}
+
+    def why_unreached(self) -> str:
+        # Unlike a device plugin, a DRA driver has no connection that ends with kubelet.
+        return super().why_unreached() or self._why_away()
 
     async def prepare(self, request: Any, _context: Any) -> Any:
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +47,8 @@ sys.stdin.read()
 class Lab:
     site: Site
     bus: PrivateBus
+    short: Path                         # an empty folder with a short path
+    ends: ExitStack                     # what is called at the test's end
     port: int = field(default_factory=free_port)
 
     @property
@@ -240,10 +242,21 @@ def bus(lab: Lab) -> Mend:
 
 
 def kubelet(lab: Lab) -> Mend:
+    pytest.importorskip("grpc")
+    from tests.integration.kubelet import Kubelet
+    from tests.integration.kubelet_node import Node
+
     lab.start()
-    control = Control(lab.bus.address)
-    control.report_fault("kubelet-unreached", "no socket at /var/lib/kubelet")
-    return control.close                # the fault ends with the one who reported it
+    node = Node(lab.site, lab.bus, Kubelet(lab.short / "kubelet"))
+    node.kubelet.stop()
+    node.start()
+    lab.site.started.extend(node.plugins)
+
+    def mend() -> None:
+        node.kubelet.start()
+        lab.ends.callback(node.kubelet.stop)
+
+    return mend
 
 
 CAUSES: dict[str, Callable[[Lab], Mend]] = {
@@ -258,9 +271,9 @@ FAR = frozenset({"bus-lost"})           # nothing reaches the daemon but the met
 
 
 @pytest.fixture
-def lab(own_site: Site) -> Iterator[Lab]:
-    with private_bus() as made:
-        yield Lab(own_site, made)
+def lab(own_site: Site, short_path: Path) -> Iterator[Lab]:
+    with private_bus() as made, ExitStack() as ends:
+        yield Lab(own_site, made, short_path, ends)
 
 
 @pytest.mark.parametrize("id", KINDS)

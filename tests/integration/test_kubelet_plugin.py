@@ -2,12 +2,15 @@
 """The device plugin, with a simulated kubelet and the real daemon on two simulated GPUs."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from nvshared.containers.cdi import LINE
+from nvshared.control import Daemon as Control
+from nvshared.errors import NvshareError
 from nvshared.kubelet.card import card_of
 from tests.integration.conftest import ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
@@ -127,6 +130,29 @@ def test_device_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node)
     sharing.kubelet.start()
     sharing.allocatable(20)
     sharing.kubelet.allocate([f"{uuids(sharing)[1]}::3"])
+
+
+def test_kubelet_that_stops_is_a_fault_of_each_daemon_until_it_runs_again(sharing: Node) -> None:
+    said = ("nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs: kubelet takes "
+            f"no connections at {sharing.kubelet.folder}/device-plugins/kubelet.sock")
+
+    def faults() -> list[str]:
+        with suppress(NvshareError), Control(sharing.bus.address) as control:
+            return [one.words for one in control.snapshot().faults
+                    if one.id == "kubelet-unreached"]
+        return ["nvshared does not answer"]
+
+    assert faults() == []
+    sharing.kubelet.stop()
+    wait_until(lambda: faults() == [said])
+    sharing.kill_daemon()
+    sharing.daemon()
+    wait_until(lambda: faults() == [said])
+    sharing.bus.stop()
+    sharing.bus.start()
+    wait_until(lambda: faults() == [said])
+    sharing.kubelet.start()
+    wait_until(lambda: faults() == [])
 
 
 def test_killed_device_plugin_offers_the_same_shares_when_restarted(sharing: Node) -> None:
