@@ -1,46 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook's side of the protocol, for tests: encodes reports and decodes orders."""
 
-from dataclasses import astuple, replace
+from operator import attrgetter
 
-from nvshared.hook.protocol import (
-    ANSWERS,
-    HEAD,
-    LENDER,
-    NAMES_GPU,
-    ORDER,
-    REPORT,
-    TERMS,
-    TEXT,
-    TEXTS,
-    OrderRecord,
-    ReportRecord,
-    Type,
-)
+from nvshared.hook.packets import BEGIN, LAYOUTS, TERMS, message
+from nvshared.hook.protocol import OrderRecord, ReportRecord, Type, rows
 
-
-def last_words(kind: Type) -> tuple[str, str]:
-    """Returns the names of the last two words of a report of this type."""
-    return {
-        Type.HELLO: ("commit", "pins"), Type.COMMIT: ("wanted", "pins"),
-    }.get(kind, ("moved", "took"))
+_terms = attrgetter(*(row.name for row in rows(ReportRecord) if row.group == "terms"))
 
 
 def decode_order(packet: bytes) -> OrderRecord:
-    _, _, *fields = ORDER.unpack(packet)
-    order = OrderRecord(Type(HEAD.unpack_from(packet)[0]), *fields)
-    if order.loan:
-        lender = LENDER.pack(order.commit, order.most)
-        order = replace(order, commit=0, most=0, lender=lender)
-    return order
+    kind = message(packet)
+    return OrderRecord(kind, **LAYOUTS[kind].unpack(packet))
 
 
 def encode_report(report: ReportRecord) -> bytes:
-    if any(report.terms):
-        return HEAD.pack(report.type, report.version, 0, 0) + TERMS.pack(*report.terms)[HEAD.size:]
-    if report.type in TEXTS:
-        return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
-    *figures, answered, to_pin, reason, _, _, _ = astuple(report.memory)
-    return REPORT.pack(report.type, report.version, report.flags, reason, report.number, *figures,
-                       report.uuid if report.type in NAMES_GPU else ANSWERS.pack(answered, to_pin),
-                       *(getattr(report, name) for name in last_words(report.type)))
+    """Also of a type that a hook may not send, with the fields of MEMORY."""
+    if report.type.is_order:
+        return BEGIN.pack(report.type, report.version) + LAYOUTS[Type.MEMORY].pack(report)[4:]
+    has_terms = report.type is Type.GANG and any(_terms(report))
+    layout = TERMS if has_terms else LAYOUTS[report.type]
+    return layout.pack(report, report.version)

@@ -95,7 +95,7 @@ def hello(daemon: Service) -> float:
     finally:
         os.seteuid(0)
     client.say(Type.HELLO)
-    while client.hear() != Type.LIMITS:
+    while client.listen() is not Type.LIMITS:
         continue
     client.socket.close()
     return (time.perf_counter() - began) * 1e3

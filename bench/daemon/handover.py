@@ -64,7 +64,7 @@ def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
     stop_received = began
     following: list[Client] = []
 
-    def heard(client: Client, kind: int) -> bool:
+    def heard(client: Client, kind: Type) -> bool:
         nonlocal stop_received
         if kind == Type.STOP:
             stop_received = time.perf_counter_ns()
@@ -83,7 +83,7 @@ def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
 def _running(crowd: Crowd) -> Client:
     found: list[Client] = []
 
-    def heard(client: Client, kind: int) -> bool:
+    def heard(client: Client, kind: Type) -> bool:
         if kind == Type.RUN:
             found.append(client)
         return bool(found)

@@ -187,12 +187,12 @@ class Bench:
             daemon.store(self.size, file)
             os.close(file)
             self._stored = True
-        daemon.until_true(lambda: daemon.stored.took != 0 or daemon.stored.moved > 0)
+        daemon.until_true(lambda: daemon.stored.error != 0 or daemon.stored.moved > 0)
         first = time.monotonic()
-        daemon.until_true(lambda: daemon.stored.took != 0 or daemon.stored.moved == self.size)
+        daemon.until_true(lambda: daemon.stored.error != 0 or daemon.stored.moved == self.size)
         stored = time.monotonic()
-        if daemon.stored.took:
-            raise SystemExit(f"storing: {os.strerror(daemon.stored.took)}")
+        if daemon.stored.error:
+            raise SystemExit(f"storing: {os.strerror(daemon.stored.error)}")
         daemon.until_true(lambda: daemon.memory.host == 0)
         released = time.monotonic()
         rss, host = resident(self.program.pid), daemon.memory.host

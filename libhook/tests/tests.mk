@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #   make coverage     COVERAGE.md: what is done with each function of the driver, and tested by what
+#   make protocol     include/nvshare/messages.h and tables of ../docs/connections.md, from the table in
+#                     ../nvshared/hook/protocol.py
 
-.PHONY: coverage
+.PHONY: coverage protocol
 coverage:
 	cd .. && python3 -m libhook.coverage
+
+protocol:
+	cd .. && python3 -m libhook.messages
 
 include tests/fuzz/fuzz.mk

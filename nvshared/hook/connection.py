@@ -20,7 +20,7 @@ from threading import Thread
 
 from nvshared.containers import names
 from nvshared.errors import ProtocolError
-from nvshared.hook import protocol
+from nvshared.hook import packets
 from nvshared.hook.listening import BACKLOG
 from nvshared.hook.protocol import OrderRecord, Refusal, Type
 from nvshared.hook.session import Session
@@ -53,7 +53,7 @@ DESCRIPTORS_EACH = 4                    # of a client: socket, pidfd, inflight p
 DESCRIPTORS_OWN = 64                    # for the bus, NVML, files, metrics
 PACKETS_AT_A_TIME = 4                   # packets read from a connection before it waits its turn
 QUEUE_LONGEST = 256                     # unsent packets of one client, besides its socket's buffer
-TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
+TOO_MANY = packets.encode_order(OrderRecord(Type.REFUSED, refusal=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
@@ -153,7 +153,7 @@ class HookConnection:
         if self._ended:
             _close(descriptor)
             return
-        for packet in protocol.encode(order):
+        for packet in packets.encode(order):
             if not self._queue and self._try_send(packet, descriptor):
                 continue
             self._queue.append((packet, descriptor))
@@ -237,7 +237,7 @@ class HookConnection:
     def _next_packet(self) -> Callable[[], None] | None:
         """Reads a packet. Returns the work that handles it; None: no packet, or the end."""
         try:
-            packet = receive(self._socket, protocol.SIZE + 1)
+            packet = receive(self._socket, packets.SIZE + 1)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
@@ -246,7 +246,7 @@ class HookConnection:
         if packet is None:
             self.end("closed by the other side")
             return None
-        return partial(self.session.received, protocol.decode_report(packet))
+        return partial(self.session.received, packets.decode_report(packet))
 
     def _writable(self) -> None:
         while self._queue and not self._ended:
@@ -268,7 +268,7 @@ class HookConnection:
             return False
         except OSError as error:
             if descriptor is not None and error.errno == errno.ETOOMANYREFS:
-                kind = protocol.order_type(packet)
+                kind = packets.message(packet)
                 self._complain("crowded", "too many descriptors are queued in sockets: " + (
                     "its memory does not go to the disk yet" if kind is Type.STORE else "background"
                     " clients do not yield to it, or it does not yield to others"))

@@ -14,10 +14,10 @@ from typing import Protocol
 from uuid import UUID
 
 from nvshared.errors import GPULost, InvalidArgs, NoSuchGPU, NvshareError, ProtocolError
-from nvshared.hook import protocol
 from nvshared.hook.protocol import (
+    NO_UUID,
+    VERSION,
     Flag,
-    GivenTerms,
     OrderRecord,
     Park,
     Refusal,
@@ -135,7 +135,7 @@ class StoringHook:
                 descriptor, self._file.given = self._file.given, -1
                 self._sent = True
         self._wire.send(
-            OrderRecord(Type.STORE, number=order.number, writeback=order.size), descriptor)
+            OrderRecord(Type.STORE, number=order.number, file=order.size), descriptor)
 
     def lost(self, answer: Callable[[actions.Store, bool], None]) -> None:
         """The STORE with the descriptor was not sent: sends the last order again, with another."""
@@ -152,7 +152,7 @@ class StoringHook:
                 f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
         self._reported = True
         number = record.number if record.number <= self._number else 0
-        error = min(record.took, ERRORS_MOST)
+        error = min(record.error, ERRORS_MOST)
         changed = (number, error) != (self.acknowledged, self.error)
         self.bytes, self.error, self.acknowledged = record.moved, error, number
         return changed and known
@@ -234,9 +234,8 @@ class ParkedHook:
         """Sends UNPARK, as the process runs on the card with the UUID `gpu`, or is `lost`. Returns
         the orders held back, which the caller sends."""
         self.checkpointed, self.driver_wanted, self.lost = False, False, lost
-        room, host = protocol.LENDER.unpack(gpu)    # these two fields of an UNPARK are the UUID
         flags = Flag.DRIVER_ERROR if lost else 0
-        self._wire.send(OrderRecord(Type.UNPARK, flags, room=room, host=host))
+        self._wire.send(OrderRecord(Type.UNPARK, flags, gpu=gpu))
         held, self._held = self._held or [], None
         pages, self._pages = [order for order, _ in self._pages.values()], {}
         return pages, held
@@ -281,12 +280,12 @@ class ParkedHook:
 
     def handle_parked(self, record: ReportRecord) -> None:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
-        if record.moved not in PARK_REFUSALS and record.moved != Park.DONE:
-            raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
+        if record.park not in PARK_REFUSALS and record.park != Park.DONE:
+            raise ProtocolError(f"the unknown answer {record.park} to PARK came")
         # A late reply to an earlier PARK is ignored: UNPARK has released the threads meanwhile.
         if record.number == self._number and self._answer is not None and not self._answer.done():
             self.driver_wanted = record.has(Flag.WANTS)
-            self._answer.set_result(Park(record.moved))
+            self._answer.set_result(Park(record.park))
 
     def adjusted(self, memory: events.Memory) -> events.Memory:
         """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""
@@ -334,9 +333,9 @@ class Session:
                 self.peer = replace(self.peer, title=printable(record.text).strip())
             case Type.GANG:
                 self._set_gang(record.text)
-                self._set_terms(record.terms)
+                self._set_terms(record)
             case Type.BORROWED:
-                self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
+                self._borrowed, self._dirty, self._lender = record.moved, record.dirty, record.uuid
             case Type.STORED:
                 self._handle_stored(record)
             case _:
@@ -407,7 +406,7 @@ class Session:
             known = size.isascii() and size.isdigit()
             self.peer = replace(self.peer, gang=name, gang_size=int(size[:4]) if known else 0)
 
-    def _set_terms(self, given: GivenTerms) -> None:
+    def _set_terms(self, given: ReportRecord) -> None:
         """Sets the terms that the program starts with. Raises ProtocolError."""
         try:
             for term in CLIENT_TERMS:
@@ -538,7 +537,7 @@ class Session:
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
-        if record.version != protocol.VERSION:
+        if record.version != VERSION:
             self._manager.note_refused(self.peer)
             self._refuse(Refusal.VERSION)
             return
@@ -559,13 +558,13 @@ class Session:
                 before=self._moved)
             self._moved = None
             if self._parked.checkpointed:
-                self._manager.moving.take_over(self.client, record.pins)
+                self._manager.moving.take_over(self.client, record.context)
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._wire.send(OrderRecord(Type.REFUSED, flags=refusal))
+        self._wire.send(OrderRecord(Type.REFUSED, refusal=refusal))
         self.finished = True
 
     def _event(self, client: Client, record: ReportRecord, wants: bool) -> events.Event:
@@ -578,7 +577,7 @@ class Session:
             case Type.IDLE:
                 return events.WentIdle(id, memory, wants)
             case Type.STOPPED:
-                return events.Stopped(id, memory, wants, record.took, record.moved or None)
+                return events.Stopped(id, memory, wants, record.took, record.used or None)
             case Type.REOPENED:
                 return events.Reopened(id, memory)
             case Type.MOVED:
@@ -642,13 +641,13 @@ def _wait(client: Client) -> OrderRecord:
     wait = WAITS.get(state, Wait.TURN if position else Wait.MOVES)
     if state is actions.ClientState.WAITING and client.gang:
         wait = Wait.GANG
-    return OrderRecord(Type.QUEUED, wait, position)
+    return OrderRecord(Type.QUEUED, number=position, waits_for=wait)
 
 
 def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
     return OrderRecord(
         kind, flags | (Flag.AHEAD if order.ahead else 0), order.number, order.room, order.host,
-        loan=order.loan, lender=uuid_bytes(order.lender))
+        loan=order.loan, lender=uuid_bytes(order.lender) or NO_UUID)
 
 
 def _bounded(memory: events.Memory, total: int) -> events.Memory:

@@ -29,7 +29,7 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from nvshared.dbus import BUS, introduction, pack
-from nvshared.hook import protocol
+from nvshared.hook import packets, protocol
 from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 from nvshared.scheduler.events import Memory
@@ -148,10 +148,10 @@ def garbage(attack: Attack) -> Iterator[None]:
     while True:
         for one in attack.registered():
             for packet in (
-                b"", attack.hello[:dice.randrange(protocol.SIZE)], attack.hello * 2,
+                b"", attack.hello[:dice.randrange(packets.SIZE)], attack.hello * 2,
                 dice.randbytes(dice.randrange(4096)),
                 bytes([dice.randrange(80), 0, protocol.VERSION, 0])
-                + dice.randbytes(protocol.SIZE - 4)):
+                + dice.randbytes(packets.SIZE - 4)):
                 say(one, packet)
             one.close()
         yield
@@ -183,7 +183,7 @@ def change(attack: Attack) -> Iterator[None]:
             for record in records:
                 say(one, record)
             with contextlib.suppress(OSError):
-                while packet := one.recv(protocol.SIZE):
+                while packet := one.recv(packets.SIZE):
                     obey(one, decode_order(packet))
         yield
 
@@ -201,7 +201,7 @@ def gang(attack: Attack) -> Iterator[None]:
     while True:
         for one in select.select(crowd, [], [], 0.1)[0]:
             with contextlib.suppress(OSError):
-                while packet := one.recv(protocol.SIZE):
+                while packet := one.recv(packets.SIZE):
                     order = decode_order(packet)
                     obey(one, order)
                     if order.type is Type.STOP:
@@ -239,7 +239,7 @@ def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[
     while True:
         for one in crowd:
             with contextlib.suppress(OSError):
-                while packet := one.recv(protocol.SIZE):
+                while packet := one.recv(packets.SIZE):
                     order = decode_order(packet)
                     if order.type in ANSWERS:
                         say(one, encode_report(ReportRecord(

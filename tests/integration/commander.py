@@ -17,15 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nvshared.hook.protocol import (
-    NO_UUID,
-    Flag,
-    OrderRecord,
-    ReportRecord,
-    Type,
-    decode_report,
-    encode_order,
-)
+from nvshared.hook.packets import decode_report, encode_order
+from nvshared.hook.protocol import NO_UUID, Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE
@@ -260,10 +253,10 @@ class Commander:
         self.number += 1
         size = self.random.choice((0, hook.stored, 1 << 36, 1 << 36, self.random.randrange(
             self.most)))
-        self.store(hook, OrderRecord(Type.STORE, number=self.number, writeback=size))
+        self.store(hook, OrderRecord(Type.STORE, number=self.number, file=size))
 
     def store(self, hook: Hook, order: OrderRecord) -> None:
-        if hook.has_file or order.writeback == 0:
+        if hook.has_file or order.file == 0:
             self.send(hook, order)
             return
         assert self.disk is not None
@@ -376,7 +369,7 @@ class Commander:
 
     def _hear_borrowed(self, hook: Hook, record: ReportRecord) -> None:
         assert record.uuid == self.lender
-        hook.borrowed, hook.dirty = record.moved, record.took
+        hook.borrowed, hook.dirty = record.moved, record.dirty
         assert hook.dirty <= hook.borrowed
         self.borrowed = max(self.borrowed, sum(one.borrowed for one in self.hooks))
 
@@ -385,8 +378,8 @@ class Commander:
             # The report may predate INTRODUCE; if not, the repeated STORE does no harm.
             hook.stored = record.moved
             return
-        assert record.took == 0 or self.disk_fails, os.strerror(record.took)
-        self.disk_failures += record.took != 0
+        assert record.error == 0 or self.disk_fails, os.strerror(record.error)
+        self.disk_failures += record.error != 0
         self.emptied += hook.stored > 0 and record.moved == 0
         hook.stored = record.moved
         hook.has_file = hook.has_file or record.moved > 0

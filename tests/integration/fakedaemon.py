@@ -12,14 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvshared.hook.protocol import (
-    Flag,
-    OrderRecord,
-    ReportRecord,
-    Type,
-    decode_report,
-    encode_order,
-)
+from nvshared.hook.packets import decode_report, encode_order
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.conftest import Site
@@ -143,7 +137,7 @@ class FakeDaemon:
 
     def store(self, size: int = PLENTY, file: int | None = None) -> None:
         self.number += 1
-        order = OrderRecord(Type.STORE, number=self.number, writeback=size)
+        order = OrderRecord(Type.STORE, number=self.number, file=size)
         socket.send_fds(self.connection, [encode_order(order)], [] if file is None else [file])
         self.until(Type.STORED, number=self.number)
 

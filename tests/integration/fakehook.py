@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nvshared.hook import protocol
+from nvshared.hook import packets
 from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from tests.records import decode_order, encode_report
@@ -88,7 +88,7 @@ class Hook:
 
     def hear(self) -> OrderRecord | None:
         try:
-            packet = self.socket.recv(protocol.SIZE + 1)
+            packet = self.socket.recv(packets.SIZE + 1)
         except ConnectionResetError:
             return None
         return decode_order(packet) if packet else None

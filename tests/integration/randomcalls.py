@@ -48,7 +48,7 @@ class Leisurely(Commander):
         for hook in self.hooks:
             if self.disk is not None and hook.welcomed and not hook.has_file:
                 self.number += 1
-                self.store(hook, OrderRecord(Type.STORE, number=self.number, writeback=1 << 36))
+                self.store(hook, OrderRecord(Type.STORE, number=self.number, file=1 << 36))
         for _ in range(3):
             self.receive(0.002)
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import OrderRecord, Type, decode_report, encode_order
+from nvshared.hook.packets import decode_report, encode_order
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
 from tests.integration.fakedaemon import FakeDaemon

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import LENDER, Flag, OrderRecord, Park, ReportRecord, Type
+from nvshared.hook.protocol import Flag, OrderRecord, Park, ReportRecord, Type
 from nvshared.machine.disk import open_file
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, CARD, Site, compile_faulty_disk, wait_until
@@ -65,7 +65,7 @@ away()
 ''')
     swap_and_store(site, daemon)
     assert daemon.host_most >= SIZE
-    assert daemon.stored.took == 0
+    assert daemon.stored.error == 0
     daemon.run()
     program.go_on()
     assert program.hears() == "away"
@@ -160,11 +160,9 @@ def test_client_reports_its_stored_bytes_to_a_restarted_daemon_also_while_parked
     restart()
     assert daemon.stored.number == 0    # STORED came before any STORE order
     daemon.send(daemon.limits, OrderRecord(Type.PARK))
-    assert daemon.until(Type.PARKED).moved == Park.DONE
+    assert daemon.until(Type.PARKED).park == Park.DONE
     restart()
-    room, host = LENDER.unpack(site.uuids[0])
-    daemon.send(
-        OrderRecord(Type.UNPARK, room=room, host=host), OrderRecord(Type.INTRODUCE, number=1))
+    daemon.send(OrderRecord(Type.UNPARK, gpu=site.uuids[0]), OrderRecord(Type.INTRODUCE, number=1))
     daemon.until(Type.HELLO)
     daemon.send(daemon.limits)
     daemon.let_return(program)
@@ -184,8 +182,8 @@ def test_disk_write_error_is_reported_and_the_program_continues_with_right_bytes
         file = open_file(site.folder)
     daemon.store(file=file)
     os.close(file)
-    daemon.until_true(lambda: daemon.stored.took != 0)
-    assert daemon.stored.took == error
+    daemon.until_true(lambda: daemon.stored.error != 0)
+    assert daemon.stored.error == error
     assert daemon.stored.moved <= most
     assert daemon.memory.host + daemon.stored.moved >= host
     daemon.let_return(program)
@@ -238,7 +236,7 @@ def test_disk_write_that_hangs_for_long_is_reported_to_the_daemon_as_etimedout(s
     switch = site.folder / "pwrite"
     switch.touch()
     swap(daemon)
-    daemon.until_true(lambda: daemon.stored.took == errno.ETIMEDOUT)
+    daemon.until_true(lambda: daemon.stored.error == errno.ETIMEDOUT)
     switch.unlink()
-    daemon.until_true(lambda: (daemon.stored.took, daemon.stored.moved) == (0, SIZE))
+    daemon.until_true(lambda: (daemon.stored.error, daemon.stored.moved) == (0, SIZE))
     daemon.let_return(program)

@@ -671,7 +671,7 @@ def test_reported_context_size_is_limited_to_the_private_memory_of_the_process(
     site: Site, start: Start
 ) -> None:
     control = start("--swap-budget", "4GiB")
-    site.hook().say(Type.HELLO, flags=Flag.IS_PARKED, pins=1 << 40)
+    site.hook().say(Type.HELLO, flags=Flag.IS_PARKED, context=1 << 40)
     wait_until(lambda: [one.state for one in control.snapshot().clients] == ["parked"])
     program = Program(site)
     (client,) = clients_of(control, program)

@@ -31,7 +31,7 @@ thread.join()
 def park(daemon: FakeDaemon) -> Park:
     daemon.number += 1
     daemon.send(OrderRecord(Type.PARK, number=daemon.number))
-    return Park(daemon.until(Type.PARKED, number=daemon.number).moved)
+    return Park(daemon.until(Type.PARKED, number=daemon.number).park)
 
 
 def children(program: int) -> list[int]:

@@ -4,7 +4,8 @@
 import select
 from dataclasses import replace
 
-from nvshared.hook.protocol import Type, decode_report
+from nvshared.hook.packets import decode_report
+from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FakeDaemon

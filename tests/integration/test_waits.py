@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import Type, decode_report
+from nvshared.hook.packets import decode_report
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import BUILD, Site, public_build, wait_until
 from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import PATIENCE

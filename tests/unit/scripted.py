@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import OrderRecord, encode
+from nvshared.hook.packets import encode
+from nvshared.hook.protocol import OrderRecord
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer

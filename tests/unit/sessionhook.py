@@ -5,7 +5,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from nvshared.hook.protocol import OrderRecord, decode_report, encode
+from nvshared.hook.packets import decode_report, encode
+from nvshared.hook.protocol import OrderRecord
 from nvshared.hook.session import Session
 from nvshared.machine.peer import Peer
 from nvshared.scheduler.events import Memory

@@ -31,7 +31,8 @@ from nvshared.hook.connection import (
     may_connect,
 )
 from nvshared.hook.listening import BACKLOG, Listening
-from nvshared.hook.protocol import SIZE, OrderRecord, Refusal, ReportRecord, Type
+from nvshared.hook.packets import SIZE
+from nvshared.hook.protocol import OrderRecord, Refusal, ReportRecord, Type
 from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
 from nvshared.machine.nvml import Sample
@@ -88,7 +89,7 @@ def answer(one: socket.socket) -> bytes:
 
 
 def refusal(packet: bytes) -> int | None:
-    return decode_order(packet).flags if packet else None
+    return decode_order(packet).refusal if packet else None
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,17 +17,8 @@ from hypothesis import strategies as st
 
 from nvshared.errors import NvshareError, ProtocolError
 from nvshared.hook import session
-from nvshared.hook.protocol import (
-    Flag,
-    GivenTerms,
-    OrderRecord,
-    Park,
-    Refusal,
-    ReportRecord,
-    Type,
-    Wait,
-    decode_report,
-)
+from nvshared.hook.packets import decode_report
+from nvshared.hook.protocol import Flag, OrderRecord, Park, Refusal, ReportRecord, Type, Wait
 from nvshared.hook.session import MOST_BYTES, ParkedHook, Session
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
@@ -91,18 +83,18 @@ def manager(monkeypatch: pytest.MonkeyPatch, time: Time) -> Manager:
 
 
 @pytest.mark.parametrize(("given", "in_force"), [
-    (GivenTerms(memory_limit=8 << 30), Terms(8 << 30)),
-    (GivenTerms(compute_limit=40, weight=30, priority=1),
+    (dict(memory_limit=8 << 30), Terms(8 << 30)),
+    (dict(compute_limit=40, weight=30, priority=1),
      Terms(compute_limit=40, weight=30, priority=Priority.BACKGROUND)),
-    (GivenTerms(weight=1000, priority=3), Terms()),     # not more than the administrator gives
+    (dict(weight=1000, priority=3), Terms()),     # not more than the administrator gives
 ])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_client_starts_with_the_terms_of_its_environment_unless_the_administrators_are_stricter(
-        manager: Manager, given: GivenTerms, in_force: Terms, restarted: bool) -> None:
+        manager: Manager, given: dict[str, Any], in_force: Terms, restarted: bool) -> None:
     made = Hook(manager)
     if restarted:
         made.session.take_over()
-    made.says(ReportRecord(Type.GANG, terms=given))
+    made.says(ReportRecord(Type.GANG, **given))
     made.says(replace(HELLO, number=made.wire.sent[0].number if restarted else 0))
     client = made.session.client
     assert client is not None
@@ -112,15 +104,15 @@ def test_client_starts_with_the_terms_of_its_environment_unless_the_administrato
     manager.set_term(client.id, TERMS["memory-limit"], 4 << 30)
     assert client.terms.in_force == replace(in_force, memory_limit=4 << 30)
     with pytest.raises(ProtocolError, match="a GANG came after HELLO"):
-        made.says(ReportRecord(Type.GANG, terms=given))
+        made.says(ReportRecord(Type.GANG, **given))
 
 
 @pytest.mark.parametrize("wrong", [
-    GivenTerms(compute_limit=101), GivenTerms(weight=1001), GivenTerms(priority=4)])
+    dict(compute_limit=101), dict(weight=1001), dict(priority=4)])
 def test_client_that_gives_itself_impossible_terms_loses_its_connection(
-        manager: Manager, wrong: GivenTerms) -> None:
+        manager: Manager, wrong: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="it gives itself impossible terms"):
-        Hook(manager).says(ReportRecord(Type.GANG, terms=wrong))
+        Hook(manager).says(ReportRecord(Type.GANG, **wrong))
 
 
 @pytest.fixture
@@ -164,7 +156,7 @@ def test_hello_is_answered_by_a_limits_order_before_other_orders(manager: Manage
     hook = Hook(manager)
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1)]
     flags = Flag.RUNNING | Flag.WANTS
-    hook.says(replace(HELLO, flags=flags, commit=77, pins=2, memory=FIGURES))
+    hook.says(replace(HELLO, flags=flags, commit=77, context=2, memory=FIGURES))
     assert Scripted.latest.events == [events.Joined(1, FIRST, True, True, 77, tenants=TENANTS)]
     assert [record.type for record in hook.wire.sent] == [Type.LIMITS, Type.LOAD, Type.RUN]
     assert hook.wire.sent[0] == OrderRecord(
@@ -229,7 +221,7 @@ def test_waiting_report_is_answered_with_reason_and_queue_position(
     scheduler.waits = {1: WaitView(position, None)} if position else {}
     hook.says(ReportRecord(Type.WAITING, flags=Flag.WANTS, memory=FIGURES))
     assert scheduler.events == [events.MemoryChanged(1, FIGURES, True)]
-    assert hook.wire.sent == [OrderRecord(Type.QUEUED, waits[0], waits[1])]
+    assert hook.wire.sent == [OrderRecord(Type.QUEUED, number=waits[1], waits_for=waits[0])]
 
 
 def moved(flags: Flag) -> ReportRecord:
@@ -292,7 +284,7 @@ STORE = actions.Store(1, 5, 8 * GIB)
 
 def stored(size: int, number: int = 5, error: int = 0) -> ReportRecord:
     """A STORED report: `size` bytes are in the file on disk."""
-    return ReportRecord(Type.STORED, number=number, moved=size, took=error)
+    return ReportRecord(Type.STORED, number=number, moved=size, error=error)
 
 
 @pytest.fixture
@@ -307,7 +299,7 @@ def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
         hook: Hook, disk: Path) -> None:
     hook.is_told(STORE)
     hook.is_told(replace(STORE, number=6, size=0))
-    assert [(one.type, one.number, one.writeback) for one in hook.wire.sent] == [
+    assert [(one.type, one.number, one.file) for one in hook.wire.sent] == [
         (Type.STORE, 5, 8 * GIB), (Type.STORE, 6, 0)]
     (descriptor,) = hook.wire.descriptors
     found = os.fstat(descriptor)
@@ -344,7 +336,7 @@ def test_store_order_whose_descriptor_was_lost_is_sent_again_with_the_last_size(
     assert not hook.wire.sent
     time.pass_by(SECOND)
     (order,) = hook.wire.sent
-    assert (order.number, order.writeback, len(hook.wire.descriptors)) == (6, GIB, 1)
+    assert (order.number, order.file, len(hook.wire.descriptors)) == (6, GIB, 1)
     hook.session.ended()
     os.close(hook.wire.descriptors[0])
 
@@ -535,7 +527,7 @@ def test_refused_client_gets_the_reason_and_later_records_are_ignored(
     hook = Hook(manager)
     hook.says(ReportRecord(Type.NAME, text="train", version=record.version))
     hook.says(record)
-    assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=why)]
+    assert hook.wire.sent == [OrderRecord(Type.REFUSED, refusal=why)]
     assert hook.session.finished
     hook.says(ReportRecord(Type.MEMORY))
     hook.session.ended()
@@ -634,7 +626,7 @@ def test_connection_that_ended_during_the_read_of_memory_limits_is_not_resumed(
 
 
 def answer(number: int, park: int) -> ReportRecord:
-    return ReportRecord(Type.PARKED, number=number, moved=park)
+    return ReportRecord(Type.PARKED, number=number, park=park)
 
 
 def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from nvshared.errors import ProtocolError
-from nvshared.hook import protocol
+from nvshared.hook import packets, protocol
 from nvshared.hook.protocol import Flag, ReportRecord, Type
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
@@ -42,19 +42,19 @@ kinds = st.sampled_from([kind for kind in Type if kind > Type.HELLO])
 
 
 @settings(max_examples=300)
-@given(packet=st.binary(max_size=2 * protocol.SIZE) | st.binary(
-    min_size=protocol.SIZE, max_size=protocol.SIZE
+@given(packet=st.binary(max_size=2 * packets.SIZE) | st.binary(
+    min_size=packets.SIZE, max_size=packets.SIZE
 ) | st.builds(
     lambda kind, version, rest: bytes([kind, 0, version, 0]) + rest,
     st.integers(0, 80), st.integers(0, 3),
-    st.binary(min_size=protocol.SIZE - 4, max_size=protocol.SIZE - 4),
+    st.binary(min_size=packets.SIZE - 4, max_size=packets.SIZE - 4),
 ))
 def test_packet_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
     try:
-        report = protocol.decode_report(packet)
+        report = packets.decode_report(packet)
     except ProtocolError:
         return
-    assert protocol.decode_report(encode_report(report)) == report
+    assert packets.decode_report(encode_report(report)) == report
 
 
 class Liar:
@@ -67,7 +67,7 @@ class Liar:
         if self.ended:
             return
         try:
-            self.session.received(protocol.decode_report(packet))
+            self.session.received(packets.decode_report(packet))
         except ProtocolError:
             self.end()
 
@@ -145,7 +145,7 @@ class Liars(RuleBasedStateMachine):
             liar.say(encode_report(ReportRecord(kind, said, known[number % len(known)], memory,
                                                 wanted=size, pins=size, moved=size, took=size)))
 
-    @rule(liar=liars, packet=st.binary(max_size=2 * protocol.SIZE))
+    @rule(liar=liars, packet=st.binary(max_size=2 * packets.SIZE))
     def noise(self, liar: Liar, packet: bytes) -> None:
         liar.say(packet)
 

@@ -22,6 +22,7 @@
 #include "driver/setting.h"
 #include "driver/stubs.h"
 #include "gate/gate.h"
+#include "gate/packet.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
@@ -244,11 +245,13 @@ int connection_open(void)
 bool connection_send(int connection, const struct nvshare_report *report)
 {
     int socket = own_file_descriptor(connection);
+    char packet[NVSHARE_PACKET_SIZE];
     ssize_t sent;
+    packet_write(&packet_reports, report, packet);
     do
-        sent = send(socket, report, sizeof *report, MSG_NOSIGNAL);
+        sent = send(socket, packet, sizeof packet, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof *report;
+    return sent == (ssize_t)sizeof packet;
 }
 
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor, int timeout_ms)
@@ -262,19 +265,21 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
     int came;
-    ssize_t length = own_file_receive(connection, order, sizeof *order, &came);
+    char packet[NVSHARE_PACKET_SIZE];
+    ssize_t length = own_file_receive(connection, packet, sizeof packet, &came);
     if (descriptor != NULL)
         *descriptor = came;
     else
         own_file_close(came);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (length != (ssize_t)sizeof *order) {
+    if (length != (ssize_t)sizeof packet) {
         if (length > 0)
             complain("nvshared sent a record of %zd bytes instead of %zu; leaving it",
-                     length, sizeof *order);
+                     length, sizeof packet);
         return -1;
     }
+    packet_read(&packet_orders, packet, order, sizeof *order);
     if (order->version != NVSHARE_PROTOCOL_VERSION && order->type != NVSHARE_REFUSED) {
         complain("nvshared speaks protocol %u, this library %u; leaving it",
                  order->version, NVSHARE_PROTOCOL_VERSION);
@@ -285,10 +290,10 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
 
 bool connection_next(int connection, unsigned type, struct nvshare_order *order)
 {
-    struct nvshare_order next;
+    uint16_t next;
     return recv(own_file_descriptor(connection), &next, sizeof next,
-                MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT) == (ssize_t)sizeof next
-           && next.type == type && connection_receive(connection, order, NULL, 0) == 1;
+                MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT) == NVSHARE_PACKET_SIZE
+           && next == type && connection_receive(connection, order, NULL, 0) == 1;
 }
 
 static bool send_text(int socket, uint16_t type, const char *text)
@@ -327,11 +332,11 @@ struct nvshare_report client_report(const struct client *client, struct nvshare_
     if (report.type == NVSHARE_STORED) {
         report.number = client->store_number;
         report.moved = client->stored;
-        report.took = (uint64_t)client->store_error;
+        report.error = (uint64_t)client->store_error;
     }
     report.memory = client->memory;
     report.memory.host += client->returning;
-    report.pin_reason = (uint16_t)client->pin_reason;
+    report.pin_reason = client->pin_reason;
     if (client->pin_reason != NVSHARE_PIN_NONE) {
         report.memory.pinned += client->memory.resident;
         report.memory.allocated -= client->memory.resident;

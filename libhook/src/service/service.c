@@ -384,7 +384,8 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
         break;
     case NVSHARE_REFUSED:
         /* Memory may be swapped, so the program cannot run unshared any more. */
-        debug("nvshared refuses this client (reason %u); trying again", order->refusal);
+        debug("nvshared refuses this client (reason %llu); trying again",
+              (unsigned long long)order->refusal);
         disconnect(client);
         break;
     default:

@@ -76,7 +76,7 @@ class Process(Double):
         return str(self.complained().decode()).splitlines()
 
 
-built = built_double("commit", ["gate/client.c"])
+built = built_double("commit", ["gate/client.c", "gate/packet.c"])
 
 
 @pytest.fixture

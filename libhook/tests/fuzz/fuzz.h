@@ -67,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 void peer_listen(void);              /* also sets the variables of the simulated GPU */
 void peer_accept(void);              /* waits until the hook is connected */
 void peer_send(const void *packet, size_t size);
+void peer_send_order(const struct nvshare_order *order);
 void peer_hang_up(void);
 void peer_read(bool right, int timeout_ms);    /* reads pending reports, or waits for the first
                                                   one */

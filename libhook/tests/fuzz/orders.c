@@ -47,14 +47,14 @@ static void order(struct input *input)
         };
     else
         order.idle_window = order.writeback = figure(input);
-    peer_send(&order, sizeof order);
+    peer_send_order(&order);
 }
 
 /* A packet of an invalid size, version or type. */
 static void garbage(struct input *input)
 {
-    uint8_t packet[2 * sizeof(struct nvshare_order)] = { 0 };
-    size_t size = sizeof(struct nvshare_order);
+    uint8_t packet[2 * NVSHARE_PACKET_SIZE] = { 0 };
+    size_t size = NVSHARE_PACKET_SIZE;
     uint8_t kind = (uint8_t)take(input, 1);
     if (kind % 2 == 0)
         size = 1 + take(input, 1) % sizeof packet;

@@ -11,6 +11,7 @@
 
 #include "driver/lookup.h"
 #include "fuzz.h"
+#include "gate/packet.h"
 
 static int listener = -1;
 static int connection = -1;
@@ -94,6 +95,13 @@ void peer_send(const void *packet, size_t size)
         peer_hang_up();
 }
 
+void peer_send_order(const struct nvshare_order *order)
+{
+    char packet[NVSHARE_PACKET_SIZE];
+    packet_write(&packet_orders, order, packet);
+    peer_send(packet, sizeof packet);
+}
+
 static void order(unsigned type, uint64_t pairs, uint64_t room)
 {
     struct nvshare_order order = {
@@ -104,7 +112,7 @@ static void order(unsigned type, uint64_t pairs, uint64_t room)
         order.limits = (struct nvshare_limits){
             .commit = MOST, .most = MOST, .total = CARD, .host_slab = 8 * MIB,
         };
-    peer_send(&order, sizeof order);
+    peer_send_order(&order);
 }
 
 static void understand(const struct nvshare_report *report, bool right)
@@ -135,13 +143,15 @@ void peer_read(bool right, int timeout_ms)
     for (int records = 0; records < 1000; records++, timeout_ms = 0) {
         if (connection < 0 || !comes(connection, timeout_ms))
             return;
+        char packet[NVSHARE_PACKET_SIZE];
         struct nvshare_report report;
-        ssize_t size = recv(connection, &report, sizeof report, 0);
+        ssize_t size = recv(connection, packet, sizeof packet, MSG_TRUNC);
         if (size <= 0) {
             peer_hang_up();
             return;
         }
-        MUST(size == (ssize_t)sizeof report, "a packet of %zd bytes", size);
+        MUST(size == (ssize_t)sizeof packet, "a packet of %zd bytes", size);
+        packet_read(&packet_reports, packet, &report, sizeof report);
         understand(&report, right);
     }
 }

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what is made from the table of messages in nvshared/hook/protocol.py.
+
+    python -m libhook.messages
+
+writes libhook/include/nvshare/messages.h and the tables in docs/connections.md. A test compares.
+"""
+
+import textwrap
+from collections.abc import Iterable
+from enum import IntEnum, IntFlag
+from pathlib import Path
+from typing import Any
+
+from nvshared.hook import protocol
+from nvshared.hook.packets import places
+from nvshared.hook.protocol import OrderRecord, ReportRecord, Row, Type, rows
+from nvshared.scheduler.events import PinReason
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = ROOT / "libhook" / "include" / "nvshare" / "messages.h"
+PAGE = ROOT / "docs" / "connections.md"
+BEGIN, END = "<!-- messages: made by make -C libhook protocol -->", "<!-- end of messages -->"
+GROUPS = {
+    "limits": "bytes", "memory": "the client's memory in bytes when the report is sent; whole "
+    "blocks count in `allocated`, `resident` and `pinned`", "terms": "the terms with which the "
+    "program wants to run; 0: not given. The daemon applies each unless the administrator's is "
+    "stricter",
+}
+WIDTH = 100
+
+
+def _comment(text: str, indent: str = "    ") -> str:
+    lines = textwrap.wrap(text, WIDTH - len(indent) - 6)
+    return indent + "/* " + f"\n{indent} * ".join(lines) + " */"
+
+
+def _enumeration(name: str, prefix: str, members: Iterable[Any]) -> str:
+    lines = [f"enum nvshare_{name} {{"]
+    for one in members:
+        lines.append(_comment(one.words if isinstance(one, PinReason) else one.text))
+        value = f"1 << {one.bit_length() - 1}" if isinstance(one, IntFlag) else int(one)
+        lines.append(f"    NVSHARE_{prefix}{one.name} = {value},")
+    return "\n".join([*lines, "};"])
+
+
+def _member(row: Row) -> str:
+    """The declaration of a field, with its comment."""
+    name = row.member.rpartition(".")[2]
+    kinds = "" if row.group else ", ".join(_messages(row)) + ": "
+    unit = f" ({row.unit})" if row.unit not in ("", "UUID", "UTF-8") else ""
+    return _comment(f"{kinds}{row.text}{unit}") + f"\n    {row.kind.c.format(name)};"
+
+
+def _messages(row: Row) -> list[str]:
+    names = [one.name for one in row.places]
+    every = [one.name for one in Type if not one.is_order]
+    left = [name for name in every if name not in names]
+    return [f"all but {' and '.join(left)}"] if len(names) > len(every) // 2 else names
+
+
+def _structs(name: str, record: type[Any], direction: str) -> str:
+    found, members, groups = [], [], []
+    for row in rows(record):
+        if row.group and row.group not in groups:
+            groups.append(row.group)
+            each = [_member(one) for one in rows(record) if one.group == row.group]
+            found.append(_comment(GROUPS[row.group], "") + f"\nstruct nvshare_{row.group} {{\n"
+                         + "\n".join(each) + "\n};\n")
+            members.append(f"    struct nvshare_{row.group} {row.group};")
+        elif not row.group:
+            members.append(_member(row))
+    found.append(_comment(f"{direction}. A field that the message has not is 0.", "")
+                 + f"\nstruct nvshare_{name} {{\n"
+                 "    uint16_t type;                   /* enum nvshare_type */\n"
+                 "    uint16_t version;                /* of the packet */\n"
+                 "    uint32_t flags;                  /* enum nvshare_flag */\n"
+                 "    uint64_t number;                 /* pairs an order or a request with its "
+                 "answer */\n" + "\n".join(members) + "\n};\n")
+    return "\n".join(found)
+
+
+def _fields(name: str, kinds: Iterable[Type]) -> str:
+    lines = [f"#define NVSHARE_{name}_FIELDS(FIELD)"]
+    lines += [f"    FIELD({kind.name}, {place.row.member}, {place.offset}, {place.size})"
+              for kind in kinds for place in places(kind)]
+    return " \\\n".join(lines) + "\n"
+
+
+def header() -> str:
+    enumerations: list[tuple[str, str, type[IntEnum | IntFlag]]] = [
+        ("type", "", Type), ("flag", "", protocol.Flag), ("refusal", "REFUSED_", protocol.Refusal),
+        ("wait", "WAITS_", protocol.Wait), ("park", "PARK_", protocol.Park),
+        ("pin_reason", "PIN_", PinReason)]
+    return "\n".join([
+        "/* SPDX-License-Identifier: Apache-2.0 */",
+        "/* Made from nvshared/hook/protocol.py by `make -C libhook protocol`: do not edit. */",
+        "#pragma once\n", "#include <stdint.h>\n",
+        f"#define NVSHARE_PROTOCOL_VERSION {protocol.VERSION}\n",
+        *(_enumeration(*one) + "\n" for one in enumerations),
+        _structs("order", OrderRecord, "Daemon to hook"),
+        _structs("report", ReportRecord, "Hook to daemon"),
+        "/* FIELD(message, member, offset in the packet, bytes there). */",
+        _fields("ORDER", [one for one in Type if one.is_order]),
+        _fields("REPORT", [one for one in Type if not one.is_order])])
+
+
+def _rows_of(kind: Type) -> str:
+    lines = [f"**{kind.name}** ({int(kind)}). {kind.text}\n"]
+    if found := [one for one in places(kind)
+                 if one.row.text and not one.row.name.startswith("memory.")]:
+        lines += ["| field | unit | byte | meaning |", "| --- | --- | --- | --- |"]
+        lines += [f"| `{row.member}` | {row.unit} | {offset} | {row.text} |"
+                  for offset, _, row in found]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """The tables of docs/connections.md."""
+    orders = [_rows_of(one) for one in Type if one.is_order]
+    reports = [_rows_of(one) for one in Type if not one.is_order]
+    figures = ["| field | unit | byte | meaning |", "| --- | --- | --- | --- |"]
+    figures += [f"| `{row.member}` | {row.unit} | {offset} | {row.text} |"
+                for offset, _, row in places(Type.MEMORY) if row.name.startswith("memory.")]
+    flags = ["| flag | bit | meaning |", "| --- | --- | --- |"]
+    flags += [f"| {one.name} | {one.bit_length() - 1} | {one.text} |" for one in protocol.Flag]
+    return "\n".join([
+        BEGIN, "\n### Orders, daemon to hook\n", *orders, "### Reports, hook to daemon\n", *reports,
+        "### Figures, in every report but NAME and GANG\n", *figures,
+        "\n`answered` and `to_pin` are in no HELLO and no BORROWED.\n", "### Flags\n", *flags, "",
+        END])
+
+
+def page() -> str:
+    """docs/connections.md with its tables made anew."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    return before + tables() + rest.partition(END)[2]
+
+
+def main() -> None:
+    HEADER.write_text(header())
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
