@@ -55,9 +55,12 @@ PARTIAL = ".partial"                    # suffix of a folder that is being writt
 NEW = "new-"                            # prefix of one that is not locked yet, or is removed
 MANIFEST, EXPECTED = "manifest.json", "expected.json"
 RESTORING, RESTORED, FAILED = "restoring.json", "restored.json", "failed.json"
-PIDFILE, DUMP_LOG, RESTORE_LOG = "restored.pid", "dump.log", "restore.log"
-OURS = frozenset({MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED, PIDFILE, RESTORE_LOG,
+DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
+OURS = frozenset({MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED, RESTORE_LOG,
                   "stats-restore"})     # files without a digest; CRIU reads none of them
+# Lines of CRIU's logs: all images are written, and it ends the processes; it has let them go on.
+DUMPED, RESUMED = "Unfreezing tasks into 2", "Restore finished successfully"
+LOOKS, LOOK_EVERY = 20, 0.05            # at threads that may be in CRIU's code; seconds
 COMMON = ("--shell-job", "--file-locks", "--ext-unix-sk", "--tcp-close", "--manage-cgroups=ignore")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 WRITTEN = re.compile(r"^\(\d+\.\d+\)\s+(?:\d+:\s+)?Error \([^)]*\):\s*", re.MULTILINE)
@@ -90,6 +93,11 @@ def parent(pid: int) -> int:
     return 0
 
 
+def threads(pid: int) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from Path(f"/proc/{pid}/task").iterdir()
+
+
 def descendants(pid: int) -> list[int]:
     """The process and all below it."""
     children: dict[int, list[int]] = {}
@@ -103,14 +111,32 @@ def descendants(pid: int) -> list[int]:
 
 
 def workers(folder: Path) -> list[int]:
-    """The processes that work in a folder, as CRIU does."""
+    """The processes of CRIU that work in a folder, and those that it has begun to restore."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):
-                if (path / "cwd").readlink() == folder:
+                if (path / "cwd").readlink() == folder and b"\0-D\0.\0-o\0" in (
+                        path / "cmdline").read_bytes():
                     found.append(int(path.name))
     return found
+
+
+def is_in_use(folder: Path, pid: int) -> bool:
+    """Whether CRIU works in a locked folder on process `pid`. What a killed CRIU has left there is
+    ended: it would wait for ever. CRIU itself leads a session (run)."""
+    working, program = workers(folder), descendants(pid)
+    if any(session(one) == one for one in working if one not in program):
+        return True
+    for one in working:
+        end(one)
+    return False
+
+
+def session(pid: int) -> int:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return 0
 
 
 def kilobytes(path: str, *names: str) -> int:
@@ -119,6 +145,15 @@ def kilobytes(path: str, *names: str) -> int:
         return sum(int(line.split()[1]) << 10 for line in Path(path).read_text().splitlines()
                    if line.partition(":")[0] in names)
     return 0
+
+
+def boot() -> str:
+    return BOOT.read_text().strip()
+
+
+def ticks() -> int:
+    """The time since boot, as started() tells it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def is_same(pid: int, name: str) -> bool:
@@ -165,9 +200,17 @@ def last(log: str) -> str:
     return "; ".join(dict.fromkeys(lines[-3:])) or "no reason is given"
 
 
+def spare() -> None:
+    """Has the kernel end another process for want of memory: without CRIU the program may be lost,
+    whose registers CRIU alone has."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("-1000")
+
+
 def run(folder: Path, *words: str, before: Callable[[], None] | None = None) -> str:
     """Runs CRIU in a folder. Returns "", or why it failed. It goes on if this program is killed."""
     log = DUMP_LOG if "dump" in words else RESTORE_LOG
+    before = spare if "dump" in words else before
     done = subprocess.run(
         [*words, "-D", ".", "-o", log, "-v3", *COMMON], cwd=folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, start_new_session=True,
@@ -344,6 +387,7 @@ def save(order: dict[str, Any]) -> None:
     with locked(fresh):
         write(fresh, EXPECTED, {
             "name": name, "pid": pid, "started": order["started"], "uid": owner_of(pid),
+            "tree": [(one, started(one)) for one in descendants(pid)],
             "bytes": need, "exe": exe(pid), "cgroup": cgroup(pid), "saved": int(time.time()),
             "note": order["note"]})
         fresh.rename(partial)
@@ -369,8 +413,11 @@ def is_free(pid: int) -> bool:
 
 
 def owner_of(pid: int) -> int:
+    """The effective user of a process. The owner of /proc/PID may be root for any process."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}").stat().st_uid
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("Uid:"):
+                return int(line.split()[2])
     return -1
 
 
@@ -389,9 +436,9 @@ def cgroup(pid: int) -> str:
     return ""
 
 
-def is_dumped(partial: Path) -> bool:
+def says(log: Path, line: str) -> bool:
     with suppress(OSError):
-        return "Dumping finished successfully" in (partial / DUMP_LOG).read_text(errors="replace")
+        return line in log.read_text(errors="replace")
     return False
 
 
@@ -399,10 +446,13 @@ def finish(partial: Path) -> Path | None:
     """Completes a folder once no CRIU works in it. None: its process runs on, or has ended without
     a complete image, and the folder is removed."""
     expected = read(partial, EXPECTED)
-    if expected is None or not is_dumped(partial) or (
+    if expected is None or not says(partial / DUMP_LOG, DUMPED) or (
             started(expected["pid"]) == expected["started"]):
         shutil.rmtree(partial)
         return None
+    for pid, begun in expected["tree"]:     # CRIU was killed before it had ended all of them
+        if begun is not None and started(pid) == begun:
+            end(pid)
     files = sorted(one.name for one in partial.iterdir() if one.name not in OURS)
     for one in files:
         sync(partial / one)
@@ -466,7 +516,7 @@ def taken(folder: Path, descriptor: int) -> Iterator[dict[str, Any]]:
         verify(folder, body)
         yield body
     finally:
-        os.fchown(descriptor, owner, -1)
+        os.fchown(descriptor, body["uid"], -1)
 
 
 def verify(folder: Path, body: dict[str, Any]) -> None:
@@ -492,7 +542,7 @@ def restore(order: dict[str, Any]) -> None:
 
 
 def is_alive(restored: dict[str, Any]) -> bool:
-    return (str(restored["boot"]) == BOOT.read_text().strip()
+    return (str(restored["boot"]) == boot()
             and started(restored["pid"]) == int(restored["started"]))
 
 
@@ -505,11 +555,11 @@ def bring_back(program: str, folder: Path, body: dict[str, Any]) -> dict[str, An
     if not is_free(body["pid"]):
         raise Refused(f"another process has the number {body['pid']} now, which the program "
                       "needs; try again when it has ended")
-    for name in (RESTORED, PIDFILE, FAILED):
+    for name in (RESTORED, FAILED, RESTORE_LOG):
         (folder / name).unlink(missing_ok=True)
-    write(folder, RESTORING, {})
+    write(folder, RESTORING, {"boot": boot(), "begun": ticks()})
     why = run(folder, *placed(program, body), "restore", "-d", "--skip-file-rwx-check",
-              "--pidfile", PIDFILE, before=lambda: enter(body["cgroup"]))
+              before=lambda: enter(body["cgroup"]))
     settle(folder, body)
     restored = read(folder, RESTORED)
     if restored is None:
@@ -541,22 +591,59 @@ def enter(group: str) -> None:
 def settle(folder: Path, body: dict[str, Any]) -> None:
     """Ends what a killed nvshare-save or CRIU has left of a restore: either all of the program's
     processes run, or none. The folder is locked and taken."""
-    if read(folder, RESTORING) is None:
+    if (restoring := read(folder, RESTORING)) is None:
         return
     pid = body["pid"]
     until = time.monotonic() + PATIENCE
-    while (working := workers(folder)) and time.monotonic() < until:
-        half = set(descendants(pid))
-        if half.issuperset(working):    # their CRIU was killed: they wait for it for ever
+    while is_in_use(folder, pid) and time.monotonic() < until:
+        time.sleep(LOOK_EVERY)
+    now = started(pid)
+    if now is not None and restoring["boot"] == boot() and now >= restoring["begun"]:
+        waits = not says(folder / RESTORE_LOG, RESUMED) and waits_for_criu(pid)
+        if waits and exe(pid) == body["exe"]:
             end(pid)
-        time.sleep(0.05)
-    if (now := started(pid)) is not None:
-        complete = (folder / PIDFILE).exists()
-        if complete and exe(pid) == body["exe"] and owner_of(pid) == body["uid"]:
-            write(folder, RESTORED, {"pid": pid, "started": now, "boot": BOOT.read_text().strip()})
-        elif not complete and (comm(pid) == "criu" or exe(pid) == body["exe"]):
-            end(pid)
+        elif exe(pid) == body["exe"] and owner_of(pid) == body["uid"]:
+            write(folder, RESTORED, {"pid": pid, "started": now, "boot": boot()})
     (folder / RESTORING).unlink()
+
+
+def waits_for_criu(pid: int) -> bool:
+    """Whether restored processes wait for a CRIU that was killed, in its code, which is in a
+    mapping of theirs until CRIU lets them go on."""
+    tree = descendants(pid)
+    for _ in range(LOOKS):
+        states = [where(thread, code) for one in tree for code in [unnamed_code(one)]
+                  for thread in threads(one)]
+        if "criu" in states and "runs" not in states:
+            return True
+        if not {"criu", "runs"}.intersection(states):
+            return False                # one that runs may be about to wait
+        time.sleep(LOOK_EVERY)
+    return False
+
+
+def unnamed_code(pid: int) -> list[tuple[int, int]]:
+    """Mappings of a process that can be written and executed and are of no file."""
+    found = []
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            words = line.split()
+            if words[1] == "rwxp" and len(words) == 5:
+                begin, _, above = words[0].partition("-")
+                found.append((int(begin, 16), int(above, 16)))
+    return found
+
+
+def where(thread: Path, code: list[tuple[int, int]]) -> str:
+    """Where a thread is: "runs", if it does not wait; "criu": it waits in this code; "": neither.
+    A thread that runs in a process without such code is not in CRIU's."""
+    with suppress(OSError):
+        words = (thread / "syscall").read_text().split()
+        if words == ["running"]:
+            return "runs" if code else ""
+        if any(begin <= int(words[-1], 16) < above for begin, above in code):
+            return "criu"
+    return ""
 
 
 def end(pid: int) -> None:
@@ -585,23 +672,26 @@ def entry(folder: Path) -> dict[str, Any] | None:
     """What there is to say of a folder, after what was left half done there; None: nothing."""
     partial = folder.name.endswith(PARTIAL)
     state = "saving" if partial else "restoring"
-    if not workers(folder):
-        with suppress(Refused), locked(folder) as descriptor:
-            state = "saved"
-            if partial:
+    with suppress(Refused), locked(folder) as descriptor:
+        if partial:
+            if not is_in_use(folder, (read(folder, EXPECTED) or {}).get("pid", 0)):
                 saved = finish(folder)
                 if saved is None:
                     return None
-                folder, partial = saved, False
-            elif read(folder, RESTORING) is not None:
-                with taken(folder, descriptor) as body:
+                folder, partial, state = saved, False, "saved"
+        elif read(folder, RESTORING) is None:
+            state = "saved"
+        else:
+            with taken(folder, descriptor) as body:
+                if not is_in_use(folder, body["pid"]):
                     settle(folder, body)
+                    state = "saved"
     plain = read(folder, EXPECTED) if partial else (read(folder, MANIFEST) or {}).get("body")
     if not isinstance(plain, dict):
         return None
     restored, failed = read(folder, RESTORED), read(folder, FAILED)
     if state == "saved" and restored is not None and (
-            restored["boot"] == BOOT.read_text().strip()):
+            restored["boot"] == boot()):
         state = "restored" if is_alive(restored) else "ended"
     return {
         "folder": str(folder), "state": state, "size": size_of(folder),

@@ -2,6 +2,7 @@
 """Programs are saved by CRIU and restored, on simulated cards, by the real daemon and helpers."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,16 @@ import pytest
 from nvshared import saver
 from nvshared.control import Daemon as Control
 from nvshared.errors import NvshareError
-from tests.integration.conftest import Site, Start, kill, wait_until
+from tests.integration.conftest import (
+    OPEN_CARDS,
+    Site,
+    Start,
+    kill,
+    make_site,
+    public_build,
+    simulate,
+    wait_until,
+)
 from tests.integration.zygote import Daemon
 from tests.seeds import seeds
 
@@ -75,16 +85,47 @@ class Program:
 
 
 @pytest.fixture
-def site(own_site: Site) -> Iterator[Site]:
-    own_site.environment["NVSHARE_SAVED"] = str(own_site.folder / "saved")
-    if "NVSHARE_CRIU" in os.environ:
-        own_site.environment["NVSHARE_CRIU"] = os.environ["NVSHARE_CRIU"]
-    yield own_site
-    mine = f"NVSHARE_SIM_DIR={own_site.environment['NVSHARE_SIM_DIR']}".encode()
-    for process in Path("/proc").iterdir():     # the test has not started what was restored
-        with suppress(OSError):
-            if mine in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
+def site(short_path: Path) -> Iterator[Site]:
+    """A site in a folder that every user may enter, with cards that every user may use."""
+    short_path.chmod(0o755)
+    for site in make_site(short_path, simulate(short_path / "cards")):
+        subprocess.run([sys.executable, "-c", OPEN_CARDS], env=site.environment, check=True)
+        for path in (short_path / "cards", *(short_path / "cards").iterdir()):
+            path.chmod(0o777)
+        site.environment["NVSHARE_SAVED"] = str(site.folder / "saved")
+        if "NVSHARE_CRIU" in os.environ:
+            site.environment["NVSHARE_CRIU"] = os.environ["NVSHARE_CRIU"]
+        yield site
+        mine = f"NVSHARE_SIM_DIR={site.environment['NVSHARE_SIM_DIR']}".encode()
+        for process in Path("/proc").iterdir():     # the test has not started what was restored
+            with suppress(OSError):
+                if mine in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+
+class Fault:
+    """CRIU of a site, with criu.c preloaded, and when it is to be killed."""
+
+    def __init__(self, site: Site) -> None:
+        library, fake, self._file = (site.folder / name for name in ("criu.so", "criu", "fault"))
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", Path(__file__).with_name("criu.c"), "-o", library],
+            check=True)
+        real = site.environment.get("NVSHARE_CRIU") or shutil.which("criu", path=saver.PATHS)
+        fake.write_text(f"#!/bin/sh\n. {self._file}\nexec env LD_PRELOAD={library} {real} \"$@\"\n")
+        fake.chmod(0o755)
+        site.environment["NVSHARE_CRIU"] = str(fake)
+        self.clear()
+
+    def clear(self) -> None:
+        self._file.write_text("")
+
+    def at(self, order: str, *, call: int = 0, line: str = "", helper: bool = False) -> None:
+        """Has CRIU killed in an order, dump or restore, before this call of ptrace() or this line
+        of its log; `helper`: nvshare-save with it."""
+        what = f"NVSHARE_TEST_PTRACE={call}" if call else f"NVSHARE_TEST_LINE='{line}'"
+        both = "NVSHARE_TEST_PARENT=1" if helper else ""
+        self._file.write_text(f'[ "$1" != {order} ] || export {what} {both}\n')
 
 
 def client_of(control: Control, program: Program) -> int:
@@ -294,6 +335,127 @@ def test_folder_of_a_saved_program_is_its_users_and_can_be_removed(
     for name in (folder, "/etc", "unknown"):
         with pytest.raises(NvshareError, match="there is no saved program"):
             control.remove_saved(name)
+
+
+NOBODY = 65534
+
+
+class Steps:
+    """The program of steps.c, as the user nobody."""
+
+    def __init__(self, site: Site) -> None:
+        build, self.work = public_build(site), site.folder / "work"
+        self.work.mkdir()
+        os.chown(self.work, NOBODY, NOBODY)
+        program = site.folder / "steps"
+        subprocess.run(["gcc", Path(__file__).with_name("steps.c"), "-o", program,
+                        build / "simulator/libcuda.so.1"], check=True)
+        self.steps = 0
+        popen = site.program(
+            [program, self.work], {"LD_PRELOAD": str(build / "libnvshare.so"),
+                                   "LD_LIBRARY_PATH": str(build / "simulator")},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, user=NOBODY, group=NOBODY, extra_groups=[100, NOBODY])
+        self.pid, self.reap = popen.pid, popen.poll
+
+    @property
+    def is_alive(self) -> bool:
+        self.reap()
+        return saver.started(self.pid) is not None
+
+    def step(self) -> str:
+        """Has it check and change all of its memory. Returns the number of wrong words."""
+        (self.work / f"step-{self.steps}").touch()
+        answer = self.work / f"out-{self.steps}"
+        self.steps += 1
+        wait_until(answer.exists)
+        return answer.read_text()
+
+    def identity(self) -> list[str]:
+        """What the kernel takes the process for: users, groups, capabilities."""
+        return [line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines()
+                if line.startswith(("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:"))]
+
+
+def test_program_of_a_user_is_restored_as_exactly_that_user(site: Site, start: Start) -> None:
+    Fault(site)
+    control, program = start(), Steps(site)
+    assert program.step() == "0"
+    before = program.identity()
+    assert before[0].split() == ["Uid:", *[str(NOBODY)] * 4]
+    (client,) = control.clients_of(program.pid)
+    folder = Path(control.save(client))
+    assert not program.is_alive
+    assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (NOBODY, 0o700)
+    assert {(one.stat().st_uid, one.stat().st_mode & 0o077) for one in folder.iterdir()} == {(0, 0)}
+    assert control.restore(str(folder)) == program.pid
+    assert program.identity() == before
+    (client_after,) = control.snapshot().clients
+    assert (client_after.pid, client_after.uid) == (program.pid, NOBODY)
+    assert program.step() == "0"
+
+
+@pytest.mark.long
+def test_program_stays_saved_when_criu_is_killed_at_any_step_of_a_restore(
+    site: Site, start: Start
+) -> None:
+    fault = Fault(site)
+    control, program = start(), Steps(site)
+    assert program.step() == "0"
+    (client,) = control.clients_of(program.pid)
+    folder = Path(control.save(client))
+    kills = 0
+    while not program.is_alive:
+        # Early ones find out what the kernel can do; later ones are made once for each thread.
+        fault.at("restore", call=1 + 7 * kills)
+        try:
+            control.restore(str(folder))
+        except NvshareError:
+            kills += 1
+            assert not program.is_alive, kills
+            assert folder.stat().st_uid == NOBODY
+            assert [one.state for one in control.saved()] == ["saved"]
+    assert kills > 3
+    assert program.step() == "0"
+
+
+@pytest.mark.parametrize(
+    "helper", [False, pytest.param(True, marks=pytest.mark.long)], ids=["criu", "criu and helper"])
+@pytest.mark.parametrize("line", ["Unfreezing tasks into 2", "Writing stats"])
+def test_program_runs_or_is_saved_when_criu_is_killed_as_it_ends_the_program(
+    site: Site, start: Start, line: str, helper: bool
+) -> None:
+    fault = Fault(site)
+    control, program = start(), Steps(site)
+    assert program.step() == "0"
+    (client,) = control.clients_of(program.pid)
+    fault.at("dump", line=line, helper=helper)
+    with suppress(NvshareError):
+        control.save(client)
+    fault.clear()
+    if line == "Writing stats":         # the program has been ended
+        assert not program.is_alive
+        (saved,) = control.saved()
+        assert control.restore(saved.folder) == program.pid
+    else:
+        assert program.is_alive
+        assert control.saved() == []
+    assert program.step() == "0"
+
+
+def test_what_criu_leaves_when_it_is_killed_with_its_helper_is_no_save_that_goes_on(
+    site: Site, start: Start
+) -> None:
+    fault = Fault(site)
+    control, program = start(), Steps(site)
+    assert program.step() == "0"
+    (client,) = control.clients_of(program.pid)
+    fault.at("dump", call=4, helper=True)   # a process of CRIU waits for it
+    with pytest.raises(NvshareError, match="nvshare-save has ended without an answer"):
+        control.save(client)
+    fault.clear()
+    assert control.saved() == []
+    assert program.step() == "0"
 
 
 def dumpers(site: Site) -> list[int]:
