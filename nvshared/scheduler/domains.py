@@ -14,7 +14,7 @@ from nvshared.scheduler.events import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
-MARGIN_EACH = 4 * BLOCK                 # at least this for each client: hooks allocate in pieces,
+MARGIN_EACH = 8 * BLOCK                 # at least this for each client: two slabs partly filled,
 MARGIN_MOST = 2                         # the margin is at most 1/2 of the host memory
 TRANSIT_PART = 16                       # cards share 1/16 of host memory for blocks going to disk
 

@@ -82,7 +82,9 @@ def note_report(card: Card, client: ScheduledClient, report: events.Record) -> N
             turn.copying = frozenset(direction for direction, is_loaded in loaded if is_loaded)
         case events.Busy() if turn.last_run.report_busy:
             turn.busy = None if report.gaps else card.now
-            if report.gaps and client.id in card.busy_members:
+            if not report.gaps:
+                client.rest(card.now, None)     # it has worked for longer than since its IDLE
+            elif client.id in card.busy_members:
                 _end_busy_turns(card, client)
 
 

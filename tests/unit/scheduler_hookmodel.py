@@ -453,7 +453,7 @@ class Hook:
         self.reports_busy = order.report_busy
         window, self.idle_window = self.idle_window, order.idle_window or self.idle_window
         self.idle_reported = self.idle_reported and not fresh
-        if self.reports_idle and self.idle_window != window:
+        if self.reports_idle and self.granted and self.idle_window != window:
             self._window_changed()
         if not self.granted:
             self.granted = True

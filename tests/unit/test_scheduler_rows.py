@@ -26,7 +26,7 @@ from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
 # Seeds of sequences with many moves, or that once found a fault.
-SHORT = (9, 17, 24, 40, 66, 70, 312, 401)
+SHORT = (9, 17, 24, 40, 66, 70, 177, 302, 312, 401)
 MANY = 600
 TENANTS = ["user:0", "user:1", "job:1", "job:2"]
 MOST = 7                                # programs at a time
