@@ -7,6 +7,9 @@
 #   make test-pythons   the unit level with each Python from 3.11 to 3.14 that there is
 #   make test-LEVEL     unit, hook, bus, integration, system, kubernetes or gpu alone
 #                       JOBS=1: one test at a time, else four
+#   make bench          all benchmarks that this machine allows, and what was left out: an hour on two
+#                       cards; KINDS="rl peers" runs those alone. What needs PyTorch takes .venv's
+#   make figures        docs/performance.md and its charts, from bench/results/
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
@@ -29,6 +32,7 @@
 #   make screenshot     docs/images/*.svg, drawn anew by programs that share a GPU
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
+#   make release        all of these, checksums and a bill of materials: built twice and compared
 #   make image          images for Kubernetes, see docs/kubernetes.md
 # demo and test install what they need: Debian packages (as root, or with sudo)
 # and a Python environment in .venv.
@@ -66,7 +70,7 @@ QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
-.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-moving bench-tiers bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: bench figures demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-moving bench-tiers bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -107,6 +111,14 @@ test-drivers: ready
 $(addprefix test-,$(LEVELS)): test-%: ready
 	$(PYTEST) $(if $(filter gpu system kubernetes,$*),,$(AT_ONCE)) \
 		$(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
+
+bench: build $(VENV)/demo-ready
+	@for part in gate colocation handover models rl shares; do $(MAKE) -s -C bench/$$part || exit 1; done
+	@$(MAKE) -C libhook -s stress
+	@$(VENV)/bin/python -m bench.everything $(KINDS)
+
+figures: $(VENV)/figures-ready
+	@$(VENV)/bin/python -m bench.figures
 
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate -s
@@ -235,6 +247,10 @@ environment: needs
 $(VENV)/demo-ready: pyproject.toml setup.py | environment
 	@echo "Installing the Python packages into $(VENV)"
 	@$(PIP) install $(EDITABLE) .
+	@touch $@
+
+$(VENV)/figures-ready: pyproject.toml | $(VENV)/demo-ready
+	@$(PIP) install $(EDITABLE) '.[figures]'
 	@touch $@
 
 # Looking for the tests once keeps their bytecode, which several processes would else each make.

@@ -3,7 +3,8 @@
 
     python -m libhook.messages
 
-writes libhook/include/nvshare/messages.h and the tables in docs/connections.md. A test compares.
+writes libhook/include/nvshare/messages.h and the tables in docs/internals/connections.md. A test
+compares.
 """
 
 import textwrap
@@ -19,7 +20,7 @@ from nvshared.scheduler.events import PinReason
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = ROOT / "libhook" / "include" / "nvshare" / "messages.h"
-PAGE = ROOT / "docs" / "connections.md"
+PAGE = ROOT / "docs" / "internals" / "connections.md"
 BEGIN, END = "<!-- messages: made by make -C libhook protocol -->", "<!-- end of messages -->"
 GROUPS = {
     "limits": "bytes", "memory": "the client's memory in bytes when the report is sent; whole "
@@ -117,7 +118,7 @@ def _rows_of(kind: Type) -> str:
 
 
 def tables() -> str:
-    """The tables of docs/connections.md."""
+    """The tables of docs/internals/connections.md."""
     orders = [_rows_of(one) for one in Type if one.is_order]
     reports = [_rows_of(one) for one in Type if not one.is_order]
     figures = ["| field | unit | byte | meaning |", "| --- | --- | --- | --- |"]
@@ -133,7 +134,7 @@ def tables() -> str:
 
 
 def page() -> str:
-    """docs/connections.md with its tables made anew."""
+    """docs/internals/connections.md with its tables made anew."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     return before + tables() + rest.partition(END)[2]
 

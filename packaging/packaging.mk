@@ -5,6 +5,8 @@
 #                     what people install is dist/*.deb
 #   make rpm          dist/nvshared-*.rpm and dist/libnvshare-*.rpm
 #                     (on a Debian machine with RPMFLAGS=--nodeps: its rpm knows of no package)
+#   make release      dist/release-VERSION: tarball, packages, images, chart, checksums and a bill of
+#                     materials, of the current commit, built twice and compared; PARTS="source deb"
 #   make wheels       fetches what is packed along, once; with it no build needs a network
 #
 # Each is built in a folder of its own, so that nothing is left in the source tree.
@@ -15,7 +17,10 @@ DIST ?= dist
 PACKAGED := build/packages
 FETCHED := $(PACKAGED)/wheels
 
-.PHONY: deb rpm wheels needs-deb
+.PHONY: deb rpm wheels needs-deb release
+
+release: wheels
+	@$(PYTHON) packaging/release.py $(PARTS)
 
 wheels: $(FETCHED)/complete
 $(FETCHED)/complete: packaging/vendored.txt
@@ -62,7 +67,8 @@ rpm: wheels
 	@mkdir -p $(PACKAGED)/rpm/SOURCES
 	@tar --create --gzip --file=$(PACKAGED)/rpm/SOURCES/nvshared-$(VERSION).tar.gz \
 		--directory=$(PACKAGED)/rpm nvshared-$(VERSION)
-	rpmbuild -bb $(RPMFLAGS) --define '_topdir $(CURDIR)/$(PACKAGED)/rpm' --define 'our_version $(VERSION)' \
+	rpmbuild -bb $(RPMFLAGS) --define 'use_source_date_epoch_as_buildtime 1' \
+		--define 'clamp_mtime_to_source_date_epoch 1' --define '_buildhost localhost' --define '_topdir $(CURDIR)/$(PACKAGED)/rpm' --define 'our_version $(VERSION)' \
 		packaging/rpm/nvshared.spec
 	@mkdir -p $(DIST)
 	cp $(PACKAGED)/rpm/RPMS/*/*.rpm $(DIST)/

@@ -17,21 +17,25 @@ ROOT = Path(__file__).parents[1]
 # tests/kubernetes/test_pages.py runs each command of these, and fails for one that it did not run.
 ON_A_NODE = {"docs/kubernetes.md", "docs/strategies.md"}
 PAGES = ("README.md", "packaging/README.md", *sorted(
-    {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")} - ON_A_NODE))
+    {str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")} - ON_A_NODE))
 
 CALL = "pages.block"
 OUTPUT = "output of a command"
 # Page and first words of each block that no test runs, and the reason.
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("README.md", "make demo"): "tests/integration/test_demo.py runs the demo",
     ("docs/lab-server.md", "apt-get install ./nvshared"):
         "each test of the system level does so, with options of apt that ask nobody",
+    ("docs/install.md", "apt-get install ./nvshared"):
+        "each test of the system level does so, with options of apt that ask nobody",
+    ("docs/install.md", "polkit.addRule"):
+        "a rule of polkit's; tests/unit/test_documents.py looks for the names in it",
+    ("docs/install.md", "nvsharectl drain"): "tests/system/test_removal.py removes the packages",
     ("docs/lab-server.md", "python3 -m venv ~/torch"): "downloads PyTorch, gigabytes",
     ("docs/lab-server.md", "systemd-run"):
         "needs a user's session; tests/unit/test_tenant.py has its control group",
     ("docs/lab-server.md", "C = total"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "S = n"): "a formula, which tests/unit/test_documents.py calculates",
-    ("docs/connections.md", "hook"): "a diagram",
+    ("docs/internals/connections.md", "hook"): "a diagram",
     ("docs/saving.md", "nvsharectl save user:alice"): "for a machine that is restarted",
     ("docs/saving.md", "nvsharectl park"): "needs Podman with a GPU",
     ("docs/containers.md", "systemctl enable"): "needs NVIDIA's toolkit; tests/system enables it",
@@ -41,7 +45,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/containers.md", "nvsharectl run --memory"): "needs Apptainer and an image",
     ("docs/containers.md", "incus config"): "needs Incus and a GPU",
     ("docs/containers.md", "systemd-nspawn"): "needs a root file system and a GPU",
-    ("docs/scheduler.md", "latency + pace"): "a formula, for maintainers",
+    ("docs/internals/scheduler.md", "latency + pace"): "a formula, for maintainers",
     ("docs/lab-server.md", "D = S"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,
     ("docs/lab-server.md", "libnvshare[604]"): OUTPUT,

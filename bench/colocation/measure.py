@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the duration of programs that share a card: python -m bench.colocation.measure.
 
-See bench/README.md. Exit status 1 if a result differs from the result of the program alone.
+See docs/internals/benchmarks.md. Exit status 1 if a result differs from the result of the
+program alone.
 """
 
 import sys

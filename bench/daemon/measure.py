@@ -2,7 +2,7 @@
 """Measures what the daemon costs: python -m bench.daemon.measure.
 
 Prints tables and, below them, the same as JSON, which is also kept in
-bench/results/. bench/README.md says what is measured and how.
+bench/results/. docs/internals/benchmarks.md says what is measured and how.
 """
 
 import os

@@ -2,7 +2,7 @@
 """Measures what the gate adds to each cuLaunchKernel: python -m bench.gate.measure.
 
 Prints a table and, below it, the same as JSON, which is also kept in
-bench/results/. bench/README.md says what is measured and how.
+bench/results/. docs/internals/benchmarks.md says what is measured and how.
 """
 
 import json

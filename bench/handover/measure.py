@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what hand-overs take: python -m bench.handover.measure. See bench/README.md.
+"""Measures what hand-overs take: python -m bench.handover.measure.
 
-Exit status 1 if any program ended with wrong data.
+See docs/internals/benchmarks.md. Exit status 1 if any program ended with wrong data.
 """
 
 import argparse

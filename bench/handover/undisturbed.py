@@ -2,7 +2,8 @@
 """Speed of a running program while other programs' memory moves, over its speed alone.
 
 A step counts as `alone` before the other programs start, as `quiet` in a turn without moves, and
-as `moving` if moves cover it (MOVING; MOVING_SHARED if the program copies). See bench/README.md.
+as `moving` if moves cover it (MOVING; MOVING_SHARED if the program copies). See
+docs/internals/benchmarks.md.
 """
 
 import statistics

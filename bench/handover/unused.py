@@ -2,7 +2,7 @@
 """Programs that change a small part of their memory: the number of bytes that cross the bus.
 
 A program's moves count from its second stop on, when memory that never changes was copied once.
-bench/README.md describes the programs of `one block`, `weights` and `both`.
+docs/internals/benchmarks.md describes the programs of `one block`, `weights` and `both`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

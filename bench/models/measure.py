@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the duration of requests to many models on a card: python -m bench.models.measure.
 
-See bench/README.md. Sizes are parts of the card; all ways of a case (ways.py) are measured in one
-run. Exit status 1 if any weights were wrong.
+See docs/internals/benchmarks.md. Sizes are parts of the card; all ways of a case (ways.py)
+are measured in one run. Exit status 1 if any weights were wrong.
 """
 
 import sys

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to share a card between models: the daemon; one program that moves weights itself ("by
-hand"); a new process for each model that is not loaded ("anew"). See bench/README.md.
+hand"); a new process for each model that is not loaded ("anew"). See docs/internals/benchmarks.md.
 
 The latter two serve one request after the other, without counting the wait for earlier requests.
 """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures nvshared next to other projects: python -m bench.peers.measure. See bench/README.md.
+"""Measures nvshared next to other projects: python -m bench.peers.measure.
 
-Exit status 1 if any memory does not hold the bytes that it should.
+See docs/internals/benchmarks.md. Exit status 1 if any memory does not hold the bytes that it
+should.
 """
 
 import sys

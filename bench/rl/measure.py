@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures hand-overs between two engines of reinforcement learning: python -m bench.rl.measure.
 
-See bench/README.md. Exit status 1 if any memory has wrong bytes.
+See docs/internals/benchmarks.md. Exit status 1 if any memory has wrong bytes.
 """
 
 import importlib.util

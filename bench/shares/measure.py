@@ -2,7 +2,8 @@
 """Measures each program's share of a shared card: python -m bench.shares.measure.
 
 A share is a program's rate over its rate alone, without the library. The first SETTLED seconds, in
-which a limit's window fills, do not count. See bench/README.md. Exit status 1 for wrong data.
+which a limit's window fills, do not count. See docs/internals/benchmarks.md. Exit status 1 for
+wrong data.
 """
 
 import sys

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invented kinds of tenants of a lab's cards: notebooks, trainings, services and batch jobs.
 
-bench/README.md has their sizes and times.
+docs/internals/benchmarks.md has their sizes and times.
 """
 
 from collections.abc import Callable, Generator, Mapping

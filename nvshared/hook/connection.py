@@ -2,7 +2,7 @@
 """The clients' connections: accepts, admits and serves them, each with its socket and a pidfd.
 
 Users are served in rotation. No packet may carry descriptors: a sender can make their close()
-block. systemd keeps copies of the sockets. docs/connections.md explains all of it."""
+block. systemd keeps copies of the sockets. docs/internals/connections.md explains all of it."""
 
 import asyncio
 import errno

@@ -3,7 +3,7 @@
 
 Each message is a member of Type, and each of its fields a row of OrderRecord or ReportRecord. From
 these are made the layouts of packets (packets.py), libhook/include/nvshare/messages.h and the
-tables of docs/connections.md; `make -C libhook protocol` writes the last two.
+tables of docs/internals/connections.md; `make -C libhook protocol` writes the last two.
 libhook/include/nvshare/protocol.h has the rules and words. ARCHITECTURE.md says how to add a field.
 """
 

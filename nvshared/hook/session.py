@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection's state: turns records into events for the scheduler, and orders into records.
 
-A session has no socket: the connection passes packets in. docs/connections.md has a diagram, and
-explains which of a client's claims are cut and which end its connection."""
+A session has no socket: the connection passes packets in. docs/internals/connections.md has a
+diagram, and explains which of a client's claims are cut and which end its connection."""
 
 import asyncio
 import logging
@@ -174,8 +174,8 @@ class StoringHook:
 class ParkedHook:
     """Stands in for the hook of a parked client: all its memory, also if pinned, is off the card.
 
-    Orders are held back, or answered in the hook's place: see docs/connections.md. Their number is
-    bounded, whatever the client does, and no descriptor is kept for them."""
+    Orders are held back, or answered in the hook's place: see docs/internals/connections.md.
+    Their number is bounded, whatever the client does, and no descriptor is kept for them."""
 
     def __init__(self, wire: Wire) -> None:
         self.checkpointed = False       # the process is checkpointed

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative moves: memory is moved before a client waits for it. Other moves go before these.
 
-docs/scheduler.md explains the goals, calm, wasted writebacks and the sharing of the bus.
+docs/internals/scheduler.md explains the goals, calm, wasted writebacks and the sharing of the bus.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 """Shared by the schedulers of all cards: memory domains, budgets, and loans (moves.py).
 
 A domain is a group of clients with a common limit: of host memory (a container, on all cards), of a
-tenant's GPU memory on one card, or of a tenant's part of the disk. See docs/scheduler.md.
+tenant's GPU memory on one card, or of a tenant's part of the disk. See docs/internals/scheduler.md.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

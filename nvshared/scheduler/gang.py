@@ -2,7 +2,7 @@
 """Members of gangs, as one card's scheduler sees them.
 
 sharing/gangs.py sends the standing of each member and reads the member's state with `member`.
-docs/scheduler.md explains how a gang's turn begins and ends.
+docs/internals/scheduler.md explains how a gang's turn begins and ends.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 """Moves of memory: room on the card, evictions, loads, loans of other cards, and the disk.
 
 The sum of all clients' room never exceeds the capacity: during an EVICT the client's old room
-counts, during a LOAD the new one. docs/scheduler.md explains the moves.
+counts, during a LOAD the new one. docs/internals/scheduler.md explains the moves.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far each client may grow, so that everything allocated fits on card and host together.
 
-docs/scheduler.md explains promises, pinning, trust, claims and evidence.
+docs/internals/scheduler.md explains promises, pinning, trust, claims and evidence.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue, and the terms that order it: equal time for tenants, first come, first served in each.
 
-docs/scheduler.md explains lines, priority, inner tenants and compute limits.
+docs/internals/scheduler.md explains lines, priority, inner tenants and compute limits.
 """
 
 from collections.abc import Hashable, Iterable

@@ -3,7 +3,8 @@
 
 An event only changes the recorded state; then the plan reads the whole state and sends the orders
 that are missing. Each comparison with a future time lowers the deadline to that time, at which the
-plan may change without an event. docs/scheduler.md explains the policy of all modules here.
+plan may change without an event. docs/internals/scheduler.md explains the policy of all modules
+here.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns: which clients begin one, when turns end, and what hooks report during turns.
 
-docs/scheduler.md explains admission, busy turns, background clients, the quantum and idleness.
+docs/internals/scheduler.md explains admission, busy turns, background clients, the quantum and
+idleness.
 """
 
 from collections.abc import Callable

@@ -98,8 +98,8 @@ def test_commands_of_users_in_readme_succeed(machine: Machine) -> None:
     for line in pages.block("README.md", "nvsharectl run").splitlines():
         if not line.startswith("nvsharectl top"):       # tests/bus/test_top.py
             said += machine.run(line)
-    assert said.count("trained") == 4
-    assert said.count("nvshare-workload") >= 2
+    assert said.count("trained") == 2
+    assert said.count("nvshare-workload") >= 1
 
 
 def test_commands_of_administrators_in_readme_succeed(machine: Machine) -> None:
@@ -202,7 +202,9 @@ def offline() -> str:
 
 
 @pytest.mark.long
-def test_commands_without_root_in_readme_share_a_simulated_gpu(site: Site, tmp_path: Path) -> None:
+def test_commands_without_root_in_the_install_page_share_a_simulated_gpu(
+    site: Site, tmp_path: Path
+) -> None:
     if why := offline():
         pytest.skip(why)
     home, checkout = tmp_path / "home", tmp_path / "checkout"
@@ -212,8 +214,8 @@ def test_commands_without_root_in_readme_share_a_simulated_gpu(site: Site, tmp_p
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     venv, enter, install, daemon, program, status = (
         line.partition(" #")[0].strip().replace("/tmp/nvshare.sock", str(site.folder / "sock"))
-        for line in pages.block("README.md", "python3 -m venv").splitlines())
-    simulated = pages.block("README.md", "export LD_LIBRARY_PATH")
+        for line in pages.block("docs/install.md", "python3 -m venv").splitlines())
+    simulated = pages.block("docs/install.md", "export LD_LIBRARY_PATH")
     with private_bus() as bus:
         environment["DBUS_SESSION_BUS_ADDRESS"] = bus.address
 

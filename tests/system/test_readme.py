@@ -34,8 +34,12 @@ def commands(block: str) -> list[str]:
 def test_readme_commands_build_and_install_on_an_empty_debian(tree: Path, tmp_path: Path) -> None:
     if why := offline():
         pytest.skip(why)
-    *lines, enable, doctor = commands(pages.block("README.md", "apt build-dep"))
-    assert commands(pages.block("packaging/README.md", "apt build-dep")) == [*lines, enable]
+    *lines, enable = commands(pages.block("README.md", "apt build-dep"))
+    build = commands(pages.block("docs/install.md", "apt build-dep"))
+    start = commands(pages.block("docs/install.md", "systemctl enable"))
+    assert " && ".join(build[:2]) == lines[0]
+    assert [*build[2:], start[0]] == [*lines[1:], enable]
+    doctor = start[1]
     assert doctor == "nvsharectl doctor"
     # No systemd runs here, so no unit is started, and nvsharectl doctor exits with faults.
     lines += [f"{enable} || true", f"{doctor} || true", "nvsharectl --version"]

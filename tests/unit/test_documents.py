@@ -24,7 +24,7 @@ H200 = 150_109_880_320                  # bytes
 H100 = 81_559 * MIB                     # bytes of an H100 of 80 GB
 DOCUMENTS = sorted(
     path for path in [
-        *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md",
+        *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench/README.md",
         ROOT / "packaging/README.md", ROOT / "libhook/simulator/README.md"] if path.is_file()
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -62,6 +62,22 @@ def commands(path: Path, name: str) -> Iterator[list[str]]:
             yield words[1:]
 
 
+# What a reader has to read at most. Pages without a row are for maintainers.
+MOST_WORDS = {
+    "README.md": 1000, "CHANGELOG.md": 1500, "docs/install.md": 900, "docs/lab-server.md": 1500,
+    "docs/idle-notebooks.md": 500, "docs/containers.md": 1000, "docs/engines.md": 900,
+    "docs/moving.md": 900, "docs/performance.md": 1200, "docs/limits.md": 1200,
+    "docs/trial.md": 350,
+}
+RESULT = re.compile(r"bench/results/|(?<![\w./])20\d\d-?\d\d-?\d\d")
+
+
+def words(path: Path) -> int:
+    """The words of a page: what has a letter or a digit, without the targets of links."""
+    text = re.sub(r"<!--.*?-->|(?<=\])\([^)]*\)", "", path.read_text(), flags=re.DOTALL)
+    return sum(1 for word in text.split() if re.search(r"[^\W_]", word))
+
+
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -78,6 +94,24 @@ def test_documents_link_only_to_existing_files(document: Path) -> None:
         link for link in links
         if link and "://" not in link and not (document.parent / link).exists()]
     assert not broken
+
+
+@pytest.mark.parametrize("page", MOST_WORDS)
+def test_page_for_users_is_as_short_as_its_reader_was_promised(page: str) -> None:
+    assert words(ROOT / page) <= MOST_WORDS[page]
+
+
+def test_only_the_performance_page_quotes_dated_results(document: Path) -> None:
+    if named(document) not in ("docs/performance.md", "docs/kubernetes.md"):
+        assert RESULT.findall(document.read_text()) == []
+
+
+def test_polkit_rule_of_the_install_page_names_existing_actions() -> None:
+    policy = (ROOT / "dbus/com.nvshare.policy").read_text()
+    rule = pages.block("docs/install.md", "polkit.addRule")
+    actions = re.findall(r'"(com\.nvshare\.[\w-]+)"', rule)
+    assert actions
+    assert [action for action in actions if f'<action id="{action}">' not in policy] == []
 
 
 def test_contributing_page_names_only_existing_tests() -> None:

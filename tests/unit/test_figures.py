@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/performance.md and its charts show the results in bench/results/."""
+
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import everything, figures
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_performance_page_is_what_make_figures_makes_of_the_results() -> None:
+    assert figures.PAGE.read_text() == figures.page()
+
+
+@pytest.mark.parametrize("make", figures.FIGURES, ids=lambda make: str(make.__name__))
+def test_chart_shows_each_label_and_value_of_its_result(
+    make: Callable[[], figures.Figure]
+) -> None:
+    figure = make()
+    image = (figures.IMAGES / f"figure-{figure.name}.svg").read_text()
+    texts = [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", image)]
+    wanted = [text for label, value, _ in figure.bars
+              for text in (label, figures.shown(value, figure.unit))]
+    assert sorted(texts) == sorted(wanted)
+
+
+def test_each_kept_result_is_published() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    unused = [path.name for path in figures.RESULTS.glob("*.json") if path.name not in pages]
+    assert unused == []
+
+
+def test_make_bench_measures_each_kind_of_result_that_the_page_takes(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, newest = set(), figures.newest
+
+    def noted(kind: str) -> tuple[str, dict[str, Any]]:
+        taken.add(kind)
+        return newest(kind)
+
+    monkeypatch.setattr(figures, "newest", noted)
+    figures.page()
+    assert taken <= {step.kind for step in everything.STEPS}
+
+
+def test_make_bench_names_a_result_by_kind_card_and_date() -> None:
+    assert everything.card({"gpu": "NVIDIA H100 80GB HBM3, 580.1, 1 MiB\n" * 2}) == "-h100x2"
+    assert everything.card({"gpu": "NVIDIA L40S, 580.1, 1 MiB"}) == "-l40s"
+    assert everything.card({"gpu": "none"}) == ""
