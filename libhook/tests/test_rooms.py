@@ -24,7 +24,9 @@ TEXT = {*COMPILED, ".h", ".def"}
 class Rooms:
     """The files of some rooms, and the uses between them. All uses by `excused` are ignored."""
 
-    def __init__(self, order: list[str], sources: Path, objects: Path, excused: str = "") -> None:
+    def __init__(
+        self, order: list[str], sources: Path, objects: Path, excused: tuple[str, ...] = (),
+    ) -> None:
         self._order = order
         self._sources = sources
         self._objects = objects
@@ -68,7 +70,7 @@ class Rooms:
         """Uses of a file in a room above, as "below/a -> above/b: header, symbol"."""
         return sorted(
             f"{user} -> {used}: {', '.join(sorted(ways))}"
-            for user, others in self.uses.items() if user != self._excused
+            for user, others in self.uses.items() if user not in self._excused
             for used, ways in others.items() if self._depth(used) < self._depth(user))
 
     def circles(self) -> list[list[str]]:
@@ -85,7 +87,7 @@ class Rooms:
         left = [start]
         while left:
             user = left.pop()
-            new = set() if user == self._excused else self.uses[user].keys() - reached
+            new = set() if user in self._excused else self.uses[user].keys() - reached
             reached |= new
             left += new
         return reached
@@ -114,8 +116,9 @@ class Rooms:
 
 
 LAYERS = ["api", "service", "ipc", "pool", "memory", "block", "tier", "flight", "gate", "driver"]
-# The table of hooks.def in driver/real.c names all wrappers, which are in api/.
-LIBRARY = Rooms(LAYERS, SOURCE, OBJECTS, excused="driver/real")
+# The table of hooks.def in driver/real.c names all wrappers, which are in api/. The list of
+# tiers.def in tier/tiers.c names all tiers.
+LIBRARY = Rooms(LAYERS, SOURCE, OBJECTS, excused=("driver/real", "tier/tiers"))
 SIMULATOR = Rooms(
     ["nvml", "table", "context", "stream", "graph", "module", "memory", "engine", "space",
      "driver", "shared"],
@@ -160,3 +163,33 @@ def test_folders_below_api_call_the_driver_only_through_ops() -> None:
         called |= set(names)
         assert path.suffix == ".h" or '#include "driver/ops.h"' in path.read_text(), path
     assert called == listed
+
+
+def test_files_outside_of_tier_name_no_tier() -> None:
+    """All they use of that room is struct tier, the list of all tiers, and ranges of addresses."""
+    listed = re.findall(r"^TIER\((\w+)\)", (SOURCE / "tier/tiers.def").read_text(), re.MULTILINE)
+    tiers = re.compile(rf"\btier_({'|'.join(listed)})\b")
+    assert tiers.search("tier_host")
+    named = {name for path in SOURCE.rglob("*.[ch]") if tiers.search(path.read_text())
+             if not (name := path.relative_to(SOURCE).as_posix()).startswith("tier/")}
+    used = {used for user, others in LIBRARY.uses.items() if not user.startswith("tier/")
+            for used in others if used.startswith("tier/")}
+    assert not named
+    assert used == {"tier/tier", "tier/tiers", "tier/ranges"}
+
+
+def fields(header: str, structure: str) -> list[str]:
+    """The fields of a structure, but for those of structures within it."""
+    text = re.sub(r"/\*.*?\*/", "", (SOURCE / header).read_text(), flags=re.DOTALL)
+    body = text.split(f"struct {structure} {{")[1].split("\n};")[0]
+    body = re.sub(r"\{[^{}]*\}", "", body)
+    declared = (part.strip() for part in re.split("[;,]", body))
+    return [found[1] for part in declared if (found := re.search(r"(\w+)(\[\w+\])*$", part))]
+
+
+def test_client_has_at_most_17_fields_that_the_gate_does_not_use() -> None:
+    """State lives in the room that uses it. The number may only become smaller."""
+    gate = "".join(path.read_text() for path in (SOURCE / "gate").iterdir())
+    listed = fields("gate/client.h", "client")
+    assert {"device", "memory", "open_commits", "wake", "postponed"} <= set(listed)
+    assert len([name for name in listed if not re.search(rf"->{name}\b", gate)]) <= 17

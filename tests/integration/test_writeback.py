@@ -107,7 +107,7 @@ def test_preallocate_order_allocates_host_memory_up_to_the_ordered_size(site: Si
     daemon.send(OrderRecord(Type.PREALLOCATE, host=20 * MIB))
     daemon.until_memory(lambda memory: memory.host >= 18 * MIB)
     assert daemon.said[-1].memory.host <= 20 * MIB
-    # The client never preallocates more than it could use (host_useful()).
+    # The client never preallocates more than it could use (tiers_useful()).
     daemon.send(OrderRecord(Type.PREALLOCATE, host=1 << 40))
     daemon.until_memory(lambda memory: memory.host == 48 * MIB)
     # If other clients need host memory, the client frees its preallocated memory, the allocation in

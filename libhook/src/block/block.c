@@ -10,8 +10,7 @@
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
-#include "tier/disk.h"
-#include "tier/host.h"
+#include "tier/tier.h"
 
 static bool is_resident(enum block_state state)
 {
@@ -50,7 +49,7 @@ static void count_allocated(struct block *block, bool counts)
     uint64_t bytes = counts ? block->size : -(uint64_t)block->size;
     block->client->memory.allocated += bytes;
     if (!block->managed)
-        block->client->slab_use += bytes;
+        tiers_count_blocks(block->client, block->size, counts);
 }
 
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size)
@@ -79,23 +78,21 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
     return block;
 }
 
-/* The tiers to which blocks are evicted, in order of preference. */
-static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
-static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
-
 /* Takes a place in a tier preferred to that of block->place, or keeps block->place. False: none. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
-    const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
     struct place place = block->place;
-    for (; *tier != block->place.tier; tier++)
-        if ((*tier)->take(block->client, block->size, allowance, patient, &place)) {
+    EACH_TIER(tier) {
+        if (tier == block->place.tier)
+            return true;
+        if (tier->take != NULL && tier->managed == block->managed
+            && tier_take(block->client, tier, block->size, allowance, patient, &place)) {
             block_give_place(block);
-            place.tier = *tier;
             block->place = place;
             return true;
         }
-    return *tier != NULL;
+    }
+    return false;
 }
 
 /* The oldest resident block that could give up its place: the oldest is evicted last. The result is
@@ -106,15 +103,15 @@ static struct block *find_kept_place(const struct block *block)
     for (struct block *kept = search_first(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
-            && kept->place.tier != &tier_disk && !(block->writing_back && block_is_clean(kept)))
+            && kept->place.tier->cost != COSTS_NOTHING && !(block->writing_back && block_is_clean(kept)))
             return kept;
     return NULL;
 }
 
 bool block_take_place(struct block *block, uint64_t allowance)
 {
-    if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* the file has old bytes; only store.c writes to the file */
+    if (block->place.tier != NULL && block->place.tier->take == NULL)
+        block_give_place(block);     /* it has old bytes, and only store.c writes to such a tier */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;
@@ -144,9 +141,7 @@ static void pass_place_to_write(struct block *block)
 
 static void give(struct block *block, struct place *place)
 {
-    if (place->tier != NULL)
-        place->tier->give(block->client, block->size, place);
-    place->tier = NULL;
+    tier_give(block->client, block->size, place);
     search_note(block);
 }
 
@@ -181,17 +176,17 @@ void block_return_place(struct block *block)
 
 void blocks_give_places(struct client *client, uint64_t allowance)
 {
-    host_trim(client, allowance);    /* releases slabs that are already empty */
+    tiers_trim(client, allowance);   /* releases memory that is already unused */
     if (client->memory.host <= allowance)
         return;
     struct block *block;
     while ((block = search_first(client, SEARCH_COPIED)) != NULL)
         block_give_copy(block);
-    host_trim(client, allowance);
+    tiers_trim(client, allowance);
     while (client->memory.host > allowance
            && (block = search_first(client, SEARCH_KEPT)) != NULL)
         block_give_place(block);
-    host_trim(client, allowance);
+    tiers_trim(client, allowance);
 }
 
 unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];

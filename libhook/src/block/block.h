@@ -15,7 +15,7 @@ enum block_state {
     BLOCK_EVICTING,                  /* being evicted; still mapped */
     BLOCK_SWAPPED,                   /* its bytes are in `place`, or all zero */
     BLOCK_LOADING,                   /* being loaded; mapped */
-    BLOCK_COPYING,                   /* swapped; being copied from another GPU to the host */
+    BLOCK_COPYING,                   /* swapped; being copied from a lent tier to one behind it */
     BLOCK_SHARED,                    /* accessible to other processes: pinned until it is freed */
     BLOCK_LOST,                      /* its bytes are lost (context or disk failed); not counted */
 };
@@ -48,7 +48,7 @@ struct block {
     bool immovable;                  /* set by block_hold(): must be neither evicted nor loaded */
     bool managed;                    /* managed memory: mapped by the driver, not examined */
     struct place place;              /* where its swapped bytes are; may be kept while resident */
-    struct place copy;               /* in host memory: a copy of a `place` on another GPU */
+    struct place copy;               /* of a `place` in a lent tier: in a tier behind that one */
     CUmemGenericAllocationHandle handle;
     uint64_t clean_as_of_turn;       /* `place` has the block's bytes while client->turns
                                         equals this; 0: never */
@@ -61,7 +61,7 @@ struct block {
     bool was_read, was_zero;         /* contents.c has read it; it was all zero when last read */
     bool changed_before;             /* its bytes differed from `place` at the last eviction */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
-    struct disk_extent *write;       /* write of the block in flight (store.c); NULL: none */
+    struct tier_write *write;        /* write of the block in flight (store.c); NULL: none */
     struct block *older, *younger;   /* links of the client's list, in order of allocation */
     uint64_t number;                 /* larger than the number of each older block */
     uint16_t fits;                   /* a bit for each search of search.c that it satisfies */

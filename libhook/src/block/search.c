@@ -31,16 +31,16 @@ static uint16_t satisfied(const struct block *block)
     unsigned fits = 0;
     if ((block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED) && !block->immovable)
         fits |= 1u << SEARCH_ABSENT;
-    if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_host && block->write == NULL)
-        fits |= 1u << SEARCH_STORABLE;
+    const struct tier *tier = block->place.tier;
+    bool swapped = block->state == BLOCK_SWAPPED && tier != NULL;
     bool copied = block->copy.tier != NULL;
-    fits |= (unsigned)(block->state == BLOCK_SWAPPED && block->place.tier == &tier_peer && !copied
-                       && !block->immovable) << SEARCH_DIRTY;
+    fits |= (unsigned)(swapped && tier->readable && block->write == NULL) << SEARCH_STORABLE;
+    fits |= (unsigned)(swapped && tier->lend != NULL && !copied && !block->immovable)
+        << SEARCH_DIRTY;
     fits |= (unsigned)copied << SEARCH_COPIED;
     if (block->state != BLOCK_RESIDENT)
         return (uint16_t)fits;
-    fits |= (unsigned)(block->place.tier != NULL && block->place.tier != &tier_disk)
-        << SEARCH_KEPT;
+    fits |= (unsigned)(tier != NULL && tier->cost != COSTS_NOTHING) << SEARCH_KEPT;
     fits |= (unsigned)(!block->was_read && !block->managed) << SEARCH_UNREAD;
     fits |= (unsigned)block->was_zero << SEARCH_WAS_ZERO;
     if (block->immovable)
@@ -74,7 +74,6 @@ static void set(struct searches *searches, struct block *block, uint16_t fits)
             searches->first[i] = block;
     }
     block->fits = fits;
-    block->client->dirty = searches->bytes[SEARCH_DIRTY];
 }
 
 static struct searches *searches_of(const struct client *client)
@@ -119,4 +118,9 @@ struct block *search_first(const struct client *client, enum search search)
 uint64_t search_bytes(const struct client *client, enum search search)
 {
     return searches_of(client)->bytes[search];
+}
+
+uint64_t search_dirty_bytes(const struct client *client)
+{
+    return all[client->index].bytes[SEARCH_DIRTY];
 }

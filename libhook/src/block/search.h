@@ -10,12 +10,12 @@ enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 enum search {
     /* Each of these searches finds the oldest block that */
     SEARCH_ABSENT,                   /* is EMPTY or SWAPPED, and may be loaded */
-    SEARCH_DIRTY,                    /* is SWAPPED to another GPU, without a copy on the host */
-    SEARCH_COPIED,                   /* has its bytes on another GPU, and a copy on the host */
-    SEARCH_KEPT,                     /* is RESIDENT and keeps a place that is not on disk */
+    SEARCH_DIRTY,                    /* is SWAPPED to a lent tier, without a copy behind it */
+    SEARCH_COPIED,                   /* has its bytes in a lent tier, and such a copy */
+    SEARCH_KEPT,                     /* is RESIDENT and keeps a place that memory.host counts */
     SEARCHES_OLDEST,
     /* Each of these searches finds the youngest block that */
-    SEARCH_STORABLE = SEARCHES_OLDEST, /* is SWAPPED to host memory, with no write in flight */
+    SEARCH_STORABLE = SEARCHES_OLDEST, /* is SWAPPED to a readable place, and not being stored */
     /* Each of these searches finds the youngest RESIDENT block that */
     SEARCH_UNREAD,                   /* was never read by contents.c */
     SEARCH_WAS_ZERO,                 /* was all zero when contents.c last read it */
@@ -28,6 +28,8 @@ enum search {
 /* NULL: no block satisfies the search. */
 struct block *search_first(const struct client *client, enum search search);
 uint64_t search_bytes(const struct client *client, enum search search);
+/* search_bytes() of SEARCH_DIRTY, which no turn changes, without a scan of the blocks. */
+uint64_t search_dirty_bytes(const struct client *client);
 
 /* Must be called for a block new in the client's list, and after changes that affect a search. */
 void search_note(struct block *block);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carries out STORE: moves swapped blocks from host memory to the client's file. Service thread,
- * with memory_lock held. */
+/* Carries out STORE: moves swapped blocks on to the tier with `store`, the client's file. Service
+ * thread, with memory_lock held. */
 #pragma once
 
 #include "gate/client.h"
@@ -15,3 +15,10 @@ int64_t store_step(struct client *client);
 void store_cancel(struct client *client);
 /* Voids the last STORE: a new daemon is connected, and has sent no STORE yet. */
 void store_forget_order(struct client *client);
+/* Whether the client has a file. May be called without the lock by its service thread. */
+bool store_has_file(const struct client *client);
+/* STORED with the present figures. */
+struct nvshare_report store_figures(const struct client *client);
+/* Sets *report to STORED if its figures have changed since the last; else returns false. Any
+ * thread. */
+bool store_report(struct client *client, struct nvshare_report *report);

@@ -20,6 +20,7 @@
  * next turn begins. */
 #include "block/swap.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "block/block.h"
@@ -30,9 +31,7 @@
 #include "flight/bus_sharing.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
-#include "tier/disk.h"
-#include "tier/host.h"
-#include "tier/peer.h"
+#include "tier/tier.h"
 
 #define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2               /* copies in flight of a speculative order */
@@ -145,7 +144,7 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {
     if (client->copy_context != context)
         return;
-    host_leave_context(client, drained);
+    tiers_leave_context(client, drained);
     client->copy_context = NULL;
     content_leave_context(client);
 }
@@ -157,14 +156,14 @@ static enum settled settle(struct block *block)
         ? SETTLED : block->place.tier->settle(&block->place, block->address);
 }
 
-/* After a failed copy: gives up a place on another GPU, unless it has the only copy of the
+/* After a failed copy: gives up a place in a tier that may fail, unless it has the only copy of the
  * bytes. Releases memory_lock meanwhile. */
-static void avoid_lender(struct client *client, struct block *block)
+static void avoid_place(struct client *client, struct block *block)
 {
-    if (block->zero || block->place.tier != &tier_peer)
+    if (block->zero || block->place.tier->failed == NULL)
         return;
     if (block->state == BLOCK_EVICTING)
-        peer_failed(client);
+        block->place.tier->failed(client);
     /* If only the wait for the copy has failed, the copy may still use the place. */
     pthread_mutex_unlock(&memory_lock);
     bool ended = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
@@ -233,7 +232,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     } else {
         /* After a failed copy in either direction, the bytes are still at the source. */
         move.progress->failed = true;
-        avoid_lender(client, block);
+        avoid_place(client, block);
         if (!left)
             block_unmap(block);
         state = left ? BLOCK_RESIDENT : BLOCK_SWAPPED;
@@ -294,7 +293,7 @@ static bool pipeline_start(struct client *client, struct pipeline *line, struct 
     settle(block);
     pthread_mutex_lock(&memory_lock);
     if (!progress->yielded)
-        avoid_lender(client, block);
+        avoid_place(client, block);
     return false;
 }
 
@@ -476,8 +475,8 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     }
     struct progress *progress = &eviction->progress;
     if (!pipeline_start(client, &eviction->line, block, progress, order)) {
-        /* If a copy to another GPU was refused, the block has lost its place there and
-         * is chosen again. */
+        /* If a copy to a tier that may fail was refused, the block has lost its place there
+         * and is chosen again. */
         bool refused = !progress->yielded && block->place.tier == NULL;
         progress->failed |= !progress->yielded && !refused;
         end_move(block, BLOCK_RESIDENT);
@@ -495,7 +494,7 @@ static void end_eviction(struct eviction *eviction)
         end_move(eviction->blocks[eviction->taken++], BLOCK_RESIDENT);
     while (eviction->line.count > 0)
         pipeline_complete(eviction->client, &eviction->line);
-    host_expect(eviction->client, 0);
+    tiers_expect(eviction->client, 0);
     eviction->flags |= (eviction->progress.failed ? NVSHARE_DRIVER_ERROR : 0)
         | (eviction->progress.yielded ? NVSHARE_YIELDED : 0);
 }
@@ -602,7 +601,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     eviction.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room) {
-        host_expect(client, occupied - room);
+        tiers_expect(client, occupied - room);
         find_zero_blocks(client, occupied - room);
     }
     if (more)
@@ -620,9 +619,26 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     return eviction.progress.bytes;
 }
 
-/* Copies swapped blocks from another GPU to the host if no copy is there: the oldest first, until
- * `bytes` or COPIES_IN_FLIGHT blocks are chosen. The blocks are COPYING, so that a free is
- * deferred. Gives back their memory on the other GPU as long as more than `loan` bytes are borrowed.
+/* The bytes that the client's blocks have in the lent tier, beyond `loan`. */
+static uint64_t beyond(const struct client *client, uint64_t loan)
+{
+    uint64_t borrowed = tier_use(client, tier_lent())->bytes;
+    return borrowed > loan ? borrowed - loan : 0;
+}
+
+/* Takes a place for a copy of a block in the lent tier. */
+static bool take_copy(struct client *client, size_t size, uint64_t allowance, struct place *place)
+{
+    EACH_TIER(tier)
+        if (tier->take != NULL && !tier->managed && tier->lend == NULL
+            && tier_take(client, tier, size, allowance, true, place))
+            return true;
+    return false;
+}
+
+/* Copies swapped blocks from the lent tier to one behind it if no copy is there: the oldest first,
+ * until `bytes` or COPIES_IN_FLIGHT blocks are chosen. The blocks are COPYING, so that a free is
+ * deferred. Gives back their lent memory as long as more than `loan` bytes are borrowed.
  * Returns the bytes copied. Releases memory_lock. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance,
                               uint64_t loan)
@@ -639,11 +655,9 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
     for (; started < count; started++) {
         struct place *place = &places[started];
         block = blocks[started];
-        if (!tier_host.take(client, block->size, allowance, true, place))
-            break;
-        place->tier = &tier_host;
-        if (tier_host.copy(place, true, block->place.peer.address, 0, block->size,
-                           client->copy_stream) != CUDA_SUCCESS)
+        if (!take_copy(client, block->size, allowance, place)
+            || place->tier->copy(place, true, block->place.address, 0, block->size,
+                                 client->copy_stream) != CUDA_SUCCESS)
             break;
     }
     pthread_mutex_unlock(&memory_lock);
@@ -654,10 +668,10 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
         if (done && i < started) {
             block->copy = places[i];
             copied += block->size;
-        } else if (places[i].tier != NULL) {
-            places[i].tier->give(client, block->size, &places[i]);
+        } else {
+            tier_give(client, block->size, &places[i]);
         }
-        if (block->copy.tier != NULL && client->borrowed > loan)
+        if (block->copy.tier != NULL && beyond(client, loan) > 0)
             block_return_place(block);
         end_move(block, BLOCK_SWAPPED);
     }
@@ -666,10 +680,11 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
 
 uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order)
 {
-    uint64_t loan = peer_allow(client, order->loan, order->lender);
-    for (struct block *block = client->blocks; block != NULL && client->borrowed > loan;
+    tier_lent()->lend(client, order->loan, order->lender);
+    uint64_t loan = tier_use(client, tier_lent())->limit;
+    for (struct block *block = client->blocks; block != NULL && beyond(client, loan) > 0;
          block = block->younger)
-        if (block->place.tier == &tier_peer
+        if (block->place.tier != NULL && block->place.tier->lend != NULL
             && (block->state == BLOCK_RESIDENT
                 || (block->state == BLOCK_SWAPPED && block->copy.tier != NULL)))
             block_return_place(block);
@@ -680,27 +695,27 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
 {
     pthread_mutex_lock(&memory_lock);
     uint64_t loan = swap_forget_borrowed(client, order);
-    uint64_t surplus = client->borrowed > loan ? client->borrowed - loan : 0;
+    uint64_t surplus = beyond(client, loan);
     pthread_mutex_unlock(&memory_lock);
     if (surplus == 0)
         return;
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
-    surplus = client->borrowed > loan ? client->borrowed - loan : 0; /* the lock was released */
-    /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
-     * would count twice against the order's `host`. It is therefore subtracted from memory.host
-     * until all is copied, and added only in reports, which other threads may send meanwhile. Frees
-     * by the program reduce `returning` (peer.c). */
+    surplus = beyond(client, loan);  /* the lock was released */
+    /* Borrowed bytes count in memory.host, and so do their new places: the surplus would count
+     * twice against the order's `host`. It is therefore left out of memory.host until all is
+     * copied, but for reports, which other threads may send meanwhile. Frees by the program reduce
+     * `uncounted` (tier_give()). */
     client->memory.host -= surplus;
-    client->returning = surplus;
-    host_expect(client, surplus);
-    while (ready && client->borrowed > loan
-           && copy_borrowed(client, client->borrowed - loan, order->host, loan) > 0)
+    client->uncounted = surplus;
+    tiers_expect(client, surplus);
+    while (ready && beyond(client, loan) > 0
+           && copy_borrowed(client, beyond(client, loan), order->host, loan) > 0)
         continue;
-    host_expect(client, 0);
-    client->memory.host += client->returning;
-    client->returning = 0;
-    if (client->borrowed > loan) {
+    tiers_expect(client, 0);
+    client->memory.host += client->uncounted;
+    client->uncounted = 0;
+    if (beyond(client, loan) > 0) {
         *flags |= NVSHARE_NO_MEMORY;
         release_if_context_failed(client);
     }
@@ -712,6 +727,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
                                  .limit = COPIES_IN_FLIGHT };
     bool more = swap_enter_context(client);
     LOCKED(memory_lock);
+    tier_lent()->lend(client, order->loan, order->lender);
     eviction.progress.failed = !more;
     more = more && !client->running;
     if (more) {
@@ -719,7 +735,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
         eviction.ready = search_bytes(client, SEARCH_READY);
         more = move_victims(&eviction);
     }
-    while (more && client->dirty > 0 && !order_yields(client, order, &eviction.progress))
+    while (more && search_dirty_bytes(client) > 0 && !order_yields(client, order, &eviction.progress))
         more = copy_borrowed(client, 1, order->host, UINT64_MAX) > 0;
     end_eviction(&eviction);
     *flags = eviction.flags;
@@ -824,6 +840,32 @@ void swap_in(struct client *client, const struct nvshare_order *order)
             pipeline_complete(client, &line);
         before = load;
     }
-    disk_end_reads(client);
+    tiers_loaded(client);
     answer_load(client, load, &since);
+}
+
+/* What was last reported, by client index. */
+static struct {
+    uint64_t borrowed, dirty;
+} reported[CLIENTS_MAX];
+
+bool swap_report(struct client *client, struct nvshare_report *report)
+{
+    const struct tier_use *use = tier_use(client, tier_lent());
+    uint64_t dirty = search_dirty_bytes(client);
+    if (use->bytes == reported[client->index].borrowed
+        && dirty == reported[client->index].dirty)
+        return false;
+    reported[client->index].borrowed = use->bytes;
+    reported[client->index].dirty = dirty;
+    *report = (struct nvshare_report){ .type = NVSHARE_BORROWED, .moved = use->bytes,
+                                       .dirty = dirty };
+    memcpy(report->uuid, use->lender, sizeof report->uuid);
+    return true;
+}
+
+void swap_report_again(struct client *client)
+{
+    if (reported[client->index].borrowed > 0)
+        reported[client->index].borrowed = UINT64_MAX;
 }

@@ -329,51 +329,38 @@ bool client_introduce(const struct client *client, int socket, const struct nvsh
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
 {
     report.version = NVSHARE_PROTOCOL_VERSION;
-    if (report.type == NVSHARE_STORED) {
-        report.number = client->store_number;
-        report.moved = client->stored;
-        report.error = (uint64_t)client->store_error;
-    }
     report.memory = client->memory;
-    report.memory.host += client->returning;
+    report.memory.host += client->uncounted;
     report.pin_reason = client->pin_reason;
     if (client->pin_reason != NVSHARE_PIN_NONE) {
         report.memory.pinned += client->memory.resident;
         report.memory.allocated -= client->memory.resident;
         report.memory.resident = 0;
     }
-    if (report.type == NVSHARE_HELLO) {
+    if (report.type == NVSHARE_HELLO)
         memcpy(report.uuid, client->uuid, sizeof report.uuid);
-    } else if (report.type == NVSHARE_BORROWED) {
-        memcpy(report.uuid, client->lender_uuid, sizeof report.uuid);
-        report.moved = client->borrowed;
-        report.dirty = client->dirty;
-    } else {
-        report.answered = client->answered_commit;
-        report.to_pin = client_to_pin(client);
-    }
+    report.answered = client->answered_commit;
+    report.to_pin = client_to_pin(client);
     return report;
 }
 
-static bool send_figures(const struct client *client, struct nvshare_report report)
+static preceding_report *const *preceding = (preceding_report *const[]){ NULL };
+
+void client_reports_begin_with(preceding_report *const *all)
 {
-    report = client_report(client, report);
-    return connection_send(client->socket, &report);
+    preceding = all;
 }
 
-/* Sends BORROWED if the bytes on another GPU, and STORED if the bytes in the file have changed. */
-static bool send_tiers(struct client *client)
+/* Sends the figures of rooms above that have changed. */
+static bool send_preceding(struct client *client)
 {
+    struct nvshare_report report;
     bool sent = true;
-    if (client->borrowed != client->borrowed_reported || client->dirty != client->dirty_reported) {
-        client->borrowed_reported = client->borrowed;
-        client->dirty_reported = client->dirty;
-        sent = send_figures(client, (struct nvshare_report){ .type = NVSHARE_BORROWED });
-    }
-    if (sent && client->store_changed) {
-        client->store_changed = false;
-        sent = send_figures(client, (struct nvshare_report){ .type = NVSHARE_STORED });
-    }
+    for (preceding_report *const *next = preceding; sent && *next != NULL; next++)
+        if ((*next)(client, &report)) {
+            report = client_report(client, report);
+            sent = connection_send(client->socket, &report);
+        }
     return sent;
 }
 
@@ -385,7 +372,7 @@ void client_send(struct client *client, struct nvshare_report report)
     client->reported = true;
     /* The socket is not closed here: the service thread may be receiving on it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
-        || !send_tiers(client) || !connection_send(client->socket, &report))
+        || !send_preceding(client) || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }
 

@@ -14,7 +14,6 @@
 #define POSTPONED_MOST 16
 
 struct block;
-struct host_slab;
 
 struct client {
     CUdevice device;
@@ -54,32 +53,9 @@ struct client {
     enum nvshare_pin_reason pin_reason;        /* why the client is never evicted (client.c) */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
-    uint64_t slab_use;               /* bytes in blocks that may need a place in a host slab */
-    uint64_t managed_away;           /* bytes of swapped managed blocks; part of memory.host */
+    uint64_t uncounted;              /* bytes that memory.host leaves out, and reports add (swap.c) */
     struct block *blocks;            /* all blocks, the oldest first */
     struct block *youngest;
-    struct host_slab *host_slabs;    /* all host slabs, the newest first */
-    struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
-    uint64_t host_slabs_made;
-    unsigned host_empty;             /* number of host slabs without any block */
-    /* Bytes of swapped blocks on another GPU (tier/peer.c); limit of these in the last EVICT. */
-    uint64_t borrowed, loan;
-    uint64_t returning; /* borrowed bytes that swap_return() gives back now; reported as host */
-    uint64_t dirty;                  /* borrowed bytes without a copy on the host */
-    uint64_t borrowed_reported, dirty_reported;      /* values in the last BORROWED */
-    uint8_t lender_uuid[16];
-    /* The client's file (block/store.c): bytes in the file; limit in bytes and number of the last
-     * STORE; errno of the last failed write; whether a change of these is unreported. */
-    uint64_t stored, file, store_number;
-    int store_error;
-    bool store_changed;
-    uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
-    CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: none usable */
-    int node;                        /* NUMA node near this device; -1: any */
-    /* Numbers of threads that allocate host slabs (tier/host.c): for evictions; for PREALLOCATE. */
-    unsigned allocators, preallocators;
-    uint64_t host_most;              /* bytes: `host` of the last EVICT, LOAD or PREALLOCATE */
-    bool preallocates;               /* preallocators may allocate another slab */
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
@@ -206,6 +182,10 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 /* Sends the report with the client's figures. On failure the service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
+/* Sets *report to one that must precede the next, or returns false. memory_lock is held. */
+typedef bool preceding_report(struct client *client, struct nvshare_report *report);
+/* Called before the first client exists. `all` is ended by NULL. */
+void client_reports_begin_with(preceding_report *const *all);
 /* As client_send(), but returns the report instead of sending it. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
 /* Sends NAME, GANG, `stored` if the client's file has bytes, and `hello`. False: a send failed. */

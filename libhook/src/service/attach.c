@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "block/store.h"
 #include "block/swap.h"
 #include "driver/bell.h"
 #include "driver/glibc.h"
@@ -35,7 +36,7 @@
 #include "pool/pool.h"
 #include "service/service.h"
 #include "service/terms.h"
-#include "tier/host.h"
+#include "tier/tier.h"
 
 /* Longest time in us that a program waits for a daemon that is being started. */
 #define CONNECT_PATIENCE_US 1000000
@@ -54,6 +55,7 @@
 static reclaimer *const RECLAIMERS[] = {
     spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
 };
+static preceding_report *const TIER_REPORTS[] = { swap_report, store_report, NULL };
 
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Protected by attach_lock. The thread that attaches a client, 0: none; where on its stack. */
@@ -292,13 +294,11 @@ static struct client *new_client(CUdevice device)
     if (client == NULL)
         return NULL;
     client->device = device;
-    client->node = host_nearest_node(device);
     client->index = (unsigned)device;
     client->drained = true;
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->socket = client->wakes = client->wake = -1;
-    client->lender = CU_DEVICE_INVALID;
     client->prints_waits = setting_is_on("NVSHARE_VERBOSE");
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
@@ -309,6 +309,7 @@ static struct client *new_client(CUdevice device)
     snprintf(client->gang, sizeof client->gang, "%s%s", gang != NULL ? gang : "",
              open ? ranks : "");
     terms_read(device, &client->terms);
+    tiers_attach(client);
     spares_prepare(client);
     return client;
 }
@@ -353,6 +354,7 @@ static bool enter_client(struct client *client)
     if (!prepared) {
         rebind_driver();
         reclaim_from(RECLAIMERS);
+        client_reports_begin_with(TIER_REPORTS);
         clients_watch_forks();
         prepared = true;
     }

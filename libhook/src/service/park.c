@@ -27,6 +27,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "block/store.h"
 #include "driver/driver.h"
 #include "driver/forked.h"
 #include "driver/log.h"
@@ -35,8 +36,7 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "nvshare/protocol.h"
-#include "tier/disk.h"
-#include "tier/host.h"
+#include "tier/tier.h"
 
 #define REST_PATIENCE_US 1000000
 #define POLL_NS 1000000
@@ -173,7 +173,7 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
         || (ahead && (gate_has_waiters() || client->answered_commit < client->last_commit)))
         return NVSHARE_PARK_CALLED;
     bool holds = client->pin_reason != NVSHARE_PIN_NONE || client->memory.resident != 0
-                 || client->managed_away != 0 || client->borrowed != 0 || !client->drained;
+                 || tiers_hold_driver_memory(client) || !client->drained;
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }
 
@@ -207,7 +207,7 @@ static unsigned long long start_time(void)
  * process. */
 static void stay_away(const struct client *client)
 {
-    if (disk_is_open(client))
+    if (store_has_file(client))
         return;
     unsigned long long started = start_time();
     close_descriptor(client->socket);
@@ -285,7 +285,7 @@ void park(struct client *client, const struct nvshare_order *order)
         client_report(client, (struct nvshare_report){
             .type = NVSHARE_HELLO, .commit = client->limits.commit, .context = order->host,
             .flags = NVSHARE_IS_PARKED }),
-        client_report(client, (struct nvshare_report){ .type = NVSHARE_STORED }),
+        client_report(client, store_figures(client)),
     };
     pthread_mutex_unlock(&memory_lock);
     pthread_mutex_unlock(&service_lock);
@@ -311,7 +311,7 @@ void park(struct client *client, const struct nvshare_order *order)
     LOCKED(memory_lock);
     memcpy(client->uuid, end.gpu, sizeof client->uuid);
     if (report.park == NVSHARE_PARK_DONE) {
-        client->node = host_nearest_node(client->device);
+        tiers_attach(client);
         client_changed(client);
     } else {
         client_send(client, report);

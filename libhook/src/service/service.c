@@ -26,8 +26,7 @@
 #include "service/caches.h"
 #include "service/park.h"
 #include "service/waiting.h"
-#include "tier/host.h"
-#include "tier/peer.h"
+#include "tier/tier.h"
 
 #define REPORT_INTERVAL_US 5000
 #define SAMPLE_US 5000
@@ -69,7 +68,7 @@ static void disconnect(struct client *client)
     client->socket = -1;
     reclaim(client, RECLAIM_ALL, 0);
     client->postponed_count = 0;
-    host_preallocated(client, client->host_most);
+    tiers_order(client, NULL);
     bus_sharing_watch(client, false);
     bell_ring(&client->commit_bell);
 }
@@ -80,10 +79,9 @@ static void introduce(struct client *client, uint64_t number)
     client->want_sent = gate_has_waiters();
     client->starved_reported = false;
     client_commit_answered(client, client->last_commit, NULL);
-    host_preallocated(client, client->host_most);
+    tiers_order(client, NULL);
     client->introduced++;
-    if (client->borrowed_reported > 0)
-        client->borrowed_reported = UINT64_MAX;      /* an earlier report may not have arrived */
+    swap_report_again(client);
     store_forget_order(client);
     client->reports_idle = client->reports_busy = false;    /* until a RUN requests them */
     bus_sharing_watch(client, false);
@@ -132,9 +130,10 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
     if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
         return;
     LOCKED(memory_lock);
-    uint64_t before = client->borrowed;
+    const struct tier_use *lent = tier_use(client, tier_lent());
+    uint64_t before = lent->bytes;
     swap_forget_borrowed(client, order);
-    if (client->borrowed < before)
+    if (lent->bytes < before)
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
 }
 
@@ -306,9 +305,6 @@ static void evict(struct client *client, const struct nvshare_order *order)
     bool keeps = (order->flags & NVSHARE_KEEP) != 0;
     unsigned flags = 0, returned = 0;
     if (keeps) {
-        pthread_mutex_lock(&memory_lock);
-        peer_allow(client, order->loan, order->lender);
-        pthread_mutex_unlock(&memory_lock);
         moved = swap_write_back(client, order, &flags);
     } else {
         swap_return(client, order, &returned);
@@ -329,10 +325,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
 static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
-    if (order->type == NVSHARE_PREALLOCATE)
-        host_preallocate(client, order->host);
-    else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
-        host_preallocated(client, order->host);
+    tiers_order(client, order);
     if (order->type == NVSHARE_LOAD || order->type == NVSHARE_RUN || order->type == NVSHARE_PARK)
         store_cancel(client);
     if (order->type == NVSHARE_STORE)
@@ -443,8 +436,8 @@ static int64_t trim(struct client *client)
     struct service *service = &services[client->index];
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
-    uint64_t host = client->memory.host, useful = host_useful(client);
-    bool surplus = client->host_empty > 0 && host > useful, drained = client->drained;
+    uint64_t host = client->memory.host, useful = tiers_useful(client);
+    bool surplus = tiers_have_spare(client) && host > useful, drained = client->drained;
     bool pauses = surplus && client->running;
     pthread_mutex_unlock(&memory_lock);
     if (!surplus || now < service->trim_at)
@@ -459,7 +452,7 @@ static int64_t trim(struct client *client)
     {
         LOCKED(memory_lock);
         client->drained = idle;
-        host_trim(client, pauses && useful < host - 1 ? host - 1 : useful);  /* one slab a pause */
+        tiers_trim(client, pauses && useful < host - 1 ? host - 1 : useful);  /* one slab a pause */
         client->drained = drained;
         if (client->memory.host != host)
             client_changed(client);

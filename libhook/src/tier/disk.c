@@ -21,8 +21,6 @@
  * A chunk with a wrong checksum, or that cannot be read, makes its block lost: the block is never
  * mapped again (swap.c), and the driver reports any use of it. */
 #define _GNU_SOURCE
-#include "tier/disk.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -38,6 +36,7 @@
 #include "gate/client.h"
 #include "tier/host.h"
 #include "tier/ranges.h"
+#include "tier/tier.h"
 
 #ifdef __SANITIZE_THREAD__
 /* Raw system calls, because TSan would take these threads' descriptors for the program's of equal
@@ -60,6 +59,20 @@
 #define GROWTH ((uint64_t)4 << 30)   /* bytes by which fallocate() extends the file */
 #define LANES 8
 
+/* A place in the file, and the transfer of a block to or from it. */
+struct extent {
+    struct tier_write transfer;      /* first member; of a load, too */
+    struct disk *disk;
+    uint64_t offset;                 /* bytes from the file's begin */
+    size_t begun;                    /* bytes with transfer begun */
+    struct extent *next;             /* in the queue of writes, or of loads */
+    const char *memory;              /* source of a write */
+    CUdeviceptr address;             /* destination of a load on the card */
+    CUstream stream;
+    CUresult result;
+    uint64_t sums[];                 /* a checksum for each chunk */
+};
+
 static struct disk {
     struct client *client;
     int descriptor;                  /* number of the file in the readers' and writers' table */
@@ -70,11 +83,11 @@ static struct disk {
     uint64_t used;                   /* bytes in use */
     uint64_t grown;                  /* size of the file, bytes, as requested from the kernel */
     bool resizes;                    /* a thread changes the file's size: no write may begin */
-    struct disk_extent *writes;      /* queue of writes with chunks not begun */
-    struct disk_extent *reads;       /* queue of loads with chunks not begun */
+    struct extent *writes;      /* queue of writes with chunks not begun */
+    struct extent *reads;       /* queue of loads with chunks not begun */
     struct place staging;            /* page-locked memory of the slots; `tier` NULL: none */
     struct slot {
-        struct disk_extent *extent;  /* the block being read; NULL: the slot is free */
+        struct extent *extent;  /* the block being read; NULL: the slot is free */
         size_t offset, size;
         bool filled;
     } slots[READERS];
@@ -116,23 +129,23 @@ static int transfer(const struct disk *disk, const char *from, char *into, size_
 }
 
 /* Begins to transfer the next chunk of a queue; returns its extent. */
-static struct disk_extent *begin_chunk(struct disk_extent **queue, size_t *offset, size_t *size)
+static struct extent *begin_chunk(struct extent **queue, size_t *offset, size_t *size)
 {
-    struct disk_extent *extent = *queue;
-    size_t left = extent->size - extent->begun;
+    struct extent *extent = *queue;
+    size_t left = extent->transfer.size - extent->begun;
     *offset = extent->begun;
     *size = left < CHUNK ? left : CHUNK;
     extent->begun += *size;
-    if (extent->begun == extent->size)
+    if (extent->begun == extent->transfer.size)
         *queue = extent->next;
     return extent;
 }
 
-static void append(struct disk_extent **queue, struct disk_extent *extent)
+static void append(struct extent **queue, struct extent *extent)
 {
     extent->begun = 0;
-    extent->left = extent->size;
-    extent->error = 0;
+    extent->transfer.left = extent->transfer.size;
+    extent->transfer.error = 0;
     extent->next = NULL;
     while (*queue != NULL)
         queue = &(*queue)->next;
@@ -144,20 +157,20 @@ static void append(struct disk_extent **queue, struct disk_extent *extent)
 static void write_next(struct disk *disk)
 {
     size_t offset, size;
-    struct disk_extent *extent = begin_chunk(&disk->writes, &offset, &size);
+    struct extent *extent = begin_chunk(&disk->writes, &offset, &size);
     const char *memory = extent->memory + offset;
-    int error = extent->error;
+    int error = extent->transfer.error;
     pthread_mutex_unlock(&memory_lock);
-    if (error == 0 && extent->cancelled)
+    if (error == 0 && extent->transfer.cancelled)
         error = ECANCELED;
     if (error == 0) {
         extent->sums[offset / CHUNK] = sum(memory, size);
         error = transfer(disk, memory, NULL, size, extent->offset + offset);
     }
     pthread_mutex_lock(&memory_lock);
-    if (extent->error == 0)
-        extent->error = error;
-    extent->left -= size;
+    if (extent->transfer.error == 0)
+        extent->transfer.error = error;
+    extent->transfer.left -= size;
 }
 
 /* Grows or cuts the file to `size` bytes; memory_lock is released during the system call. */
@@ -178,18 +191,18 @@ static void resize(struct disk *disk, uint64_t size)
 
 static void read_next(struct disk *disk, struct slot *slot)
 {
-    struct disk_extent *extent = begin_chunk(&disk->reads, &slot->offset, &slot->size);
+    struct extent *extent = begin_chunk(&disk->reads, &slot->offset, &slot->size);
     size_t offset = slot->offset;
     slot->extent = extent;
     slot->filled = false;
-    char *memory = disk->staging.host.address + (slot - disk->slots) * (ptrdiff_t)CHUNK;
+    char *memory = disk->staging.memory + (slot - disk->slots) * (ptrdiff_t)CHUNK;
     pthread_mutex_unlock(&memory_lock);
     int error = transfer(disk, NULL, memory, slot->size, extent->offset + offset);
     if (error == 0 && sum(memory, slot->size) != extent->sums[offset / CHUNK])
         error = EBADMSG;
     pthread_mutex_lock(&memory_lock);
     if (error != 0)
-        extent->error = error;
+        extent->transfer.error = error;
     slot->filled = true;
     pthread_cond_broadcast(&memory_changed);
 }
@@ -231,15 +244,15 @@ static void *read_chunks(void *argument)
  * needs no space; a write begun before the daemon lowered the allowed size may exceed that size. */
 static uint64_t due_size(const struct disk *disk)
 {
-    const struct disk_extent *write = disk->writes;
-    uint64_t allowed = disk->client->file / PAGE * PAGE;
+    const struct extent *write = disk->writes;
+    uint64_t allowed = tier_use(disk->client, &tier_disk)->limit / PAGE * PAGE;
     if (write == NULL) {
         uint64_t end = disk->space.sorted[disk->space.count - 1]->address;
         uint64_t least = end > allowed ? end : allowed;
         return least < disk->grown ? least : disk->grown;
     }
-    uint64_t end = write->offset + write->size;
-    if (end <= disk->grown || write->cancelled || write->error != 0)
+    uint64_t end = write->offset + write->transfer.size;
+    if (end <= disk->grown || write->transfer.cancelled || write->transfer.error != 0)
         return disk->grown;
     return end + GROWTH < allowed ? end + GROWTH : end < allowed ? allowed : end;
 }
@@ -299,7 +312,7 @@ static void *start(void *argument)
     return write_chunks(disk);
 }
 
-int disk_open(struct client *client, int descriptor)
+static int open_file(struct client *client, int descriptor)
 {
     struct disk *before = disks[client->index];
     if (before != NULL && (descriptor < 0 || before->used > 0))
@@ -339,17 +352,17 @@ int disk_open(struct client *client, int descriptor)
     return error;
 }
 
-bool disk_is_open(const struct client *client)
+static bool is_open(const struct client *client)
 {
     return disks[client->index] != NULL;
 }
 
-struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most,
-                               const char *memory)
+static struct tier_write *write_block(struct client *client, size_t size, const char *memory)
 {
+    uint64_t most = tier_use(client, &tier_disk)->limit;
     struct disk *disk = disks[client->index];
     CUdeviceptr offset;
-    struct disk_extent *extent = calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK
+    struct extent *extent = calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK
                                                           * sizeof *extent->sums);
     if (extent == NULL || !ranges_take(&disk->space, size, most, &offset)) {
         free(extent);
@@ -358,39 +371,39 @@ struct disk_extent *disk_write(struct client *client, size_t size, uint64_t most
     disk->used += size;
     extent->disk = disk;
     extent->offset = offset;
-    extent->size = size;
+    extent->transfer.size = size;
     extent->memory = memory;
     append(&disk->writes, extent);
-    return extent;
+    return &extent->transfer;
 }
 
-void disk_give(struct disk_extent *extent)
+/* Writers cut unused space at the file's end beyond the limit. */
+static void wake_writers(struct client *client)
 {
-    struct disk *disk = extent->disk;
-    ranges_give(&disk->space, extent->offset, extent->size, 0, UINT64_MAX);
-    disk->used -= extent->size;
-    if (disk->client->file < disk->grown)
-        disk_wake_writers();         /* writers cut the file if its end is now unused */
-    free(extent);
-}
-
-void disk_wake_writers(void)
-{
+    (void)client;
     pthread_cond_broadcast(&work);
 }
 
-void disk_take(struct client *client, struct disk_extent *extent, struct place *place)
+static void keep(struct tier_write *write, struct place *place)
 {
-    place->tier = &tier_disk;
-    place->disk = extent;
-    client->stored += extent->size;
+    place->record = write;
+}
+
+static void discard(struct tier_write *write)
+{
+    struct extent *extent = (struct extent *)write;
+    struct disk *disk = extent->disk;
+    ranges_give(&disk->space, extent->offset, write->size, 0, UINT64_MAX);
+    disk->used -= write->size;
+    if (tier_use(disk->client, &tier_disk)->limit < disk->grown)
+        wake_writers(disk->client);
+    free(extent);
 }
 
 static void give(struct client *client, size_t size, struct place *place)
 {
-    client->stored -= size;
-    client->store_changed = true;
-    disk_give(place->disk);
+    (void)client, (void)size;
+    discard(place->record);
 }
 
 /* A LOAD must always be possible, so staging memory may exceed the order's limit of host memory. */
@@ -402,10 +415,10 @@ static bool take_staging(struct client *client, struct disk *disk)
             || (host_grow(client, size, client->memory.host + size)
                 && host_place(client, size, &disk->staging))))
         disk->staging.tier = &tier_host;
-    return disk->staging.tier != NULL && (host_slab_registered(disk->staging.host.slab), true);
+    return disk->staging.tier != NULL && (host_register(&disk->staging), true);
 }
 
-void disk_end_reads(struct client *client)
+static void free_staging(struct client *client)
 {
     struct disk *disk = disks[client->index];
     if (disk != NULL && disk->staging.tier != NULL) {
@@ -418,7 +431,7 @@ void disk_end_reads(struct client *client)
 static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, size_t offset,
                            size_t size, CUstream stream)
 {
-    struct disk_extent *extent = place->disk;
+    struct extent *extent = place->record;
     (void)offset, (void)size;
     if (out)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -434,9 +447,9 @@ static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, s
 /* Copies a filled slot to the block on the card. */
 static void copy(struct disk *disk, struct slot *slot)
 {
-    struct disk_extent *extent = slot->extent;
-    const char *memory = disk->staging.host.address + (slot - disk->slots) * (ptrdiff_t)CHUNK;
-    bool good = extent->error == 0 && extent->result == CUDA_SUCCESS;
+    struct extent *extent = slot->extent;
+    const char *memory = disk->staging.memory + (slot - disk->slots) * (ptrdiff_t)CHUNK;
+    bool good = extent->transfer.error == 0 && extent->result == CUDA_SUCCESS;
     pthread_mutex_unlock(&memory_lock);
     CUresult result = !good ? extent->result
         : REAL(cuMemcpyHtoDAsync_v2)(extent->address + slot->offset, memory, slot->size,
@@ -445,30 +458,39 @@ static void copy(struct disk *disk, struct slot *slot)
         result = REAL(cuStreamSynchronize)(extent->stream);
     pthread_mutex_lock(&memory_lock);
     extent->result = result;
-    extent->left -= slot->size;
+    extent->transfer.left -= slot->size;
     slot->extent = NULL;
     pthread_cond_broadcast(&work);
 }
 
 static enum settled settle(struct place *place, CUdeviceptr address)
 {
-    struct disk_extent *extent = place->disk;
+    struct extent *extent = place->record;
     struct disk *disk = extent->disk;
     LOCKED(memory_lock);
-    while (extent->left > 0) {
+    while (extent->transfer.left > 0) {
         struct slot *slot = find_slot(disk, true);
         if (slot != NULL)
             copy(disk, slot);
         else
             pthread_cond_wait(&memory_changed, &memory_lock);
     }
-    if (extent->error == 0)
+    if (extent->transfer.error == 0)
         return extent->result == CUDA_SUCCESS ? SETTLED : UNSETTLED;
     complain("%zu bytes of this program's GPU memory at %#llx are lost, as they cannot be read "
-             "back from disk: %s. Its use of them fails", extent->size,
+             "back from disk: %s. Its use of them fails", extent->transfer.size,
              (unsigned long long)address,
-             extent->error == EBADMSG ? "they have changed there" : error_text(extent->error));
+             extent->transfer.error == EBADMSG ? "they have changed there"
+                                               : error_text(extent->transfer.error));
     return LOST;
 }
 
-const struct tier tier_disk = { .give = give, .copy = queue_read, .settle = settle, .keeps = true };
+static const struct tier_store file = {
+    .open = open_file, .is_open = is_open, .limited = wake_writers, .write = write_block,
+    .keep = keep, .discard = discard,
+};
+
+const struct tier tier_disk = {
+    .give = give, .copy = queue_read, .settle = settle, .keeps = true, .store = &file,
+    .loaded = free_staging,
+};

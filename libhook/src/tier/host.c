@@ -17,7 +17,7 @@
  * Making host memory takes two to ten times as long as copying into it, so several threads make it.
  * During an eviction (begin_to_allocate()) they make and register slabs piece by piece, so that
  * all threads work on the slab needed first; before that they register preallocated slabs. While
- * the program runs (host_preallocate(); nvshared/scheduler/ahead.py) the threads must not disturb
+ * the program runs (PREALLOCATE; nvshared/scheduler/ahead.py) the threads must not disturb
  * it: they are few, have a low priority and call no driver function. memory.host counts a slab once
  * it is begun; a complete slab is used or released. Only a `patient` take() waits for them. */
 #define _GNU_SOURCE
@@ -54,13 +54,13 @@
 #define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
 #define NICER 10
 
-struct host_slab {
+struct slab {
     char *memory;
     uint64_t size;
     uint64_t used;
     struct ranges space;             /* the slab's free addresses */
     uint64_t number;                 /* rises with each slab of the client */
-    struct host_slab *next;
+    struct slab *next;
     uint64_t begun, filled;          /* bytes with population begun; bytes populated */
     enum {
         UNREGISTERED,
@@ -70,11 +70,30 @@ struct host_slab {
     } state;
 };
 
-int host_nearest_node(CUdevice device)
+/* By client index. */
+static struct host {
+    struct slab *slabs;              /* all slabs, the newest first */
+    struct slab *room;               /* first slab with free pages; NULL: all are full */
+    uint64_t made;                   /* number of slabs made so far */
+    unsigned empty;                  /* number of slabs without any block */
+    int node;                        /* NUMA node near the client's GPU; -1: any */
+    unsigned allocators;             /* threads that make slabs for an eviction, */
+    unsigned preallocators;          /* and while the program runs */
+    uint64_t most;                   /* bytes: `host` of the last EVICT, LOAD or PREALLOCATE */
+    bool preallocates;               /* preallocators may make another slab */
+} hosts[CLIENTS_MAX];
+
+static struct host *host_of(const struct client *client)
 {
-    int node;
-    return REAL(cuDeviceGetAttribute)(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device)
-               == CUDA_SUCCESS ? node : -1;
+    return &hosts[client->index];
+}
+
+static void attach(struct client *client)
+{
+    struct host *host = host_of(client);
+    if (REAL(cuDeviceGetAttribute)(&host->node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, client->device)
+        != CUDA_SUCCESS)
+        host->node = -1;
 }
 
 static void prefer(void *memory, size_t size, int node)
@@ -137,11 +156,11 @@ static bool unregister_memory(char *memory)
 
 /* Creates a slab, not populated, at the addresses `memory` or, if NULL, at new addresses. NULL:
  * memory is exhausted. The lock need not be held. */
-static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
+static struct slab *new_slab(const struct client *client, char *memory, uint64_t size)
 {
-    struct host_slab *slab = calloc(1, sizeof *slab);
+    struct slab *slab = calloc(1, sizeof *slab);
     if (memory == NULL)
-        memory = map_memory(size, client->node);
+        memory = map_memory(size, host_of(client)->node);
     if (slab == NULL || memory == NULL
         || !ranges_give(&slab->space, (uintptr_t)memory, size, 0, UINT64_MAX)) {
         if (memory != NULL)
@@ -154,48 +173,49 @@ static struct host_slab *new_slab(const struct client *client, char *memory, uin
     return slab;
 }
 
-static void free_slab(struct host_slab *slab)
+static void free_slab(struct slab *slab)
 {
     ranges_clear(&slab->space);
     free(slab);
 }
 
-static bool place_in_slab(struct host_slab *slab, struct client *client, size_t size,
+static bool place_in_slab(struct slab *slab, struct client *client, size_t size,
                           struct place *place)
 {
     CUdeviceptr address;
     if (!ranges_take(&slab->space, size, UINT64_MAX, &address))
         return false;
-    client->host_empty -= slab->used == 0;
+    host_of(client)->empty -= slab->used == 0;
     slab->used += size;
-    place->host.slab = slab;
-    place->host.address = (char *)(uintptr_t)address;
+    place->record = slab;
+    place->memory = (char *)(uintptr_t)address;
     return true;
 }
 
-/* Skips full slabs at the head also for later calls: host_room then begins behind such slabs. */
+/* Skips full slabs at the head also for later calls: `room` then begins behind such slabs. */
 bool host_place(struct client *client, size_t size, struct place *place)
 {
-    struct host_slab **first = &client->host_room;
+    struct slab **first = &host_of(client)->room;
     while (*first != NULL && (*first)->used == (*first)->size)
         *first = (*first)->next;
-    for (struct host_slab *slab = *first; slab != NULL; slab = slab->next)
+    for (struct slab *slab = *first; slab != NULL; slab = slab->next)
         if (place_in_slab(slab, client, size, place))
             return true;
     return false;
 }
 
-static void note_free_pages(struct client *client, struct host_slab *slab)
+static void note_free_pages(struct client *client, struct slab *slab)
 {
-    client->host_empty += slab->used == 0;
-    if (client->host_room == NULL || client->host_room->number < slab->number)
-        client->host_room = slab;
+    struct host *host = host_of(client);
+    host->empty += slab->used == 0;
+    if (host->room == NULL || host->room->number < slab->number)
+        host->room = slab;
 }
 
 void host_unplace(struct client *client, size_t size, struct place *place)
 {
-    struct host_slab *slab = place->host.slab;
-    ranges_give(&slab->space, (uintptr_t)place->host.address, size, 0, UINT64_MAX);
+    struct slab *slab = place->record;
+    ranges_give(&slab->space, (uintptr_t)place->memory, size, 0, UINT64_MAX);
     slab->used -= size;
     note_free_pages(client, slab);
 }
@@ -217,18 +237,19 @@ static uint64_t slab_size(const struct client *client, uint64_t block_size, uint
     return size >= block_size ? size : 0;
 }
 
-static void add_slab(struct client *client, struct host_slab *slab)
+static void add_slab(struct client *client, struct slab *slab)
 {
-    slab->number = ++client->host_slabs_made;
-    slab->next = client->host_slabs;
-    client->host_slabs = slab;
+    struct host *host = host_of(client);
+    slab->number = ++host->made;
+    slab->next = host->slabs;
+    host->slabs = slab;
     note_free_pages(client, slab);
     pthread_cond_broadcast(&memory_changed);
 }
 
 /* Frees a slab that is in no list yet, but counted in memory.host. Releases the lock, because
  * unmapping populated memory takes long. */
-static void discard(struct client *client, struct host_slab *slab)
+static void discard(struct client *client, struct slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
     munmap(slab->memory, slab->size);
@@ -239,7 +260,7 @@ static void discard(struct client *client, struct host_slab *slab)
 
 /* Registers a populated slab, counted in memory.host, and adds it to the client's list; discards it
  * if the driver refuses. Releases the lock. */
-static bool enlist(struct client *client, struct host_slab *slab)
+static bool enlist(struct client *client, struct slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
     bool usable = register_memory(slab->memory, slab->size) == CUDA_SUCCESS;
@@ -255,11 +276,11 @@ static bool enlist(struct client *client, struct host_slab *slab)
 
 /* Makes a slab of populated memory, counted in memory.host from the start. `step`: bytes populated
  * under the mmap lock at once. NULL: memory is exhausted. Releases the lock. */
-static struct host_slab *make_slab(struct client *client, uint64_t size, uint64_t step)
+static struct slab *make_slab(struct client *client, uint64_t size, uint64_t step)
 {
     client->memory.host += size;
     pthread_mutex_unlock(&memory_lock);
-    struct host_slab *slab = new_slab(client, NULL, size);
+    struct slab *slab = new_slab(client, NULL, size);
     for (uint64_t filled = 0; slab != NULL && filled < size; filled += step)
         populate(slab->memory + filled, step);
     pthread_mutex_lock(&memory_lock);
@@ -271,11 +292,11 @@ static struct host_slab *make_slab(struct client *client, uint64_t size, uint64_
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
 {
     uint64_t size = slab_size(client, block_size, allowance);
-    struct host_slab *slab = size == 0 ? NULL : make_slab(client, size, size);
+    struct slab *slab = size == 0 ? NULL : make_slab(client, size, size);
     return slab != NULL && enlist(client, slab);
 }
 
-static void register_again(struct host_slab *slab)
+static void register_again(struct slab *slab)
 {
     slab->state = REGISTERING;
     pthread_mutex_unlock(&memory_lock);
@@ -287,8 +308,9 @@ static void register_again(struct host_slab *slab)
     pthread_cond_broadcast(&memory_changed);
 }
 
-bool host_slab_registered(struct host_slab *slab)
+bool host_register(const struct place *place)
 {
+    struct slab *slab = place->record;
     while (slab->state == REGISTERING)
         pthread_cond_wait(&memory_changed, &memory_lock);
     if (slab->state == UNREGISTERED)
@@ -299,17 +321,17 @@ bool host_slab_registered(struct host_slab *slab)
 static uint64_t free_bytes(const struct client *client)
 {
     uint64_t free = 0;
-    for (const struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next)
+    for (const struct slab *slab = host_of(client)->slabs; slab != NULL; slab = slab->next)
         free += slab->size - slab->used;
     return free;
 }
 
 /* The next slab to register so that registered slabs have places for `wanted` bytes. */
-static struct host_slab *next_to_register(const struct client *client, uint64_t wanted)
+static struct slab *next_to_register(const struct client *client, uint64_t wanted)
 {
-    struct host_slab *first = NULL;
+    struct slab *first = NULL;
     uint64_t known = 0;
-    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next) {
+    for (struct slab *slab = host_of(client)->slabs; slab != NULL; slab = slab->next) {
         if (slab->state != UNREGISTERED)
             known += slab->size - slab->used;
         else if (first == NULL && slab->used < slab->size)
@@ -318,14 +340,9 @@ static struct host_slab *next_to_register(const struct client *client, uint64_t 
     return known < wanted ? first : NULL;
 }
 
-uint64_t host_useful(const struct client *client)
+static void leave_context(struct client *client, bool drained)
 {
-    return client->slab_use - client->stored + client->managed_away + client->borrowed;
-}
-
-void host_leave_context(struct client *client, bool drained)
-{
-    struct host_slab *first = client->host_slabs;   /* slabs listed later are not registered */
+    struct slab *first = host_of(client)->slabs;   /* slabs listed later are not registered */
     if (first == NULL)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -337,7 +354,7 @@ void host_leave_context(struct client *client, bool drained)
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    for (struct host_slab *slab = first; slab != NULL; slab = slab->next) {
+    for (struct slab *slab = first; slab != NULL; slab = slab->next) {
         if (entered && slab->state == REGISTERED)
             unregister_memory(slab->memory);
         slab->state = UNREGISTERED;
@@ -352,7 +369,7 @@ void host_leave_context(struct client *client, bool drained)
 /* Releases an empty slab; releases memory_lock meanwhile, and no other thread removes slabs
  * then. False: the driver keeps the memory, so it stays counted. While work is in flight no slab is
  * unregistered (waits.def). */
-static bool release_slab(struct client *client, struct host_slab *slab)
+static bool release_slab(struct client *client, struct slab *slab)
 {
     if (slab->state == REGISTERED && !client->drained)
         return false;
@@ -363,26 +380,32 @@ static bool release_slab(struct client *client, struct host_slab *slab)
     pthread_mutex_lock(&memory_lock);
     if (!free_of_driver)
         return false;
-    LIST_REMOVE(client->host_slabs, slab);
-    if (client->host_room == slab)
-        client->host_room = slab->next;
-    client->host_empty--;
+    struct host *host = host_of(client);
+    LIST_REMOVE(host->slabs, slab);
+    if (host->room == slab)
+        host->room = slab->next;
+    host->empty--;
     client->memory.host -= slab->size;
     free_slab(slab);
     return true;
 }
 
-void host_trim(struct client *client, uint64_t allowance)
+static bool has_spare(const struct client *client)
 {
-    struct host_slab *slab = client->host_slabs;
-    while (slab != NULL && client->host_empty > 0 && client->memory.host > allowance)
-        slab = slab->used == 0 && release_slab(client, slab) ? client->host_slabs : slab->next;
+    return host_of(client)->empty > 0;
 }
 
-/* The threads that make host memory for one eviction (host_expect()), by client index. */
+static void trim(struct client *client, uint64_t allowance)
+{
+    struct slab *slab = host_of(client)->slabs;
+    while (slab != NULL && has_spare(client) && client->memory.host > allowance)
+        slab = slab->used == 0 && release_slab(client, slab) ? host_of(client)->slabs : slab->next;
+}
+
+/* The threads that make host memory for one eviction (expect()), by client index. */
 static struct work {
     struct client *client;
-    struct host_slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
+    struct slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
     uint64_t target;                 /* bytes that memory.host may reach */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;             /* an eviction is announced; threads were started for it */
@@ -395,7 +418,7 @@ static struct work {
 
 /* Creates the slab on which the threads work next, in work->memory while enough bytes are unused
  * there. NULL: enough slabs, or memory is exhausted. */
-static struct host_slab *begin_slab(struct work *work)
+static struct slab *begin_slab(struct work *work)
 {
     uint64_t size = slab_size(work->client, PAGE, work->target);
     if (size == 0)
@@ -405,7 +428,7 @@ static struct host_slab *begin_slab(struct work *work)
         work->mapped -= size;
         memory = work->memory + work->mapped;
     }
-    struct host_slab *slab = new_slab(work->client, memory, size);
+    struct slab *slab = new_slab(work->client, memory, size);
     work->client->memory.host += slab == NULL ? 0 : size;
     return slab;
 }
@@ -418,7 +441,7 @@ static void *allocate_slabs(void *argument)
     capture_relax();
     bool more = REAL(cuCtxSetCurrent)(work->context) == CUDA_SUCCESS;
     LOCKED(memory_lock);
-    struct host_slab *slab;
+    struct slab *slab;
     while (more
            && (slab = next_to_register(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
         register_again(slab);
@@ -434,7 +457,7 @@ static void *allocate_slabs(void *argument)
         if (slab->filled == slab->size)
             more &= enlist(work->client, slab);
     }
-    work->client->allocators--;
+    host_of(work->client)->allocators--;
     pthread_cond_broadcast(&memory_changed);
     return NULL;
 }
@@ -442,9 +465,10 @@ static void *allocate_slabs(void *argument)
 /* The size of the next slab to make while the program runs; 0: make no more. */
 static uint64_t early_size(const struct client *client)
 {
-    uint64_t useful = host_useful(client);
-    return !client->preallocates ? 0
-        : slab_size(client, PAGE, useful < client->host_most ? useful : client->host_most);
+    const struct host *host = host_of(client);
+    uint64_t useful = tiers_useful(client);
+    return !host->preallocates ? 0
+        : slab_size(client, PAGE, useful < host->most ? useful : host->most);
 }
 
 static void *preallocate_slabs(void *argument)
@@ -456,16 +480,16 @@ static void *preallocate_slabs(void *argument)
     if (nice(NICER) == -1 && errno != 0)
         debug("host memory is made as if it were urgent: %s", error_text(errno));
     LOCKED(memory_lock);
-    struct host_slab *slab;
+    struct slab *slab;
     uint64_t size;
     while ((size = early_size(client)) > 0 && (slab = make_slab(client, size, PAGE)) != NULL) {
-        if (client->memory.host <= client->host_most)
+        if (client->memory.host <= host_of(client)->most)
             add_slab(client, slab);
         else
             discard(client, slab);
         client_changed(client);
     }
-    client->preallocators--;
+    host_of(client)->preallocators--;
     pthread_cond_broadcast(&memory_changed);
     return NULL;
 }
@@ -483,10 +507,10 @@ static unsigned threads_most(bool early)
 }
 
 /* Called when the first evicted block needs a place. Unless the client's host memory suffices,
- * starts threads that make more, until memory.host is `allowance` bytes or host_useful(). */
+ * starts threads that make more, until memory.host is `allowance` bytes or tiers_useful(). */
 static void begin_to_allocate(struct client *client, struct work *work, uint64_t allowance)
 {
-    uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
+    uint64_t useful = tiers_useful(client), target = allowance < useful ? allowance : useful;
     if (free_bytes(client) >= work->wanted)
         target = client->memory.host;
     uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
@@ -498,42 +522,47 @@ static void begin_to_allocate(struct client *client, struct work *work, uint64_t
     work->target = target;
     lacking = lacking / PAGE * PAGE;
     if (lacking > 0)
-        work->memory = map_memory(lacking, client->node);
+        work->memory = map_memory(lacking, host_of(client)->node);
     if (work->memory != NULL)
         work->mapped = lacking;
     unsigned most = threads_most(false);
     while (work->count < jobs && work->count < most
            && own_thread_start(&work->threads[work->count], allocate_slabs, work) == 0) {
         work->count++;
-        client->allocators++;
+        host_of(client)->allocators++;
     }
 }
 
-void host_placed(struct client *client, uint64_t size)
+static void placed(struct client *client, size_t size)
 {
     struct work *work = &allocating[client->index];
     work->wanted -= size < work->wanted ? size : work->wanted;
 }
 
-void host_preallocate(struct client *client, uint64_t most)
+/* PREALLOCATE begins, and EVICT, LOAD or a lost connection ends the making of host memory while the
+ * program runs. A slab begun then is kept if memory.host is at most `most` at its end. */
+static void obey(struct client *client, const struct nvshare_order *order)
 {
-    client->preallocates = true;
-    client->host_most = most;
+    struct host *host = host_of(client);
+    bool begins = order != NULL && order->type == NVSHARE_PREALLOCATE;
+    if (order == NULL || begins || order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
+        host->preallocates = begins;
+    if (begins || (order != NULL && (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)))
+        host->most = order->host;
     pthread_t thread;
-    while (client->preallocators < threads_most(true)
+    while (begins && host->preallocators < threads_most(true)
            && own_thread_start(&thread, preallocate_slabs, client) == 0) {
         pthread_detach(thread);
-        client->preallocators++;
+        host->preallocators++;
     }
 }
 
-void host_preallocated(struct client *client, uint64_t most)
+bool host_is_made(const struct client *client)
 {
-    client->preallocates = false;
-    client->host_most = most;
+    return host_of(client)->allocators > 0;
 }
 
-void host_expect(struct client *client, uint64_t bytes)
+static void expect(struct client *client, uint64_t bytes)
 {
     struct work *work = &allocating[client->index];
     if (bytes > 0) {
@@ -557,12 +586,10 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
         begin_to_allocate(client, work, allowance);
     bool found;
     while (!(found = host_place(client, size, place))
-           && (client->allocators > 0 || (patient && client->preallocators > 0)))
+           && (host_is_made(client) || (patient && host_of(client)->preallocators > 0)))
         pthread_cond_wait(&memory_changed, &memory_lock);
     if (!found)
         found = host_grow(client, size, allowance) && host_place(client, size, place);
-    if (found)
-        host_placed(client, size);
     return found;
 }
 
@@ -570,8 +597,8 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {
-    bool waits = !host_slab_registered(place->host.slab);
-    char *memory = place->host.address + offset;
+    bool waits = !host_register(place);
+    char *memory = place->memory + offset;
     if (waits)
         pthread_mutex_unlock(&memory_lock);
     CUresult result = out ? REAL(cuMemcpyDtoHAsync_v2)(memory, address + offset, size, stream)
@@ -583,5 +610,7 @@ static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t 
 
 const struct tier tier_host = {
     .take = take, .give = host_unplace, .copy = copy, .pieces = true, .keeps = true,
-    .over_bus = true,
+    .over_bus = true, .readable = true, .cost = COSTS_MEMORY, .attach = attach, .order = obey,
+    .expect = expect, .placed = placed, .trim = trim, .has_spare = has_spare,
+    .leave_context = leave_context,
 };

@@ -13,24 +13,14 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
                  struct place *place)
 {
     (void)patient, (void)place;
-    if (allowance < size)
-        return false;
-    uint64_t most = allowance - size;
-    while (client->memory.host > most && client->allocators > 0)
+    while (allowance >= size && client->memory.host > allowance - size && host_is_made(client))
         pthread_cond_wait(&memory_changed, &memory_lock);
-    host_trim(client, most);
-    if (client->memory.host > most)
-        return false;
-    client->memory.host += size;
-    client->managed_away += size;
-    return true;
+    return tiers_make_room(client, size, allowance);
 }
 
 static void give(struct client *client, size_t size, struct place *place)
 {
-    (void)place;
-    client->memory.host -= size;
-    client->managed_away -= size;
+    (void)client, (void)size, (void)place;
 }
 
 static CUresult prefetch(const struct place *place, CUdeviceptr address, CUdevice to,
@@ -92,5 +82,6 @@ static enum settled settle(struct place *place, CUdeviceptr address)
 }
 
 const struct tier tier_managed = {
-    .take = take, .give = give, .copy = copy, .settle = settle,
+    .take = take, .give = give, .copy = copy, .settle = settle, .managed = true,
+    .of_driver = true, .cost = COSTS_PLACES,
 };

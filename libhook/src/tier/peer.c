@@ -3,14 +3,19 @@
  * seven times as fast as over the bus. The process needs no context on the other GPU: memory that
  * cuMemCreate makes there is mapped for access by this GPU. Borrowed bytes count in memory.host,
  * because they are copied to host memory when the daemon ends the loan (block/swap.c). */
-#include "tier/peer.h"
-
 #include <string.h>
 
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "gate/client.h"
-#include "tier/host.h"
+#include "tier/tier.h"
+
+static CUdevice lenders[CLIENTS_MAX];  /* the GPU that lends memory; CU_DEVICE_INVALID: none usable */
+
+static struct tier_use *use_of(const struct client *client)
+{
+    return tier_use(client, &tier_peer);
+}
 
 static CUdevice find_lender(const struct client *client, const uint8_t uuid[16])
 {
@@ -30,30 +35,36 @@ static CUdevice find_lender(const struct client *client, const uint8_t uuid[16])
     return CU_DEVICE_INVALID;
 }
 
-uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16])
+static void attach(struct client *client)
 {
-    bool same = memcmp(client->lender_uuid, uuid, 16) == 0;
-    if (!same && client->borrowed > 0)
-        loan = 0;                    /* blocks are still on another lender; one lender at a time */
-    client->loan = loan;
-    if (!same && loan > 0) {
-        client->lender = find_lender(client, uuid);
-        memcpy(client->lender_uuid, uuid, 16);
-    }
-    return loan;
+    lenders[client->index] = CU_DEVICE_INVALID;
+    memset(use_of(client)->lender, 0, sizeof use_of(client)->lender);
 }
 
-void peer_failed(struct client *client)
+static void lend(struct client *client, uint64_t loan, const uint8_t lender[16])
+{
+    struct tier_use *use = use_of(client);
+    bool same = memcmp(use->lender, lender, sizeof use->lender) == 0;
+    if (!same && use->bytes > 0)
+        loan = 0;                    /* blocks are still on another lender; one lender at a time */
+    use->limit = loan;
+    if (!same && loan > 0) {
+        lenders[client->index] = find_lender(client, lender);
+        memcpy(use->lender, lender, sizeof use->lender);
+    }
+}
+
+static void failed(struct client *client)
 {
     debug("copies to the GPU that lends memory fail: it is used no more");
-    client->lender = CU_DEVICE_INVALID;
+    lenders[client->index] = CU_DEVICE_INVALID;
 }
 
 static CUresult map(struct client *client, size_t size, struct place *place)
 {
     const CUmemAllocationProp property = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = client->lender },
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = lenders[client->index] },
     };
     const CUmemAccessDesc access = {
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = client->device },
@@ -77,8 +88,8 @@ static CUresult map(struct client *client, size_t size, struct place *place)
     }
     if (result != CUDA_SUCCESS)
         REAL(cuMemAddressFree)(address, size);
-    place->peer.address = address;
-    place->peer.handle = handle;
+    place->address = address;
+    place->handle = handle;
     return result;
 }
 
@@ -86,48 +97,41 @@ static CUresult map(struct client *client, size_t size, struct place *place)
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
+    struct tier_use *use = use_of(client);
     (void)patient;
-    if (client->lender == CU_DEVICE_INVALID || client->borrowed + size > client->loan
-        || size > allowance)
-        return false;
-    host_trim(client, allowance - size);
-    if (client->memory.host > allowance - size)
+    if (lenders[client->index] == CU_DEVICE_INVALID || use->bytes + size > use->limit
+        || !tiers_make_room(client, size, allowance))
         return false;
     CUresult result = map(client, size, place);
     if (result != CUDA_SUCCESS) {
         debug("no memory on the GPU that lends it: error %d", (int)result);
-        client->loan = client->borrowed;     /* borrow nothing more until the next EVICT */
+        use->limit = use->bytes;     /* borrow nothing more until the next EVICT */
         return false;
     }
-    client->memory.host += size;
-    client->borrowed += size;
-    host_placed(client, size);
     return true;
 }
 
 /* Releases memory on the lender. If the context has failed, only the process's end does so. */
 static void give(struct client *client, size_t size, struct place *place)
 {
-    CUresult result = REAL(cuMemRelease)(place->peer.handle);
+    (void)client;
+    CUresult result = REAL(cuMemRelease)(place->handle);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemUnmap)(place->peer.address, size);
+        result = REAL(cuMemUnmap)(place->address, size);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemAddressFree)(place->peer.address, size);
+        result = REAL(cuMemAddressFree)(place->address, size);
     if (result != CUDA_SUCCESS)
         debug("memory of another GPU is not given back: error %d", (int)result);
-    uint64_t returned = size < client->returning ? size : client->returning;
-    client->returning -= returned;
-    client->memory.host -= size - returned;
-    client->borrowed -= size;
 }
 
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {
-    CUdeviceptr here = address + offset, there = place->peer.address + offset;
+    CUdeviceptr here = address + offset, there = place->address + offset;
     return REAL(cuMemcpyDtoDAsync_v2)(out ? there : here, out ? here : there, size, stream);
 }
 
 const struct tier tier_peer = {
     .take = take, .give = give, .copy = copy, .pieces = true, .keeps = true,
+    .of_driver = true, .cost = COSTS_PLACES, .lend = lend, .attach = attach, .failed = failed,
 };

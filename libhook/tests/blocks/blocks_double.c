@@ -24,7 +24,7 @@
 #include "flight/drain.h"
 #include "driver/real.h"
 #include "memory/allocation.h"
-#include "tier/host.h"
+#include "tier/tier.h"
 
 #define SIZE PAGE
 #define MOST 65536
@@ -277,7 +277,7 @@ SEEN void load(unsigned blocks, unsigned host, bool ahead)
 
 /* From now on blocks are evicted to another GPU; return_borrowed() moves all of them to the
  * host. */
-SEEN void borrow(unsigned blocks) { one.loan = blocks * SIZE; }
+SEEN void borrow(unsigned blocks) { tier_use(&one, tier_lent())->limit = blocks * SIZE; }
 
 SEEN unsigned return_borrowed(unsigned host)
 {
@@ -314,5 +314,3 @@ SEEN bool searches_are_right(void)
         right = right && is_right(i);
     return right;
 }
-
-void disk_end_reads(struct client *client) {}

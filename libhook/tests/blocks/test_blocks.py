@@ -16,7 +16,8 @@ FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # blocks that one order moves
 MORE = 1.2                              # maximum of (steps for a block of MANY) / (of FEW)
 COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation.c",
-           "memory/extents.c", "tier/host.c", "tier/managed.c", "tier/peer.c", "tier/ranges.c"]
+           "memory/extents.c", "tier/host.c", "tier/managed.c", "tier/peer.c", "tier/ranges.c",
+           "tier/tier.c", "tier/tiers.c"]
 
 
 class Program:

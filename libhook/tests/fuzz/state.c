@@ -27,18 +27,35 @@ void state_begin(void)
     before = in_use();
 }
 
+static void check_tiers(const struct client *client)
+{
+    uint64_t useful = 0;
+    for (const struct block *block = client->blocks; block != NULL; block = block->younger)
+        useful += !block->managed && block->state != BLOCK_LOST ? block->size : 0;
+    EACH_TIER(tier) {
+        uint64_t bytes = 0, counted = tier_use(client, tier)->bytes;
+        for (const struct block *block = client->blocks; block != NULL; block = block->younger)
+            bytes += (block->place.tier == tier ? block->size : 0)
+                + (block->copy.tier == tier ? block->size : 0);
+        MUST(bytes == counted, "blocks of %llu bytes in a tier in which %llu are counted",
+             (unsigned long long)bytes, (unsigned long long)counted);
+        if (tier->cost != COSTS_MEMORY)
+            useful += tier->cost == COSTS_PLACES ? bytes : -bytes;
+    }
+    MUST(useful == tiers_useful(client), "%llu bytes of host memory are of use, %llu are counted",
+         (unsigned long long)useful, (unsigned long long)tiers_useful(client));
+}
+
 static void check(struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
-    uint64_t resident = 0, absent = 0, kept = 0, all = 0, slabs = 0, away = 0;
+    uint64_t resident = 0, absent = 0, kept = 0, all = 0;
     for (const struct block *block = client->blocks; block != NULL; block = block->younger) {
         bool lost = block->state == BLOCK_LOST;
         all += lost ? 0 : block->size;
         resident += block->state == BLOCK_RESIDENT ? block->size : 0;
         absent += block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED ? block->size : 0;
         kept += block->place.tier != NULL ? block->size : 0;
-        slabs += !block->managed && !lost ? block->size : 0;
-        away += block->place.tier == &tier_managed ? block->size : 0;
         MUST(!block->writing_back && (!block_is_clean(block) || block->place.tier != NULL),
              "a block is said to be on the host, and is not");
         MUST(block->state != BLOCK_EVICTING && block->state != BLOCK_LOADING
@@ -52,10 +69,7 @@ static void check(struct client *client)
          (unsigned long long)all, (unsigned long long)resident, (unsigned long long)absent,
          (unsigned long long)memory->allocated, (unsigned long long)memory->resident,
          (unsigned long long)client->absent);
-    MUST(slabs == client->slab_use && away == client->managed_away,
-         "blocks of %llu bytes for slabs, managed ones of %llu away; counted are %llu, %llu",
-         (unsigned long long)slabs, (unsigned long long)away,
-         (unsigned long long)client->slab_use, (unsigned long long)client->managed_away);
+    check_tiers(client);
     MUST(kept <= memory->host, "%llu bytes in host memory, of which %llu are there",
          (unsigned long long)kept, (unsigned long long)memory->host);
 
