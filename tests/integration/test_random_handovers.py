@@ -49,16 +49,18 @@ def built(sanitizer: str) -> Iterator[Path]:
 
 def start(
     build: Path, path: Path, simulator: Path, seed: int, disk: Path | None = None, *,
-    seconds: int = 3600, megabytes: int = 24, keep_freed_ms: str = "",
+    seconds: int = 3600, megabytes: int = 24, keep_freed_ms: str = "", second_tier: bool = False,
 ) -> subprocess.Popen[str]:
     """Starts the program of libhook/tests/stress. `disk`: the library of disk.c."""
+    library = build / ("tiered" * second_tier) / "libnvshare.so"
     return subprocess.Popen(
         [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
          "--megabytes", str(megabytes)],
         env={
             **os.environ,
-            "LD_PRELOAD": " ".join(map(str, (*filter(None, [disk]), build / "libnvshare.so"))),
+            "LD_PRELOAD": " ".join(map(str, (*filter(None, [disk]), library))),
             "NVSHARE_TEST_DISK": str(simulator),
+            "NVSHARE_TEST_TIER": str(simulator / "second-tier"),
             "LD_LIBRARY_PATH": str(build / "simulator"),
             "NVSHARE_SOCKET": str(path),
             # Half of the programs may allocate beyond the card.
@@ -115,16 +117,20 @@ def disk_fault(folder: Path, name: str) -> Iterator[None]:
 
 # Without all tiers, blocks are evicted to host memory only. With all tiers they are also evicted to
 # memory that another GPU lends, and stored in files, both up to limits that change; the disk also
-# fails, hangs or cuts requests short, and programs are killed.
-@pytest.mark.parametrize(("sanitizer", "turns", "driver", "all_tiers"), [
-    ("", 400, "580", True), ("", 200, "535", False),
-    *(pytest.param(*one, tiers, marks=pytest.mark.long) for tiers in (False, True) for one in (
+# fails, hangs or cuts requests short, and programs are killed. With a second tier, the library has
+# one more tier, of this test alone (libhook/tests/tier/second.c).
+@pytest.mark.parametrize(("sanitizer", "turns", "driver", "all_tiers", "second_tier"), [
+    ("", 400, "580", True, False), ("", 200, "535", False, False), ("", 200, "580", True, True),
+    *(pytest.param(*one, tiers, False, marks=pytest.mark.long)
+      for tiers in (False, True) for one in (
         *(("", 2000, driver) for driver in ("580", "570", "550", "535")),
         ("thread", 400, "580"), ("thread", 400, "535"),
         ("address", 800, "580"), ("address", 800, "535"))),
+    *(pytest.param(sanitizer, 400, "580", True, True, marks=pytest.mark.long)
+      for sanitizer in ("thread", "address")),
 ])
 def test_random_daemon_orders_to_many_programs_keep_every_byte(
-    sanitizer: str, turns: int, driver: str, all_tiers: bool, tmp_path: Path,
+    sanitizer: str, turns: int, driver: str, all_tiers: bool, second_tier: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NVSHARE_SIM_DRIVER", driver)
@@ -138,7 +144,8 @@ def test_random_daemon_orders_to_many_programs_keep_every_byte(
         seeds = itertools.count()
 
         def start_next() -> subprocess.Popen[str]:
-            return start(build, tmp_path / "socket", tmp_path, next(seeds), disk)
+            return start(build, tmp_path / "socket", tmp_path, next(seeds), disk,
+                         second_tier=second_tier)
 
         programs = [start_next() for _ in range(PROGRAMS)]
         try:
@@ -160,6 +167,7 @@ def test_random_daemon_orders_to_many_programs_keep_every_byte(
                 program.kill()
                 program.communicate()
             commander.close()
+    assert (tmp_path / "second-tier").exists() == second_tier
     # Sanitized programs do less per turn, so rare events may not have occurred.
     thorough = not sanitizer and turns > 1000
     assert commander.bytes_moved > (10 if thorough else 3) * CAPACITY
