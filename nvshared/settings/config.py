@@ -6,6 +6,7 @@ variables, the command line. --help and the manual page are made from the fields
 """
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -24,6 +25,8 @@ from nvshared.units import GIB, MIB
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 LONGEST = 1 << 20                       # bytes of a settings file
+LINE_LONGEST = 4096                     # characters of a line, which messages quote
+WRONG_MOST = 20                         # messages about wrong lines
 CAPACITY_LEAST = 32 * MIB               # bytes; a smaller capacity probably lacks its unit
 METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
@@ -36,6 +39,7 @@ REMOVED: Mapping[str, Mapping[str, str]] = {
             "drain-patience": "2s"},
 }
 SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
+CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
 
 
 class Option(NamedTuple):
@@ -278,7 +282,7 @@ class _Files:
     def read(self, path: Path, *, is_optional: bool) -> None:
         """Reads one more file, which overrides earlier files; appends errors to `wrong`."""
         try:
-            lines = read_regular(path, LONGEST).decode().splitlines()
+            lines = read_regular(path, LONGEST).decode("utf-8-sig").splitlines()
         except OSError as error:
             if not is_optional or not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 self.wrong.append(
@@ -289,12 +293,21 @@ class _Files:
             return
         section: str | None = ""        # None: in an invalid section; its lines are skipped
         for number, line in enumerate(map(str.strip, lines), 1):
+            if not line or line[0] in "#;":
+                continue
             place = f"{path}:{number}"
+            if len(self.wrong) >= WRONG_MOST:
+                self.wrong.append(ConfigError(f"{place}: this line and further ones were not read"))
+                return
             try:
+                if len(line) > LINE_LONGEST:
+                    raise ConfigError(f"{place}: the line has more than {LINE_LONGEST} characters")
+                if CONTROL.search(line):
+                    raise ConfigError(f"{place}: {line!r} has a character that no setting may have")
                 if line.startswith("["):
                     section = None
                     section = self._section(line, place)
-                elif line and line[0] not in "#;" and section is not None:
+                elif section is not None:
                     self._set(section, line, place)
             except ConfigError as wrong:
                 self.wrong.append(wrong)

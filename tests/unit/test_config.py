@@ -103,6 +103,31 @@ def test_config_file_with_an_invalid_line_is_refused_with_line_number_and_advice
     assert str(caught.value) == str(file) + sentence
 
 
+@pytest.mark.parametrize("data", [
+    b"\xef\xbb\xbf[gpu]\ntq = 11\n", b"[gpu]\r\ntq = 11\r\n", b"[gpu]\rtq = 11",
+])
+def test_config_file_of_an_editor_of_another_system_is_read(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+    assert load(file, {}, {}).tq == 11_000_000
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    (b"[nvshared]\nstate-dir = /var/\0lib\n", "'state-dir = /var/\\x00lib' has a character"),
+    (b"[gpu]\ndisk = /\0, 1GiB\n", "has a character that no setting may have"),
+    (b"[tenant group:a\x1b[31m]\n", "has a character that no setting may have"),
+    (b"[gpu]\ntq = " + b"3" * 1_000_000, "the line has more than 4096 characters"),
+    (b"[" + b"x" * 1_000_000, "the line has more than 4096 characters"),
+    (b"x\n" * 400_000, "this line and further ones were not read"),
+])
+def test_config_file_with_a_line_of_any_content_is_refused_in_a_few_words(
+        file: Path, data: bytes, said: str) -> None:
+    file.write_bytes(data)
+    with pytest.raises(ConfigError) as refused:
+        load(file, {}, {})
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 1 << 14
+
+
 def test_invalid_variable_or_option_is_refused_and_named_in_the_error(file: Path) -> None:
     with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
         load(file, {"NVSHARE_DEBUG": "x"}, {})
