@@ -162,6 +162,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         kept = None
         if config.state_dir is not None:
             kept = RememberedTerms(config.state_dir, monotonic, timer, lanes.run)
+            manager.files.append(kept.file)
             manager.gpu_removed.connect(kept.unfollow)
         history = None
         if config.state_dir is not None and config.history is not None:
@@ -187,6 +188,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         # Known before decisions are made for the first time: those must not wait for a runtime.
         if container := container_of(given.kept.values()):
             await call(users.run, names.KIND, partial(containers.of, container), CONTAINER_PATIENCE)
+        if known is not None:
+            manager.files.append(known.file)
         cards = Cards(nvml, manager, sampler, monotonic, lanes.run, queries.run, post, known)
         cards.add(samples, gather=successor)
         if config.metrics:
@@ -271,6 +274,7 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
     tenancy = Tenancy(terms, directory)
     manager = Manager(derived, monotonic, timer, store, tenancy, lanes.run)
     manager.fetch = fetch
+    manager.files += [one.file for one in (store, terms) if one is not None]
     safe.follow(manager)
     ControlGroups(manager, monotonic, timer, lanes.run)
     return manager

@@ -71,8 +71,8 @@ KINDS: dict[str, Kind] = {
         WARNING, "programs whose libnvshare.so is of another version are refused",
         "update nvshared and libnvshare together, and restart these programs"),
     "state-unwritable": Kind(
-        WARNING, "settings made now are forgotten at the next start",
-        "make room on the disk, or let nvshared write to the folder, and make the settings again",
+        WARNING, "settings made now are forgotten if nvshared ends",
+        "make room on the disk, or let nvshared write to the folder: it writes them within seconds",
         alert_after="5m"),
     "history-unwritten": Kind(
         WARNING, "the history of usage is not written",

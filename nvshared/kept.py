@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from nvshared.errors import NotKept
@@ -40,6 +41,10 @@ class KeptFile:
         # Content and errors of a file that must not be overwritten, as it could not be put aside.
         self._guarded: tuple[bytes, list[str]] | None = None
         self._seen: tuple[int, ...] = ()    # _identity() of the file that was read or written last
+        self._said = ""                 # why the guarded file could not be put aside
+        self._lock = Lock()             # held for a write: keep_again() is called in another thread
+        self._unwritten: object = None  # what the last keep() could not write
+        self.failure = ""               # why it could not; "": it was written
 
     def load(self, read: Callable[[Any, Complain], Read]) -> tuple[Read | None, bool]:
         """Returns what `read` makes of the file, None if the whole file is of no use, and whether
@@ -57,7 +62,7 @@ class KeptFile:
                 raise ValueError(f"it is of version {plain['version']!r:.99}, and we know "
                                  f"{self._version}")
             found = read(plain, wrong.append)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None, False
         except NOISE as error:
             wrong, found = [f"it cannot be read: {_shortened(error)}"], None
@@ -66,16 +71,30 @@ class KeptFile:
         return found, bool(wrong and self._guarded is None and found is not None)
 
     def keep(self, plain: object) -> None:
-        """Replaces the file with `plain`. Raises NotKept on failure, and logs it."""
+        """Replaces the file with `plain`. Raises NotKept on failure, and logs it once."""
+        with self._lock:
+            self._keep(plain)
+
+    def keep_again(self) -> None:
+        """Writes what could not be written before."""
+        with self._lock:
+            if self.failure:
+                with suppress(NotKept):
+                    self._keep(self._unwritten)
+
+    def _keep(self, plain: object) -> None:
         try:
             self.replace(plain)
         except OSError as error:
             failure = NotKept(
-                "what was changed holds, but will be forgotten at the next start: "
+                "what was changed holds, but is forgotten if nvshared ends now: "
                 f"{self.path} cannot be written: {error.strerror or error}",
-                "put that right and change it again")
-            logger.warning("%s", failure)
+                "put that right: it is then written within seconds")
+            if failure.message != self.failure:
+                logger.warning("%s", failure)
+            self.failure, self._unwritten = failure.message, plain
             raise failure from error
+        self.failure, self._unwritten = "", None
 
     def replace(self, plain: object) -> None:
         """Replaces the file with `plain`. Raises OSError."""
@@ -111,11 +130,17 @@ class KeptFile:
             else:
                 self.path.rename(aside)
         except OSError as error:
+            if not data and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                self._guarded = None    # the file is no longer there
+                return
             self._guarded = data, wrong
-            logger.warning("%s is left as it is until it can be put aside: %s. Not used: %s",
-                           self.path, error.strerror or error, words)
+            failure = (f"{self.path} is left as it is until it can be put aside: "
+                       f"{error.strerror or error}. Not used: {words}")
+            if failure != self._said:
+                logger.warning("%s", failure)
+            self._said = failure
         else:
-            self._guarded = None
+            self._guarded, self._said = None, ""
             logger.warning("%s is put aside as %s, and goes on with what is understood. Not used: "
                            "%s", self.path, aside.name, words)
 

@@ -38,11 +38,11 @@ KeptTerms = dict[str, dict[str, tuple[int, str]]]
 class StateFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
-        self._file = KeptFile(self.path)
+        self.file = KeptFile(self.path)
         self._writer = ThreadPoolExecutor(1, FILE_NAME)
 
     def load(self) -> Overrides:
-        found, again = self._file.load(_overrides)
+        found, again = self.file.load(_overrides)
         if again:
             self.save(found or {})      # KeptFile logs a failure
         return found or {}
@@ -50,7 +50,7 @@ class StateFile:
     def save(self, overrides: Overrides) -> Future[None]:
         """Writes the overrides in the file's thread. The future raises NotKept if that fails."""
         plain = {uuid: _plain_one(**changed) for uuid, changed in overrides.items()}
-        return self._writer.submit(self._file.keep, {
+        return self._writer.submit(self.file.keep, {
             "version": VERSION, "everywhere": plain.pop("", {}), "gpus": plain})
 
 
@@ -58,19 +58,19 @@ class TenantsFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
         self.users: dict[str, int] = {}     # numbers by name; written with the terms
-        self._file = KeptFile(self.path)
+        self.file = KeptFile(self.path)
         self._writer = ThreadPoolExecutor(1, TENANTS_FILE)
 
     def load(self) -> KeptTerms:
         """Returns the terms, and sets `users`."""
-        found, again = self._file.load(self._read)
+        found, again = self.file.load(self._read)
         if again:
             self.save(found or {})      # KeptFile logs a failure
         return found or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
         """Like StateFile.save()."""
-        return self._writer.submit(self._file.keep, {
+        return self._writer.submit(self.file.keep, {
             "version": VERSION,
             "tenants": {
                 name: {term: given if given[1] else given[0] for term, given in terms.items()}

@@ -47,12 +47,12 @@ class KnownCards:
     """The file cards.json."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = KeptFile(folder / FILE_NAME)
+        self.file = KeptFile(folder / FILE_NAME)
         self.unreliable: dict[str, str] = {}    # errors of cards since this boot, by UUID
 
     def load(self) -> dict[str, Facts]:
         """The known cards by UUID."""
-        cards, _ = self._file.load(self._read)
+        cards, _ = self.file.load(self._read)
         return cards or {}
 
     def _read(self, plain: dict[str, Any], complain: Complain) -> dict[str, Facts]:
@@ -79,7 +79,7 @@ class KnownCards:
     def write(self, plain: dict[str, Any]) -> None:
         """Replaces the contents. Blocks."""
         with suppress(NotKept):         # KeptFile has logged the failure
-            self._file.keep(plain)
+            self.file.keep(plain)
 
 
 def _facts(uuid: str, plain: Mapping[str, Any]) -> Facts:

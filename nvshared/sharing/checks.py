@@ -72,13 +72,22 @@ class Checks:
                 self._run, "state folder", partial(write_error, self._state), PATIENCE)
             if unwritable is None:
                 unwritable = f"{self._state} does not answer"
-            faults.set("state-unwritable", unwritable or manager.unkept)
+            if unwritable == "" and any(file.failure for file in manager.files):
+                await call(self._run, "state folder", self._keep_again, PATIENCE)
+            failures = [file.failure for file in manager.files if file.failure]
+            if not failures:
+                manager.unkept = ""
+            faults.set("state-unwritable", unwritable or manager.unkept or "".join(failures[:1]))
         if refused := manager.refused:
             ended = await call(self._run, "refused", partial(_ended, refused), PATIENCE)
             manager.forget_refused(ended or ())
         for gpu in tuple(manager.gpus):
             if not gpu.lost:
                 await self._look_at(gpu)
+
+    def _keep_again(self) -> None:
+        for file in self._manager.files:
+            file.keep_again()
 
     async def _look_at(self, gpu: GPU) -> None:
         uuid = gpu.facts.uuid

@@ -15,6 +15,7 @@ from typing import Any
 from nvshared.clock import Clock, Timer
 from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NvshareError
 from nvshared.faults import Faults
+from nvshared.kept import KeptFile
 from nvshared.lanes import Run, call, here
 from nvshared.machine import checkpoint, host
 from nvshared.machine.nvml import Facts, Sample
@@ -58,6 +59,7 @@ class Manager:
         self.faults = Faults(self.changed.emit)     # of the daemon as a whole
         self.socket = ""                # path of the socket at which programs find the daemon
         self.unkept = ""                # why the last change was not written; "": it was
+        self.files: list[KeptFile] = []     # of the state folder
         self.look_for_faults: Callable[[], Awaitable[None]] = _nothing      # set by Checks
         self._refused: dict[int, Peer] = {}     # by pid: programs with a library of another version
         self.domains = Domains()

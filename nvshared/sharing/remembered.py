@@ -30,14 +30,14 @@ Key = tuple[int, int, str]              # pid, start time in ticks since boot, U
 
 class RememberedTerms:
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
-        self._file = KeptFile(folder / FILE_NAME)
+        self.file = KeptFile(folder / FILE_NAME)
         self._clock, self._timer, self._run = clock, timer, run
         self._due = False
         self._gpus: list[GPU] = []
         # Us held and waited under earlier daemons; the time since when it is idle, 0: it was not.
         self._times: dict[Key, tuple[int, int, int]] = {}
         # Terms from the file, if it was written since this boot. _read() also sets `_times`.
-        found, self._due = self._file.load(self._read)
+        found, self._due = self.file.load(self._read)
         self._kept = found or {}
 
     def follow(self, gpu: GPU) -> None:
@@ -97,7 +97,7 @@ class RememberedTerms:
                     for key, value in values.items() if key not in dead]
 
         with suppress(NotKept):         # keep() has logged the failure
-            self._file.keep({
+            self.file.keep({
                 "version": VERSION, "boot": _boot(),
                 "programs": living({
                     key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),

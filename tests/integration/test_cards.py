@@ -104,6 +104,21 @@ def test_gpu_lost_between_two_daemons_is_listed_as_lost(machine: Machine) -> Non
     wait_until(lambda: set(machine.states().values()) == {"there"})
 
 
+def test_known_cards_are_written_once_the_state_folder_can_be_written(machine: Machine) -> None:
+    machine.state.write_text("")        # root could write to any folder
+    machine.start()
+
+    def faults() -> list[str]:
+        with machine.control() as control:
+            return [fault.id for fault in control.snapshot().faults]
+
+    wait_until(lambda: "state-unwritable" in faults())
+    machine.state.unlink()
+    wait_until(lambda: "state-unwritable" not in faults())
+    known = json.loads((machine.state / "cards.json").read_text())
+    assert set(known["cards"]) == set(map(text, machine.site.uuids))
+
+
 def test_client_of_a_lost_gpu_gets_its_turns_again_once_the_gpu_is_found(machine: Machine) -> None:
     machine.start()
     hook = machine.site.wanting(8 * MIB)

@@ -60,9 +60,9 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_saved(
         with pytest.raises(NotKept) as caught:
             control.set_tq(7 * SECOND)
         assert str(caught.value) == (
-            "what was changed holds, but will be forgotten at the next start: "
+            "what was changed holds, but is forgotten if nvshared ends now: "
             f"{folder}/settings.json cannot be written: No space left on device; "
-            "put that right and change it again"
+            "put that right: it is then written within seconds"
         )
         assert str(caught.value) in site.log.read_text()
         assert control.snapshot().gpus[0].tq == 7
@@ -70,6 +70,8 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_saved(
         assert sorted(path.name for path in small.iterdir()) == [
             "ballast", "cards.json", "settings.json"]
         ballast.unlink()
+        wait_until(lambda: json.loads((small / "settings.json").read_text())["everywhere"] == {
+            "tq": 7})
         control.set_tq(9 * SECOND)
         assert json.loads((small / "settings.json").read_text())["everywhere"] == {"tq": 9}
 
