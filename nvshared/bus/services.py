@@ -11,7 +11,7 @@ from typing import Any
 
 from dbus_next.signature import Variant
 
-from nvshared import __version__, names
+from nvshared import __version__, names, tiers
 from nvshared.bus.dispatch import Caller, caller
 from nvshared.bus.interface import (
     ANYONE,
@@ -255,6 +255,7 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
         "t", lambda self: max(0, self.client.memory.allocated - self.client.memory.resident))
     Borrowed = unannounced("t", "client.memory.borrowed")
     OnDisk = unannounced("t", "client.memory.disk")
+    Tiers = unannounced("a{st}", lambda self: tiers.by_name(self.client.memory))
     Loading = unannounced("t", "client.view.loading")
     Pinned = unannounced("t", "client.memory.pinned")
     HeldUSec = unannounced("t", "client.held")

@@ -5,6 +5,7 @@ import math
 import os
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -93,6 +94,7 @@ class ClientSnapshot(NamedTuple):
     on_disk: int = 0                    # bytes on the disk: swapped, and copies of resident
     loading: int = 0                    # bytes to load for its turn; 0: it is not loading
     moved: str = ""                     # why nvshared moved it to this GPU; "": it did not
+    tiers: Mapping[str, int] = {}       # bytes in each tier: swapped, and copies of resident data
 
     def as_dict(self) -> dict[str, Any]:
         terms = {

@@ -15,6 +15,7 @@ from nvshared.faults import KINDS, Faults
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.sharing.gpu import DECISION_BOUNDS, GPU, Client
+from nvshared.tiers import TIERS
 from nvshared.units import SECOND
 
 CARD = ("gpu", "uuid")
@@ -107,16 +108,7 @@ CARD_GAUGES: Table[GPU] = [
     ("gpu_memory_outside_bytes", "Memory of the GPU in use, but not by the programs that share it",
      lambda gpu: gpu.capacity.outside),
     ("gpu_capacity_bytes", "Memory that the daemon can hand out", lambda gpu: gpu.capacity.bytes),
-    ("gpu_lent_bytes", "Memory lent to programs of other GPUs for swapped memory, taken or not",
-     lambda gpu: gpu.neighbour.lent),
-    ("swap_budget_bytes", "Host memory that programs on the GPU may take for swapped memory",
-     lambda gpu: gpu.snapshot().host_budget),
-    ("swap_used_bytes", "Part of the swap budget that is taken or promised",
-     lambda gpu: gpu.snapshot().host_budget - gpu.snapshot().host_free),
-    ("disk_budget_bytes", "Bytes of the disk that programs on the GPU may take for swapped memory",
-     lambda gpu: gpu.snapshot().disk_budget),
-    ("disk_used_bytes", "Part of the disk budget that is taken, or will be by orders under way",
-     lambda gpu: gpu.snapshot().disk_used),
+    *(gauge for tier in TIERS for gauge in tier.of_card),
     ("scheduler_running_clients", "Programs that may use the GPU now",
      lambda gpu: len(gpu.holders)),
     ("scheduler_waiting_clients", "Programs that wait for their turn",
@@ -153,12 +145,8 @@ CLIENT_GAUGES: Table[Memory] = [
      lambda memory: memory.allocated),
     ("resident_bytes", "Bytes of allocated memory on the GPU", lambda memory: memory.resident),
     ("pinned_bytes", "Bytes on the GPU that cannot be evicted", lambda memory: memory.pinned),
-    ("host_bytes", "Host memory held for swapped memory",
-     lambda memory: memory.host - memory.borrowed),
-    ("borrowed_bytes", "Memory of another GPU held for swapped memory",
-     lambda memory: memory.borrowed),
-    ("disk_bytes", "Bytes on the disk: swapped memory, and copies of memory loaded again",
-     lambda memory: memory.disk),
+    *((name.removeprefix("client_"), words, held) for name, words, held in (
+        tier.of_client for tier in TIERS)),
 ]
 
 

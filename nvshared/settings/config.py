@@ -21,6 +21,7 @@ from nvshared.parser import PATHS, Parser
 from nvshared.quantity import Amount, Endpoint, or_word
 from nvshared.settings import rules
 from nvshared.settings.rules import PARSERS, Rule
+from nvshared.tiers import TIERS
 from nvshared.units import GIB, MIB
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
@@ -31,7 +32,6 @@ CAPACITY_LEAST = 32 * MIB               # bytes; a smaller capacity probably lac
 METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
 MODES = ("auto", "on", "off")
-TIERS = ("neighbour", "host", "disk")
 # Settings of earlier versions by section, and the value that the daemon uses in place of each.
 REMOVED: Mapping[str, Mapping[str, str]] = {
     "nvshared": {"hello-timeout": "10s", "sample-interval": "1s"},
@@ -102,9 +102,12 @@ def _disk(text: str) -> tuple[Path, int]:
 
 def _tiers(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(","))
-    if found != tuple(tier for tier in TIERS if tier in found) or "host" not in found:
+    names = [tier.name for tier in TIERS]
+    required = {tier.name for tier in TIERS if tier.required}
+    if found != tuple(name for name in names if name in found) or required - set(found):
+        others = [name for name in names if name not in required]
         raise ValueError(
-            f"give {', '.join(TIERS)} in this order; neighbour and disk may be missing")
+            f"give {', '.join(names)} in this order; {' and '.join(others)} may be missing")
     return found
 
 
@@ -164,8 +167,9 @@ class Config:
         "client there was promised it: on cards linked by NVLink while no other programs use them "
         "(auto), on all cards that the GPU can access (on), or on none (off)")
     tiers: tuple[str, ...] = _gpu(
-        "LIST", _tiers, ", ".join(TIERS), "where swapped memory may lie, the fastest first; "
-        "neighbour and disk have settings of their own, which hold only for tiers in this list")
+        "LIST", _tiers, ", ".join(tier.name for tier in TIERS), "where swapped memory may "
+        "lie, the fastest first; neighbour and disk have settings of their own, which hold only "
+        "for tiers in this list")
     disk: tuple[Path, int] | None = _gpu(
         "DIR,SIZE", _off(_disk), "off", "directory on a disk of this machine for unnamed files "
         "with swapped memory, and their size at most, together; for idle programs, and while host "

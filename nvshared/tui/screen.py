@@ -11,6 +11,7 @@ from rich.text import Text
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant
 from nvshared.quantity import counted
 from nvshared.terms import TERMS
+from nvshared.tiers import TIERS
 from nvshared.tui import state as model
 from nvshared.tui import tables
 from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid, wrapped
@@ -36,9 +37,10 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
             return f"for the turns of {len(names)} programs to end" if len(names) > NAMED else (
                 f"for {' and '.join(names) or 'its turn'}")
         case "loading":
-            if client.on_disk:
+            if slow := [tier for tier in TIERS if tier.slow and tier.name in client.tiers]:
                 loaded, whole = max(0, client.loading - client.swapped), client.loading
-                return f"for its memory, loading from disk: {size(loaded)} of {size(whole)}"
+                return (f"for its memory, loading from {slow[-1].slow}: {size(loaded)} of "
+                        f"{size(whole)}")
             return "for its memory to be loaded"
         case "crowded":
             held = [f"{one.name}[{one.pid}] has {size(one.memory)}"
@@ -398,8 +400,8 @@ def _memory_of_program(snapshot: Snapshot, client: ClientSnapshot, width: int) -
     picture = Bar(whole, (
         Part(client.resident, RESIDENT, "green"), Part(client.pinned, "▓", "cyan"),
         Part(client.swapped, SWAPPED, "yellow")), rest="░")
-    away = f"swapped, {size(client.borrowed)} of it to another GPU" if client.borrowed else (
-        f"swapped, {size(client.on_disk)} of it to disk" if client.on_disk else "in host memory")
+    away = next((f"swapped, {size(client.tiers[tier.name])} of it {tier.place}" for tier in TIERS
+                 if tier.place and client.tiers.get(tier.name)), "in host memory")
     found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
     for mark, style, amount, words in (
         (RESIDENT, "green", client.resident, "on the GPU"),

@@ -12,6 +12,7 @@ from nvshared import names
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Term
 from nvshared.quantity import brief
 from nvshared.terms import TERMS
+from nvshared.tiers import TIERS
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 size = brief
@@ -273,6 +274,11 @@ def tenant(client: ClientSnapshot) -> str:
     return "" if kind in ("user", "") else short_tenant(client.tenant)
 
 
+def _in_tier(name: str, client: ClientSnapshot) -> int:
+    held: int = client.tiers.get(name, 0)
+    return held
+
+
 def _time(usec: int) -> str:
     return duration(usec) if usec else ""
 
@@ -297,8 +303,8 @@ CLIENT = {one.name: one for one in (
            client.expected_usec is None else f"~{duration(client.expected_usec)}",
            right=True, drop_rank=2, descending=True,
            sort=lambda client: (client.expected_usec is None, client.expected_usec or 0)),
-    figure("BORROWED", lambda client: client.borrowed, size, optional=True, drop_rank=7),
-    figure("ON DISK", lambda client: client.on_disk, size, optional=True, drop_rank=7),
+    *(figure(tier.column, partial(_in_tier, tier.name), size, optional=True, drop_rank=7)
+      for tier in TIERS if tier.column),
     figure("IDLE", lambda client: client.idle_usec, _time, optional=True, drop_rank=6),
     Column("TENANT", tenant, drop_rank=4, shrinks_to=NARROWEST, shown_if=tenant, sort=tenant),
     Column("GANG", lambda client: short_tenant(client.gang), drop_rank=5, shrinks_to=NARROWEST,

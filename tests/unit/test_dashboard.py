@@ -33,7 +33,8 @@ SHARED = Snapshot("1.0", 30, 30_000_000, False, "auto", (CARD,), (HOLDER, WAITER
 
 
 @pytest.mark.parametrize(("changes", "column", "text"), [
-    ({"borrowed": 3 * GIB}, "BORROWED", "3.0G"), ({"on_disk": 18 * GIB}, "ON DISK", "18.0G"),
+    ({"tiers": {"neighbour": 3 * GIB}}, "BORROWED", "3.0G"),
+    ({"tiers": {"disk": 18 * GIB}}, "ON DISK", "18.0G"),
     ({"idle_usec": 2_000_000}, "IDLE", "2.0s"), ({"gang": "job:7"}, "GANG", "job:7"),
     ({"pin_reason": "undrained"}, "PIN-REASON", "undrained"),
     ({"terms": {"memory-limit": 20 * GIB}}, "LIMITS", "20.0G"),
@@ -60,9 +61,10 @@ def test_clients_table_has_an_optional_column_only_while_a_client_has_a_value(
 
 def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     loads = WAITER._replace(
-        state="loading", on_disk=18 * GIB, loading=18 * GIB, swapped=14 * GIB, waiting_usec=1)
+        state="loading", tiers={"disk": 18 * GIB}, loading=18 * GIB, swapped=14 * GIB,
+        waiting_usec=1)
     assert waiting_for(SHARED, loads) == "for its memory, loading from disk: 4.0G of 18.0G"
-    assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to be loaded"
+    assert waiting_for(SHARED, loads._replace(tiers={})) == "for its memory to be loaded"
 
 
 def test_reason_of_waiting_on_a_vanished_gpu_names_no_other_programs() -> None:

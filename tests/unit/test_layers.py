@@ -15,13 +15,14 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the lowest package to the highest.
 ORDER = [
     "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
-    "library", "kept", "locks", "lanes", "saver", "scheduler", "machine", "containers", "settings",
-    "sharing", "history", "report", "hook", "dbus", "control", "bus", "program", "preload", "tui",
-    "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
+    "tiers", "library", "kept", "locks", "lanes", "saver", "scheduler", "machine", "containers",
+    "settings", "sharing", "history", "report", "hook", "dbus", "control", "bus", "program",
+    "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
 ]
 
 # User interfaces call the daemon over the bus, and do not import it.
-WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms"}
+WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
+         "tiers"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
     "containers": {*WORDS, "library", "machine"},
