@@ -2,7 +2,7 @@
 """The Prometheus metrics: some under the names of nvshared's predecessors, others in base units.
 
 `read_metrics` reads in the event loop, `Samples.family` makes metrics in another thread. The manual
-and docs/monitoring.md take the help texts from here."""
+and docs/metrics.md take the help texts from here."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain

@@ -66,7 +66,8 @@ def commands(path: Path, name: str) -> Iterator[list[str]]:
 MOST_WORDS = {
     "README.md": 1000, "CHANGELOG.md": 1500, "docs/install.md": 900, "docs/lab-server.md": 1500,
     "docs/idle-notebooks.md": 500, "docs/containers.md": 1000, "docs/engines.md": 900,
-    "docs/moving.md": 900, "docs/performance.md": 1200, "docs/limits.md": 1200,
+    "docs/moving.md": 900, "docs/strategies.md": 800, "docs/slurm.md": 1000,
+    "docs/monitoring.md": 1200, "docs/performance.md": 1200, "docs/limits.md": 1200,
     "docs/trial.md": 350,
 }
 RESULT = re.compile(r"bench/results/|(?<![\w./])20\d\d-?\d\d-?\d\d")

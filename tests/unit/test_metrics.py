@@ -27,7 +27,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
 
-PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 @pytest.fixture
