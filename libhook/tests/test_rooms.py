@@ -187,9 +187,9 @@ def fields(header: str, structure: str) -> list[str]:
     return [found[1] for part in declared if (found := re.search(r"(\w+)(\[\w+\])*$", part))]
 
 
-def test_client_has_at_most_17_fields_that_the_gate_does_not_use() -> None:
+def test_client_has_at_most_16_fields_that_the_gate_does_not_use() -> None:
     """State lives in the room that uses it. The number may only become smaller."""
     gate = "".join(path.read_text() for path in (SOURCE / "gate").iterdir())
     listed = fields("gate/client.h", "client")
     assert {"device", "memory", "open_commits", "wake", "postponed"} <= set(listed)
-    assert len([name for name in listed if not re.search(rf"->{name}\b", gate)]) <= 17
+    assert len([name for name in listed if not re.search(rf"->{name}\b", gate)]) <= 16

@@ -64,6 +64,8 @@ static unsigned pipeline_depth(const struct nvshare_order *order)
 
 /* By client index; created in the client's copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
+/* By client index; created while the program had no context; or NULL. Protected by service_lock. */
+static CUcontext own_contexts[CLIENTS_MAX];
 
 /* Whether a YIELD for the order has arrived. An EVICT that arrived before it is postponed. */
 static bool order_yields(struct client *client, const struct nvshare_order *order,
@@ -94,33 +96,33 @@ static void memory_lock_yields(uint64_t *held_since)
 
 /* Creates a context for copies while the program has no context: physical memory outlives contexts.
  * It is not the primary context, which the program may query and reset. */
-static CUcontext own_context(struct client *client)
+static CUcontext own_context(const struct client *client)
 {
-    CUcontext same;
-    if (client->own_context != NULL)
-        return client->own_context;
-    CUresult result = REAL(cuCtxCreate_v2)(&client->own_context, 0, client->device);
+    CUcontext same, *own = &own_contexts[client->index];
+    if (*own != NULL)
+        return *own;
+    CUresult result = REAL(cuCtxCreate_v2)(own, 0, client->device);
     if (result == CUDA_SUCCESS)
         REAL(cuCtxPopCurrent_v2)(&same);
     else
         debug("no context to swap in: error %d", (int)result);
-    return client->own_context;
+    return *own;
 }
 
 bool swap_enter_context(struct client *client)
 {
-    CUcontext context = contexts_of(client->device, 0);
+    CUcontext context = contexts_of(client->device, 0), *own = &own_contexts[client->index];
     pthread_mutex_lock(&memory_lock);
     bool alone = context == NULL && client->memory.allocated > 0, drained = client->drained;
     pthread_mutex_unlock(&memory_lock);
-    if (alone || (client->own_context != NULL && !drained)) {
+    if (alone || (*own != NULL && !drained)) {
         context = own_context(client);   /* its end would wait for work in flight, see waits.def */
-    } else if (context != NULL && client->own_context != NULL) {
+    } else if (context != NULL && *own != NULL) {
         pthread_mutex_lock(&memory_lock);
-        swap_leave_context(client, client->own_context, true);
+        swap_leave_context(client, *own, true);
         pthread_mutex_unlock(&memory_lock);
-        REAL(cuCtxDestroy_v2)(client->own_context);
-        client->own_context = NULL;
+        REAL(cuCtxDestroy_v2)(*own);
+        *own = NULL;
     }
     if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
         return false;

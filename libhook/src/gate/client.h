@@ -81,7 +81,6 @@ struct client {
 
     pthread_t thread;
     int wakes, wake;                 /* a socket pair that wakes the service thread */
-    CUcontext own_context;           /* created while the program had none; or NULL */
     CUcontext copy_context;          /* context of copy_stream; NULL: not created yet */
     CUstream copy_stream;
     unsigned undrained;              /* number of drains in a row that gave up */
