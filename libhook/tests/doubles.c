@@ -68,6 +68,8 @@ WEAK void mutex_lock_to_read(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex)
 WEAK void mutex_unlock_read(pthread_mutex_t *mutex) { pthread_mutex_unlock(mutex); }
 WEAK unsigned leave_note(const struct note *note) { return 0; }
 WEAK void leave_forget(const unsigned *note) {}
+WEAK void leave_abandoned(uintptr_t stack) {}
+WEAK bool leave_is_on_signal_stack(void) { return false; }
 WEAK void leave_calls(void (*also)(uintptr_t stack)) {}
 WEAK void leave_if_cancelled(void) {}
 WEAK bool leave_is_forked(void) { return false; }

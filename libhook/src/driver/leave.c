@@ -190,16 +190,38 @@ static void release_locks(void)
     }
 }
 
+static bool has_note_below(uintptr_t stack)
+{
+    return self.count > 0
+        && (self.count > NOTES_MOST || self.notes[self.count - 1].frame < stack);
+}
+
 void leave_frames_below(uintptr_t stack)
 {
     int error = errno;
     void (*also)(uintptr_t);
     if (self.held_count > 0 || self.depth > 0)
         release_locks();
-    while (self.count > 0 && (self.count > NOTES_MOST || self.notes[self.count - 1].frame < stack))
+    while (has_note_below(stack))
         undo_last();
     for (unsigned i = 0; i < CALLED_MOST && (also = atomic_load(&also_called[i])) != NULL; i++)
         also(stack);
+    errno = error;
+}
+
+bool leave_is_on_signal_stack(void)
+{
+    stack_t stack;
+    return sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) != 0;
+}
+
+void leave_abandoned(uintptr_t stack)
+{
+    if (!has_note_below(stack) || leave_is_on_signal_stack())
+        return;
+    int error = errno;
+    while (has_note_below(stack))
+        undo_last();
     errno = error;
 }
 
@@ -275,7 +297,7 @@ unsigned leave_note(const struct note *note)
     if (!self.has_key)
         watch_thread();
     while (self.count > 0 && self.count <= NOTES_MOST
-           && is_stale(&self.notes[self.count - 1], note))
+           && is_stale(&self.notes[self.count - 1], note) && !leave_is_on_signal_stack())
         undo_last();
     unsigned place = self.count;
     if (place < NOTES_MOST)

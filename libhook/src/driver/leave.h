@@ -12,7 +12,8 @@
  *     If the thread leaves the scope by a jump, by cancellation or by its end, `undo` runs in the
  *     thread, in a signal handler at worst: no lock of the library is then held. `subject` must not
  *     lie on the thread's stack. Leaving by an exception that a signal handler throws is noticed
- *     only when the thread makes its next such note in an outer or the same frame, or ends.
+ *     only when the thread makes its next such note in an outer or the same frame, waits at the gate
+ *     or ends.
  *
  * Jumps are seen as the library defines siglongjmp() and its like (jump.c).
  */
@@ -76,6 +77,12 @@ bool leave_is_forked(void);          /* the process is a forked child */
 
 /* Called before the thread jumps to a frame whose stack pointer is `stack`. */
 void leave_frames_below(uintptr_t stack);
+/* Called in a frame whose stack pointer is `stack`: undoes what frames below it have noted, which an
+ * exception must have left. */
+void leave_abandoned(uintptr_t stack);
+/* Whether the thread is in a signal handler with a stack of its own, which may lie above the frames
+ * that the signal has interrupted. */
+bool leave_is_on_signal_stack(void);
 /* From now on `also` is called for each such jump, and the end of each thread with notes. */
 void leave_calls(void (*also)(uintptr_t stack));
 /* `first` is called before a thread that is not DEFERRED locks; NULL: nothing is. */

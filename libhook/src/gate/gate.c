@@ -59,6 +59,27 @@ static void thread_ends(void *argument)
     gate_self = own_entry = NULL;
 }
 
+static bool has_pass_below(const struct gate_thread *self, uint32_t inside, uintptr_t stack)
+{
+    return inside > 0 && (inside > GATE_FRAMES || self->frames[inside - 1] < stack);
+}
+
+static uint32_t end_passes_below(struct gate_thread *self, uintptr_t stack)
+{
+    uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
+    while (has_pass_below(self, inside, stack))
+        inside--;
+    atomic_store_explicit(&self->inside, inside, memory_order_release);
+    return inside;
+}
+
+uint32_t gate_depth(struct gate_thread *self, uint32_t inside, uintptr_t stack)
+{
+    return inside <= GATE_FRAMES && has_pass_below(self, inside, stack)
+            && !leave_is_on_signal_stack()
+        ? end_passes_below(self, stack) : inside;
+}
+
 /* The thread jumps to a frame with this stack pointer: ends the passes of the frames that it leaves.
  * A jump out of a driver call inside the gate would else keep the gate from ever being empty. */
 static void end_passes(uintptr_t stack)
@@ -66,10 +87,7 @@ static void end_passes(uintptr_t stack)
     struct gate_thread *self = own_entry;
     if (self == NULL || self->frames[0] >= stack)
         return;
-    uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
-    while (inside > 0 && (inside > GATE_FRAMES || self->frames[inside - 1] < stack))
-        inside--;
-    atomic_store_explicit(&self->inside, inside, memory_order_release);
+    end_passes_below(self, stack);
     atomic_store(&self->waits, 0);
 }
 
@@ -196,6 +214,8 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
     if (is_capturing(stream) || client_is_called_back())
         return true;
 
+    /* What an exception has left behind, as a gate closed in exclusive.c, may be what closes it. */
+    leave_abandoned(self->frames[0]);
     bool inside = true;
     int saved_errno = errno;
     defer_begin();

@@ -49,6 +49,8 @@ extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-
 
 struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
+/* The depth `inside`, but for passes that an exception has left. `stack`: the stack pointer now. */
+uint32_t gate_depth(struct gate_thread *self, uint32_t inside, uintptr_t stack);
 
 static inline uintptr_t stack_pointer(void)
 {
@@ -68,8 +70,11 @@ static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
     struct gate_thread *self = gate_self;
     if (__builtin_expect(self == NULL, 0))
         self = gate_register_thread();
+    uintptr_t stack = stack_pointer();
     uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
-    self->frames[inside % GATE_FRAMES] = stack_pointer();
+    if (__builtin_expect(inside != 0, 0))
+        inside = gate_depth(self, inside, stack);
+    self->frames[inside % GATE_FRAMES] = stack;
     atomic_store_explicit(&self->passes,
                           atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
                           memory_order_relaxed);
