@@ -36,7 +36,7 @@ from nvshared.parser import PATHS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    _prepare_output()
+    _prepare_streams()
     # Output has the attributes of its stream, which the type of redirect_stdout() does not know.
     with redirect_stdout(cast(TextIO, Output(sys.stdout))):
         return _carry_out(given)
@@ -51,12 +51,12 @@ def _carry_out(given: Sequence[str]) -> int:
             if "_ARGCOMPLETE" in os.environ:        # a shell completes a command (Tab key)
                 print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
             options = parser.parse_args(given)
-        except SystemExit:              # after --help and --version
+            as_json = options.json
+            chosen: Verb = options.verb or status.status
+            code = None if settings.act_predecessors(options) else chosen.act(options)
+        except SystemExit:              # after --help, --version and help
             sys.stdout.flush()          # raises Unwritable
             raise
-        as_json = options.json
-        chosen: Verb = options.verb or status.status
-        code = None if settings.act_predecessors(options) else chosen.act(options)
         sys.stdout.flush()
         return code or ExitCode.OK
     except NvshareError as known:
@@ -88,8 +88,10 @@ def _reason(error: BaseException | None) -> str:
     return words if file is None else f"{words}: {file}"
 
 
-def _prepare_output() -> None:
-    if sys.stdout is None:              # the parent process closed stdout
+def _prepare_streams() -> None:
+    if sys.stdin is None:               # the parent process closed stdin
+        sys.stdin = open(os.devnull)            # noqa: SIM115, PTH123
+    if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")      # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         # A character that the encoding lacks, such as "▶", becomes "?": no UnicodeEncodeError.

@@ -319,13 +319,23 @@ async def test_top_prints_no_error_when_the_output_pipe_is_closed(
     [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")])
 async def test_command_with_unwritable_stdout_fails_with_the_reason(
         ctl: Run, private: PrivateBus, redirection: str, code: int, words: str) -> None:
-    ended = await run("bash", "-c", f"{QUOTED} status {redirection}", NVSHARE_BUS=private.address)
-    assert ended.code == code
-    assert ended.err == (f"nvsharectl: {words}\n" if words else "")
+    for command in ("status", "help", "--help"):
+        ended = await run(
+            "bash", "-c", f"{QUOTED} {command} {redirection}", NVSHARE_BUS=private.address,
+            PYTHONUNBUFFERED="")        # unset: Python then writes the end of its buffer at exit
+        assert ended.code == code
+        assert ended.err == (f"nvsharectl: {words}\n" if words else "")
     ended = await run(
         "bash", "-c", f"{QUOTED} status --json {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
+
+
+async def test_top_with_a_closed_stdin_says_that_it_needs_a_terminal(
+        ctl: Run, private: PrivateBus) -> None:
+    ended = await run("bash", "-c", f"{QUOTED} top <&-", NVSHARE_BUS=private.address)
+    assert ended.code == ExitCode.INVALID_ARGS
+    assert ended.err.startswith("nvsharectl: top needs a terminal; ")
 
 
 @pytest.mark.parametrize("command", [
