@@ -104,6 +104,8 @@ class Limited:
 
 def _is_journal(stream: str) -> bool:
     """Whether stderr is the journal's socket. `stream`: JOURNAL_STREAM, its device and inode."""
+    if sys.stderr is None:              # stderr was closed when the process started
+        return False
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -112,6 +114,12 @@ def _is_journal(stream: str) -> bool:
 
 
 def run(name: str, act: Callable[[], None]) -> int:
+    """Runs the main program of a daemon. Returns its exit status; logs its NvshareError."""
+    for number in range(3):             # else a socket gets the number, and libraries write into it
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     try:
         act()
     except NvshareError as error:

@@ -46,6 +46,15 @@ def test_daemon_ends_on_sigterm_and_leaves_no_files(site: Site, number: int) -> 
         "cards.json", "log", "nvshared.conf", "trace"]
 
 
+def test_daemon_with_closed_streams_starts_and_gives_their_numbers_to_no_socket(
+        site: Site) -> None:
+    site.before = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    daemon = site.start()
+    assert site.hook().hello() is not None
+    streams = {str(Path(f"/proc/{daemon.pid}/fd/{number}").readlink()) for number in range(3)}
+    assert streams == {os.devnull}
+
+
 def test_second_daemon_on_the_same_socket_is_refused(site: Site) -> None:
     site.start()
     assert one_sentence(site.run(), ExitCode.ALREADY_RUNNING) == (
