@@ -22,12 +22,19 @@ TENANT_KINDS = "user:NAME, unit:NAME, container:NAME, job:ID or pod:NAMESPACE/NA
 # annotation, a claim, or the PriorityClass.
 TERM_SOURCES = ("annotation", "claim", "class", "job")
 PRIORITIES = {"background": 1, "normal": 2, "high": 3}
+# Policies of nvshared/scheduler/policy.py, each with words for users.
+POLICIES = {
+    "fair": "the program whose tenant has used least of its share goes first",
+    "fifo": "first come, first served, whatever weights and requests are set",
+    "deadline": "programs with a deadline go first, the earliest first, the rest as with fair",
+}
 
 UNKNOWN = (1 << 64) - 1                 # value of an unknown figure of D-Bus type t
 
 # Actions of polkit; dbus/com.nvshare.policy has their default authorizations.
 ACTION_SET_TQ = "com.nvshare.set-tq"
 ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"
+ACTION_SET_POLICY = "com.nvshare.set-policy"
 ACTION_MANAGE_CLIENTS = "com.nvshare.manage-clients"
 ACTION_NAME_PODS = "com.nvshare.name-pods"
 ACTION_FORGET_GPU = "com.nvshare.forget-gpu"

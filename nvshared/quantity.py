@@ -233,6 +233,12 @@ def brief(count: float | None) -> str:
     return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
 
 
+def timed(usec: int) -> str:
+    """A time in the form that `quantum` parses: 30s, 250ms."""
+    seconds, rest = divmod(usec, SECOND)
+    return f"{usec / MILLISECOND:g}ms" if rest else f"{seconds}s"
+
+
 def sized(size: int) -> str:
     """An exact size in the unit that gives the smallest whole number: 700MiB; 4097 bytes."""
     units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")

@@ -13,6 +13,7 @@ from nvshared import quantity
 from nvshared.errors import InvalidArgs
 from nvshared.names import PRIORITIES
 from nvshared.quantity import HEAVIEST, LARGEST, OFF
+from nvshared.units import SECOND
 
 UNLIMITED = 100                         # percent, of compute time
 DEFAULT_WEIGHT = 100
@@ -41,6 +42,8 @@ WEIGHT = Unit("N", HEAVIEST, f"1 to {HEAVIEST}", quantity.weight)
 PRIORITY = Unit(
     "|".join(PRIORITIES), max(_NAMES), ", ".join(f"{n} ({name})" for n, name in _NAMES.items()),
     quantity.priority, *[lambda value: _NAMES.get(value, "?")] * 3)
+TIME = Unit("TIME", 86_400 * SECOND, "1 to 86400000000 microseconds", quantity.quantum,
+            lambda usec: quantity.timed(usec) if usec else "none", quantity.timed)
 SWITCH = Unit("on|off", 1, "1", lambda text: int(quantity.switch(text)),
               lambda on: "yes" if on else "no", lambda _on: "", bool)
 
@@ -134,6 +137,13 @@ TERMS: Mapping[str, Term] = {one.name: one for one in (
          bound="without that, the weight of your program is {} at most"),
     Term("priority", PRIORITY, PRIORITIES["normal"], "which tenants go first where programs take "
          "turns; usual is normal", "The priority of {name} is {value}", "", annotation="priority"),
+    Term("deadline", TIME, 0, "how soon after a program begins to wait its turn is to begin, such "
+         "as 50ms, where the policy is deadline",
+         "The turns of the programs of {name} are to begin {value}",
+         "The turns of {name}{on} are to begin {value}", "none", "in",
+         words={0: "without a deadline"}, phrase="within {}", option="--deadline",
+         stricter=lambda one, other: max(one, other) if one and other else 0,
+         bound="only an administrator gives a program a deadline or a shorter one; it has {} now"),
     Term("suspended", SWITCH, 0, "whether the programs leave the GPUs, with their memory, and wait "
          "until that ends", "The programs of {name} are {value}", "{name} is {value}{on}",
          prefix="suspended", words={0: "no longer suspended", 1: "suspended"}, stricter=max,

@@ -151,6 +151,7 @@ class TurnSettings(Interface):
     TQUSec = announced("t", "of.tq")
     TQAuto = announced("b", lambda self: self.of.settings.tq is None)
     AntiThrash = announced("s", "of.settings.anti_thrash.value")
+    Policy = announced("s", "of.settings.policy")
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     async def set_tq(self, seconds: "u") -> None:
@@ -167,6 +168,10 @@ class TurnSettings(Interface):
     @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_anti_thrash(self, mode: "s") -> None:
         await _kept(self.manager, self.manager.set_anti_thrash(mode, self.gpu))
+
+    @method("SetPolicy", action=names.ACTION_SET_POLICY)
+    async def set_policy(self, name: "s") -> None:
+        await _kept(self.manager, self.manager.set_policy(name, self.gpu))
 
 
 class GPUInterface(TurnSettings, name=names.GPU_INTERFACE):
@@ -482,6 +487,10 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
         await _kept(self.manager, self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
+
+    @method("SetGPUPolicy", action=names.ACTION_SET_POLICY)
+    async def set_gpu_policy(self, gpu: "s", name: "s") -> None:
+        await _kept(self.manager, self.manager.set_policy(name, self.manager.gpu(gpu)))
 
     @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, gpu: "s") -> None:

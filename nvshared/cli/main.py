@@ -155,9 +155,10 @@ def help(options: Options) -> None:
 
 VERBS: tuple[Verb, ...] = (
     status.status, status.top, status.clients, status.tenants, history.history, run.run,
-    settings.set_tq, settings.anti_thrash, settings.limit, settings.weight, settings.priority,
-    settings.suspend, settings.resume, settings.park, settings.move, saving.save,
-    saving.restore, settings.preempt, settings.reset, settings.drain, settings.forget_gpu,
+    settings.set_tq, settings.anti_thrash, settings.policy, settings.limit, settings.weight,
+    settings.priority, settings.suspend, settings.resume, settings.park, settings.move,
+    saving.save, saving.restore, settings.preempt, settings.reset, settings.drain,
+    settings.forget_gpu,
     machine.preload, containers.containers, machine.doctor, machine.demo, machine.trial,
     completion, help,
 )

@@ -26,7 +26,7 @@ from nvshared.cli.verb import (
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, Tenant
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
-from nvshared.names import PRIORITIES, TENANT_KINDS
+from nvshared.names import POLICIES, PRIORITIES, TENANT_KINDS
 from nvshared.quantity import counted, or_word
 from nvshared.terms import TERMS, Term
 from nvshared.tui import tables
@@ -289,8 +289,10 @@ def resume(options: Options) -> None:
     set_terms(options, {"suspended": 0})
 
 
-def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None) -> None:
-    """Sets the quantum (0: auto) and the anti-thrash mode, if not None, and prints the result."""
+def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None,
+            policy: str | None = None) -> None:
+    """Sets the quantum (0: auto), the anti-thrash mode and the policy, if not None, and prints the
+    result."""
     steps: list[Step] = []
     with Daemon(options.bus) as daemon:
         if usec is not None:
@@ -299,12 +301,16 @@ def _change(options: Options, usec: int | None, mode: str | None, gpu: str | Non
         if mode is not None:
             data = {"gpu": gpu, "anti_thrash": mode}
             steps.append(Step("anti-thrash mode", data, partial(daemon.set_anti_thrash, mode, gpu)))
+        if policy is not None:
+            data = {"gpu": gpu, "policy": policy}
+            steps.append(Step("policy", data, partial(daemon.set_policy, policy, gpu)))
         carry_out(steps)
 
     def text() -> None:
         where = "all GPUs" if gpu is None else f"GPU {gpu}"
         for step in steps:
-            value = mode if usec is None or step is not steps[0] else _in_words(usec)
+            value = policy or (
+                mode if usec is None or step is not steps[0] else _in_words(usec))
             print(f"The {step.name} of {where} is {value}.")
 
     show(options, {name: value for step in steps for name, value in step.data.items()}, text)
@@ -362,15 +368,35 @@ def anti_thrash(options: Options) -> None:
     _change(options, None, options.mode, options.gpu)
 
 
+@verb(
+    "policy",
+    argument("policy", "NAME", "; ".join(f"{name}: {words}" for name, words in POLICIES.items()),
+             choices=[*POLICIES]),
+    GPU)
+def policy(options: Options) -> None:
+    """Set which waiting program goes next: fair, fifo or deadline.
+
+    With fair, tenants get equal time, or time by their weights and requests. With fifo, programs go
+    in the order in which they began to wait, for one quantum each. With deadline, programs for
+    which a deadline is set (nvsharectl limit --deadline) go first, and turns of other programs end
+    in time for them; use it for services that answer requests beside programs that train. All three
+    serve programs of higher priority first.
+
+        nvsharectl policy deadline      # on all GPUs
+        nvsharectl policy fifo --gpu 1  # first come, first served on the second GPU
+    """
+    _change(options, None, None, options.gpu, options.policy)
+
+
 @verb("reset")
 def reset(options: Options) -> None:
-    """Drop the settings made with set-tq and anti-thrash.
+    """Drop the settings made with set-tq, anti-thrash and policy.
 
     The settings that nvshared last read hold again for all GPUs: those of
-    /etc/nvshare/nvshared.conf, and the defaults for the rest: 30 seconds, auto. Terms set for
+    /etc/nvshare/nvshared.conf, and the defaults for the rest: 30 seconds, auto, fair. Terms set for
     programs and tenants, with limit, weight and suspend, stay.
 
-        nvsharectl reset  # the TQ and the anti-thrash mode of the file
+        nvsharectl reset  # the TQ, the anti-thrash mode and the policy of the file
     """
     with Daemon(options.bus) as daemon:
         daemon.reset_settings()
@@ -382,9 +408,10 @@ def reset(options: Options) -> None:
             raise
     usec = 0 if now.tq_auto else now.tq_usec
     show(
-        options, {**_quantum_as_json(usec), "anti_thrash": now.anti_thrash},
+        options,
+        {**_quantum_as_json(usec), "anti_thrash": now.anti_thrash, "policy": now.policy},
         lambda: print(f"The configuration holds again: TQ {_in_words(usec)}, "
-                      f"anti-thrash {now.anti_thrash}."))
+                      f"anti-thrash {now.anti_thrash}, policy {now.policy}."))
 
 
 def act_predecessors(options: Options) -> bool:
@@ -393,7 +420,7 @@ def act_predecessors(options: Options) -> bool:
     Raises InvalidArgs if a verb follows: a user may take -T and -S for options of the verb."""
     usec, mode = options.set_tq, options.anti_thrash
     commands = [] if usec is None else [
-        f"nvsharectl set-tq {tables.quantum(usec) if usec else AUTO}"]
+        f"nvsharectl set-tq {quantity.timed(usec) if usec else AUTO}"]
     commands += [] if mode is None else [f"nvsharectl anti-thrash {mode}"]
     if commands and options.verb is not None:
         raise InvalidArgs(f"-T and -S stand alone, and not before {options.verb.name}",

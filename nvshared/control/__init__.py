@@ -92,6 +92,10 @@ class Daemon:
         """Sets the anti-thrash mode (auto, on or off) of one GPU or of all."""
         self._set("AntiThrash", gpu, "s", mode)
 
+    def set_policy(self, name: str, gpu: str | None = None) -> None:
+        """Sets the policy (a name of POLICIES) of one GPU or of all."""
+        self._set("Policy", gpu, "s", name)
+
     def clients_of(self, pid: int, gpu: str | None = None) -> dict[int, int]:
         """A process's clients on a GPU or all: GPU indices by client id. Raises NoSuchClient."""
         index = None if gpu is None else self.gpu(gpu)

@@ -39,6 +39,7 @@ class GPUSnapshot(NamedTuple):
     tq_usec: int
     tq_auto: bool                       # True: tq and tq_usec are the last automatic value
     anti_thrash: str                    # auto, on or off
+    policy: str                         # fair, fifo or deadline
     state: str                          # gathering, idle, shared, turns, busy or lost
     holders: tuple[int, ...]            # ids of clients
     queue_length: int
@@ -141,6 +142,7 @@ class Snapshot(NamedTuple):
     disk_fault: str = ""                # why the disk cannot be used; "": no fault
     faults: tuple[Fault, ...] = ()      # of nvshared as a whole
     socket: str = ""                    # path of the socket at which programs find nvshared
+    policy: str = "fair"                # of GPUs without a policy of their own
 
     @property
     def all_faults(self) -> tuple[Fault, ...]:

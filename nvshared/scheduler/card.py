@@ -42,6 +42,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued_permanent": lambda c: c.queued and c.is_permanent,
     "permanent": lambda c: c.holds and c.is_permanent,
     "suspended": lambda c: c.terms.suspended,
+    "hurried": lambda c: c.terms.deadline,          # its turns are to begin by a deadline
     "ganged": lambda c: c.standing,
     "granted": lambda c: (
         c.standing is Standing.GRANTED and c.phase is Phase.WAITING and not c.terms.suspended),
@@ -250,6 +251,7 @@ class Card:
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
     expecting: list[Node] = field(default_factory=list)  # nodes with Node.ahead above 0
+    policy: object = None               # see policy.of()
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of the waiting client, by the last plan
     shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people

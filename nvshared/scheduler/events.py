@@ -59,6 +59,7 @@ class Terms:
     suspended: bool = False             # True: clients are evicted, and get no turn
     compute_limit: int = UNLIMITED      # percent of the time, even when alone
     priority: Priority = Priority.HIGH  # the highest; its tenants' priority may be lower
+    deadline: int = 0                   # us from the wait to the turn, for one policy; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Settings:
     tq: int | None = 30 * SECOND        # the quantum; None: auto, see turns.py
     longest_tq: int = 30 * SECOND       # the longest automatic quantum
     anti_thrash: AntiThrash = AntiThrash.AUTO
+    policy: str = "fair"                # a name of policy.POLICIES
     draining: bool = False              # the daemon will end: clients that fit run, no turn ends
     step: int = GIB                     # most bytes of one EVICT or LOAD, so that moves overlap
     gather: int = 0                     # us after the start in which clients only report

@@ -8,7 +8,7 @@ counts, during a LOAD the new one. docs/internals/scheduler.md explains the move
 from collections import Counter
 from collections.abc import Iterable
 
-from nvshared.scheduler import promises, queue
+from nvshared.scheduler import policy, promises
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
 from nvshared.scheduler.client import WRITEBACK_AFTER, Direction, Goal, Move, Phase, ScheduledClient
@@ -111,7 +111,7 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
     queued = {c.id for c in wait if c.queued}
     granted = [c for c in wait if c.standing is Standing.GRANTED]
     apart = [c for c in wait if not c.queued and c.standing is not Standing.GRANTED]
-    in_order = [c for c in queue.sequence(card) if c.id in queued]
+    in_order = [c for c in policy.of(card).order(card) if c.id in queued]
     return suspended + idle + apart[::-1] + in_order[::-1] + granted[::-1]
 
 

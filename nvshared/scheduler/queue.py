@@ -163,9 +163,12 @@ def forget(card: Card, path: Path, names: Iterable[str]) -> None:
 
 
 def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
-    """Replaces a client's terms. The client is suspended also while one of its tenants is."""
-    inherited = any(card.tenants.terms_for(name).suspended for name in client.tenants)
-    terms = replace(own, suspended=own.suspended or inherited)
+    """Replaces a client's terms. The client is suspended also while one of its tenants is, and has
+    the shortest deadline of its own and its tenants'."""
+    inherited = [card.tenants.terms_for(name) for name in client.tenants]
+    deadlines = filter(None, [own.deadline, *[terms.deadline for terms in inherited]])
+    terms = replace(own, suspended=own.suspended or any(terms.suspended for terms in inherited),
+                    deadline=min(deadlines, default=0))
     resumed = client.terms.suspended and not terms.suspended
     client.own, client.terms = own, terms
     _change_priority(card, client)
@@ -181,11 +184,11 @@ def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
 
 
 def apply_tenant_terms(card: Card, tenant: str, before: TenantTerms) -> None:
-    """Applies a tenant's changed weight, priority, suspension and compute limit to its clients."""
+    """Applies a tenant's changed terms to its clients, but for limits of memory."""
     terms = card.tenants.terms_for(tenant)
     for client in card.groups["everyone"]:
         if tenant in client.tenants:
-            if terms.suspended != before.suspended:
+            if (terms.suspended, terms.deadline) != (before.suspended, before.deadline):
                 set_terms(card, client, client.own)
             _change_priority(card, client)
     for root in card.tenants.roots.values():

@@ -10,7 +10,7 @@ here.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nvshared.scheduler import ahead, events, gang, moves, promises, queue, snapshot, turns
+from nvshared.scheduler import ahead, events, gang, moves, policy, promises, queue, snapshot, turns
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn
@@ -57,6 +57,7 @@ class Scheduler:
         else:
             queue.bill_holders(card)
             _plan(card)
+            policy.of(card).settle(card)
         moves.settle_loans(card)        # for other cards' schedulers, which read loans and budgets
         card.groups.settle()
         promises.settle(card)

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from math import inf, isfinite
 from typing import NamedTuple
 
-from nvshared.scheduler import queue, turns
+from nvshared.scheduler import policy, queue, turns
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -144,7 +144,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
             continue                    # no other client waits for its turn to end
         taken += client.unpinned_need
         heappush(ends, (_turn_left(card, client), client.id, client.unpinned_need))
-    for client in queue.sequence(card):
+    for client in policy.of(card).order(card):
         position, left = len(found) + 1, None
         if client.unpinned_need <= alone and not client.unresponsive:
             while ends and (card.one_at_a_time or taken + client.unpinned_need > alone):

@@ -9,16 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from nvshared.scheduler import ahead, events, gang, queue
+from nvshared.scheduler import ahead, events, gang, policy, queue
 from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
 from nvshared.scheduler.card import Card, count_turn_takers
 from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, Turn
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
+from nvshared.scheduler.policy import BUSY_TQ, LEAST_TQ
 from nvshared.units import MILLISECOND, SECOND
 
-HANDOVER_FACTOR = 19                    # automatic quantum / hand-over: 1/20 of time is hand-over
-LEAST_TQ = 100 * MILLISECOND
-BUSY_TQ = 500 * MILLISECOND             # quantum of busy turns, in which no memory moves
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
@@ -312,11 +310,12 @@ def _admit(card: Card) -> Admission:
     room_left = alone - sum(c.unpinned_need for c in card.groups["holding"]
                             if c.phase is not Phase.DRAINING or not c.unresponsive)
     least = min([c.unpinned_need for c in card.groups["queued"]], default=0)
-    tq = _tq_now(card, None)
+    rules = policy.of(card)
+    tq = rules.quantum(card, None)
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
-    for client in chain(card.groups["granted"], queue.sequence(card)):
+    for client in chain(card.groups["granted"], rules.order(card)):
         claims = client.standing is Standing.CLAIMS
         if claims:
             claimant = gang.claim(card)
@@ -336,7 +335,7 @@ def _admit(card: Card) -> Admission:
             continue
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
-            tq = _tq_now(card, blocked)
+            tq = rules.quantum(card, blocked)
             # No other client fits or may overtake, so the rest of the queue need not be checked.
             full = room_left < least or one_at_a_time
             if full or not _may_overtake(card, blocked, overtaken, tq):
@@ -364,8 +363,9 @@ def _may_overtake(
         return blocked.standing is not Standing.GRANTED
     ended = _ended(card, blocked, holders, tq)
     stoppable = [h for h in holders if not h.unresponsive and not h.is_permanent]
-    counted = [h.its_turn.counted for h in stoppable if h.its_turn.started is not None]
-    lasts = min(counted, default=card.now) + tq >= card.now + tq // WORTHWHILE
+    ends = [policy.of(card).turn_end(card, h, blocked, tq)
+            for h in stoppable if h.its_turn.started is not None]
+    lasts = min(ends, default=card.now + tq) >= card.now + tq // WORTHWHILE
     return lasts and not any(h.phase is Phase.DRAINING or h.id in ended for h in stoppable)
 
 
@@ -373,7 +373,7 @@ def _ended(
     card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
     """Ids of holders with turns that may end for the queue's head, and why; `tq`: quantum, us."""
-    settings = card.settings
+    settings, rules = card.settings, policy.of(card)
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
     for holder in holders:              # oldest first, so after all turns of `ends_with`
@@ -390,11 +390,12 @@ def _ended(
         over = not turn.ends_with <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
             most = min(tq, LEAST_TQ) if yields else tq
-            again = head is not None and queue.stays_first(card, holder, head)
-            if not over and again and card.due(turn.counted + most):
+            again = head is not None and rules.stays(card, holder, head)
+            if not over and again and card.due(rules.turn_end(card, holder, head, most)):
                 turn.renewed = card.now
-            over = over or card.due(turn.counted + most)
+            over = over or card.due(rules.turn_end(card, holder, head, most))
         elif holder.phase is not Phase.DRAINING:
+            over = over or (head is not None and rules.gives_way(card, holder, head))
             over = (over and rank >= holder.priority) or yields
         if turn.idle and not settings.draining and not holder.standing:
             ended[holder.id] = TurnEnd.IDLE
@@ -489,13 +490,15 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
     moves = card.contended and not card.busy_members    # whether memory moves between turns
-    if not endless and _fixed_tq(card) is None:
+    rules = policy.of(card)
+    if not endless and rules.fixed_quantum(card) is None:
         # By measured hand-overs; that to a blocked client without a measurement is estimated.
-        fresh = _tq_now(card, None if blocked is None or blocked.cost is not None else blocked)
+        fresh = rules.quantum(
+                card, None if blocked is None or blocked.cost is not None else blocked)
         if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
             card.shown_tq = fresh
     common = Run(
-        0, pace=card.contended or bool(card.busy_members),
+        0, pace=card.contended or bool(card.busy_members) or rules.paces(card),
         report_idle=moves or not card.contended,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
         idle_window=_idle_window(card, blocked), report_busy=_busy_reports_matter(card))
@@ -509,7 +512,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             continue
         if not endless:
             # A turn that began in this plan has no deadline for its quantum yet.
-            card.due(turn.counted + tq)
+            card.due(rules.turn_end(card, client, blocked, tq))
         window = _idle_window_of(client, IDLE_WATCHED) if watched else 0
         if moves or client.rationed:
             window = common.idle_window
@@ -670,23 +673,9 @@ def pace_background(card: Card) -> None:
     card.publishing, card.watchers = publishing, background
 
 
-def _tq_now(card: Card, head: ScheduledClient | None) -> int:
-    """The quantum now, in microseconds, while `head` is blocked."""
-    if (tq := _fixed_tq(card)) is not None:
-        return tq
-    measured = card.groups["measured"]
-    total, known = sum(client.cost or 0 for client in measured), len(measured)
-    if head is not None:
-        if head.cost is not None:
-            total, known = total - head.cost, known - 1
-        total, known = total + card.load_time(head, head.missing_bytes), known + 1
-    mean = card.latency.value + (total / known if known else 0)
-    return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), card.settings.longest_tq)
-
-
 def tq_in_force(card: Card) -> int:
     """The quantum in force; if it is auto and no client waits, the last automatic one."""
-    tq = _fixed_tq(card)
+    tq = policy.of(card).fixed_quantum(card)
     return min(card.shown_tq, card.settings.longest_tq) if tq is None else tq
 
 
@@ -712,11 +701,3 @@ def _adapt_idle_window(client: ScheduledClient, now: int) -> None:
         client.halvings = min(client.halvings + 1, MOST_HALVINGS)
     elif window is not None and now - client.since < window:
         client.halvings = 0
-
-
-def _fixed_tq(card: Card) -> int | None:
-    """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""
-    tq = card.settings.tq
-    if card.busy_members:
-        return BUSY_TQ if tq is None else min(tq, BUSY_TQ)
-    return tq

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from nvshared import __version__, quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.kept import read_regular
-from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, POLICIES, SOCKET_VARIABLE
 from nvshared.parser import PATHS, Parser
 from nvshared.quantity import Amount, Endpoint, or_word
 from nvshared.settings import rules
@@ -85,6 +85,13 @@ def _mode(text: str) -> str:
     return text
 
 
+def _policy(text: str) -> str:
+    if text not in POLICIES:
+        *most, last = POLICIES
+        raise ValueError(f"give {', '.join(most)} or {last}")
+    return text
+
+
 def _card(text: str) -> Amount:
     wanted = Amount(share=1.0) if text == "card" else quantity.amount(text)
     if wanted.share == 0 or (wanted.share is None and wanted.bytes < CAPACITY_LEAST):
@@ -150,6 +157,9 @@ class Config:
     anti_thrash: str = _gpu(
         "MODE", _mode, "auto", "take turns as needed (auto), always (on), or never (off); auto: "
         "programs that do not fit together, and programs that all keep the GPU busy")
+    policy: str = _gpu(
+        "NAME", _policy, "fair", "which waiting program goes next; "
+        + "; ".join(f"{name}: {words}" for name, words in POLICIES.items()))
     capacity: Amount = _gpu(
         "SIZE", _card, "card", "memory of each card to hand out: a size, a percentage, or card")
     reserve: Amount | None = _amount(

@@ -19,7 +19,7 @@ from typing import Any
 from nvshared.kept import VERSION, Complain, KeptFile, each, known
 from nvshared.machine.tenant import Kind
 from nvshared.machine.users import LAST
-from nvshared.names import TERM_SOURCES
+from nvshared.names import POLICIES, TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import AntiThrash
 from nvshared.settings.rules import REMOVED, tenant
@@ -29,7 +29,7 @@ from nvshared.units import MILLISECOND, SECOND
 FILE_NAME = "settings.json"
 TENANTS_FILE = "tenants.json"
 AUTO = "auto"                           # in the file: an automatic quantum, in Settings tq = None
-# Changed `tq` and `anti_thrash` of the scheduler's Settings, by the GPU's UUID ("": all GPUs).
+# Changed `tq`, `anti_thrash` and `policy` of Settings, by the GPU's UUID ("": all GPUs).
 Overrides = dict[str, dict[str, Any]]
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
 KeptTerms = dict[str, dict[str, tuple[int, str]]]
@@ -97,9 +97,12 @@ def saved() -> Future[None]:
     return done
 
 
-def _plain_one(*, tq: int | None = 0, anti_thrash: AntiThrash | None = None) -> dict[str, Any]:
-    """The changed settings of one GPU as in the file; `tq` 0 and `anti_thrash` None: unchanged."""
-    plain: dict[str, Any] = {} if anti_thrash is None else {"anti-thrash": anti_thrash}
+def _plain_one(
+    *, tq: int | None = 0, anti_thrash: AntiThrash | None = None, policy: str | None = None
+) -> dict[str, Any]:
+    """The changed settings of one GPU as in the file; `tq` 0, others None: unchanged."""
+    changed = {"anti-thrash": anti_thrash, "policy": policy}
+    plain: dict[str, Any] = {name: value for name, value in changed.items() if value is not None}
     if tq is None:
         return plain | {"tq": AUTO}
     name, unit = ("tq-usec", 1) if tq % SECOND else ("tq", SECOND)
@@ -139,6 +142,8 @@ def _setting(name: str, value: Any) -> tuple[str, Any]:
     """The name and value of a setting in the scheduler's Settings."""
     if name == "anti-thrash":
         return "anti_thrash", AntiThrash(value)
+    if name == "policy" and value in POLICIES:
+        return name, value
     unit = {"tq": SECOND, "tq-usec": 1}.get(name)
     if unit is None:
         raise ValueError("it is unknown")

@@ -52,7 +52,7 @@ class ClientTerms:
     """Terms by the administrator and by the program's owner: the stricter value of each applies."""
 
     administrator: Terms = Terms()
-    owner: Terms = Terms(weight=HEAVIEST)
+    owner: Terms = Terms(weight=HEAVIEST, deadline=1)
 
     @property
     def in_force(self) -> Terms:

@@ -20,6 +20,7 @@ from nvshared.lanes import Run, call, here
 from nvshared.machine import checkpoint, host
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
+from nvshared.names import POLICIES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.domains import Domains, SharedBudget
 from nvshared.scheduler.events import AntiThrash, Awaited, Settings
@@ -254,6 +255,14 @@ class Manager:
             raise InvalidArgs(
                 f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off") from None
         return self._override(gpu, anti_thrash=value)
+
+    def set_policy(self, name: str, gpu: GPU | None = None) -> Future[None]:
+        """Like set_tq. Raises InvalidArgs unless `name` is one of POLICIES."""
+        if name not in POLICIES:
+            *most, last = POLICIES
+            raise InvalidArgs(
+                f"the policy cannot be {name!r}", f"give {', '.join(most)} or {last}")
+        return self._override(gpu, policy=name)
 
     def set_term(self, id: int, term: Term, value: int, *, by_owner: bool = False) -> None:
         """Changes a client's term. Raises NoSuchClient, InvalidArgs."""

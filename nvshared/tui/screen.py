@@ -147,7 +147,7 @@ def _framed(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int,
     lines = [_memory(gpu, snapshot.of(gpu), inner)]
     lines += _graphs(gpu, past, rates, inner, height) if height else [
         _movement(snapshot, gpu, past, rates, turns, inner)]
-    note = Text(f" · {gpu.anti_thrash} · TQ {tables.quantum_of(gpu)}")
+    note = Text(f" · {tables.mode_of(gpu)} · TQ {tables.quantum_of(gpu)}")
     if height:
         lines.append(Text(
             waiting_sentence(snapshot, gpu, inner), style="yellow" if gpu.queue_length else "dim"))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nvshared import names
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Term
-from nvshared.quantity import brief
+from nvshared.quantity import brief, timed
 from nvshared.terms import TERMS
 from nvshared.tiers import TIERS
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
@@ -37,12 +37,6 @@ def duration(microseconds: int) -> str:
         if whole >= unit:
             return f"{whole // unit}{letter}{whole % unit // part:02}{part_letter}"
     return f"{whole}s"
-
-
-def quantum(microseconds: int) -> str:
-    """A quantum in the form that set-tq accepts: 30s, 250ms."""
-    seconds, rest = divmod(microseconds, SECOND)
-    return f"{microseconds / MILLISECOND:g}ms" if rest else f"{seconds}s"
 
 
 def short_tenant(name: str) -> str:
@@ -148,11 +142,16 @@ def term_sentence(tenant: Tenant, term: str) -> str:
 def quantum_of(gpu: GPUSnapshot) -> str:
     """The quantum of a card: 30s, 250ms, auto; while clients take turns, auto with its value."""
     if not gpu.tq_auto:
-        return quantum(gpu.tq_usec)
+        return timed(gpu.tq_usec)
     if gpu.state not in ("turns", "busy"):
         return "auto"
     now = gpu.tq_usec
     return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"
+
+
+def mode_of(gpu: GPUSnapshot) -> str:
+    """The anti-thrash mode of a card, and its policy, if that is not fair: auto; auto, fifo."""
+    return gpu.anti_thrash if gpu.policy == "fair" else f"{gpu.anti_thrash}, {gpu.policy}"
 
 
 NARROWEST = 4                           # least characters to which most columns can be shortened
@@ -251,7 +250,7 @@ def gpu_columns(snapshot: Snapshot) -> list[Column]:
         figure("GPU-Util", lambda gpu: gpu.utilization, partial(_or_dash, "{:.0%}"), short="Util",
                drop_rank=4),
         Column("TQ", quantum_of, right=True, drop_rank=2),
-        Column("Mode", lambda gpu: gpu.anti_thrash, drop_rank=5),
+        Column("Mode", mode_of, drop_rank=5),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
                shrinks_to=PROCESS, style=lambda gpu: STATES.get(gpu.state, "")),
         figure("Queue", lambda gpu: gpu.queue_length, drop_rank=1)]

@@ -78,6 +78,8 @@ CHANGES = [
     ("SetTQAuto", "", [], "com.nvshare.set-tq"),
     ("SetGPUTQAuto", "s", ["0"], "com.nvshare.set-tq"),
     ("SetAntiThrash", "s", ["on"], "com.nvshare.set-anti-thrash"),
+    ("SetPolicy", "s", ["fifo"], "com.nvshare.set-policy"),
+    ("SetGPUPolicy", "ss", ["0", "fifo"], "com.nvshare.set-policy"),
     ("SetGPUAntiThrash", "ss", ["0", "on"], "com.nvshare.set-anti-thrash"),
     ("Reload", "", [], "com.nvshare.reload"),
     ("ResetSettings", "", [], "com.nvshare.reload"),

@@ -118,6 +118,7 @@ async def test_set_client_terms_sets_all_terms_or_none(
     before = client.terms
     for given, error, words in (
         ({"memory-limit": GIB, "weight": 60}, "AccessDenied", "of your program is 50 at most"),
+        ({"memory-limit": GIB, "deadline": 50_000}, "AccessDenied", "it has none now"),
         ({"memory-limit": GIB, "weight": 1001}, "InvalidArgs", "the weight cannot be 1001"),
         ({"memory-limit": GIB, "priority": 1}, "InvalidArgs", "a client has no term 'priority'"),
     ):
@@ -131,7 +132,8 @@ async def test_set_client_terms_sets_all_terms_or_none(
     assert client.terms.in_force == Terms(GIB, 50, True)
     shown = await caller.properties(client_path(client.id))
     assert {name: one.value for name, one in shown["Terms"].items()} == {
-        "memory-limit": GIB, "compute-limit": 100, "weight": 50, "suspended": 1}
+        "memory-limit": GIB, "compute-limit": 100, "weight": 50, "suspended": 1,
+        "deadline": 0}
 
 
 async def test_methods_of_single_terms_set_what_setterms_sets(

@@ -172,13 +172,21 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [9, 7]
     assert (await ctl("anti-thrash", "on", "--gpu", "1")).code == ExitCode.OK
     assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["auto", "on"]
+    assert (await ctl("policy", "fifo", "--gpu", "1")).out == "The policy of GPU 1 is fifo.\n"
+    assert [gpu.settings.policy for gpu in manager.gpus] == ["fair", "fifo"]
+    assert "on, fifo" in (await ctl("status")).out
+    assert [gpu["policy"] for gpu in json.loads((await ctl("--json")).out)["gpus"]] == [
+        "fair", "fifo"]
+    found = json.loads((await ctl("--json", "policy", "deadline")).out)
+    assert found == {"policy": "deadline", "gpu": None}
+    assert {gpu.settings.policy for gpu in manager.gpus} == {"deadline"}
     found = json.loads((await ctl("--json", "anti-thrash", "off")).out)
     assert found == {"anti_thrash": "off", "gpu": None}
     assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["off", "off"]
     client = a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
     assert json.loads((await ctl("reset", "--json")).out) == {
-        "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto"}
+        "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto", "policy": "fair"}
     assert client.terms.in_force == Terms(1)        # reset changes no terms of programs
     help_text = " ".join((await ctl("help", "reset")).out.split())
     assert "set for programs and tenants, with limit, weight and suspend, stay" in help_text
@@ -206,7 +214,7 @@ async def test_quantum_set_to_auto_is_shown_as_auto_with_the_present_length(
         "tq": "auto", "tq_usec": None, "gpu": "1"}
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, True]
     assert (await ctl("reset")).out == (
-        "The configuration holds again: TQ 30 seconds, anti-thrash auto.\n")
+        "The configuration holds again: TQ 30 seconds, anti-thrash auto, policy fair.\n")
 
 
 async def test_limit_commands_apply_to_all_clients_of_a_pid_or_to_clients_on_the_named_gpu(

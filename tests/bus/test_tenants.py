@@ -117,6 +117,9 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
      {"tenant": "user:alice", "suspended": True}),
     ("resume user:alice", "The programs of user:alice are no longer suspended.",
      {"tenant": "user:alice", "suspended": False}),
+    ("limit user:alice --deadline 50ms",
+     "The turns of the programs of user:alice are to begin within 50ms.",
+     {"tenant": "user:alice", "deadline": 50_000}),
     ("weight pod:lab/train 7", "The weight of pod:lab/train is 7.",
      {"tenant": "pod:lab/train", "weight": 7}),
     ("weight user:alice none", "The weight of user:alice is 50, as",
@@ -202,7 +205,7 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
      "the terms of a tenant apply to each GPU; leave out --gpu"),
     (["limit", "7", "--request", "30"], f"a process has no compute request; {GIVE}"),
     (["limit", "user:a"], "no limit is given; give --memory SIZE, --host-memory SIZE, "
-     "--disk SIZE, --neighbour SIZE, --compute PERCENT or --request PERCENT"),
+     "--disk SIZE, --neighbour SIZE, --compute PERCENT, --request PERCENT or --deadline TIME"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
 ])

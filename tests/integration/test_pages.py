@@ -142,6 +142,7 @@ def test_commands_for_a_lab_server_in_docs_succeed(machine: Machine) -> None:
         pages.block("docs/idle-notebooks.md", "nvsharectl clients"),
         pages.block("docs/idle-notebooks.md", "nvsharectl priority user:alice background"),
         pages.block("docs/engines.md", "nvsharectl limit 4711 --compute 70"),
+        pages.block("docs/policies.md", "nvsharectl policy deadline"),
     ]
     for line in "\n".join(blocks).splitlines():
         if not line.startswith("nvsharectl top"):       # tests/bus/test_top.py

@@ -35,6 +35,7 @@ from nvshared.scheduler.client import Goal
 from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     AntiThrash,
+    Busy,
     CapacityChanged,
     Event,
     Evidence,
@@ -115,6 +116,7 @@ class World:
         self._arrives: dict[tuple[int, str], int] = {}  # arrival of the last message of each link
         self._sent: dict[int, deque[Order]] = {}        # orders not yet delivered, by client
         self._alarm: int | None = None
+        self._busy = 0                  # clients that had reported BUSY by the last event
         self._sums = (0, 0, 0, 0, 0)
         self._greeted: set[int] = set()
         self._saves: set[int] = set()   # numbers of all WRITEBACK orders
@@ -267,6 +269,7 @@ class World:
         if isinstance(event, Joined) and self.jobs:
             event = replace(event, tenants=tenants_of(event.client))
         promised = self._promised()
+        self._busy = self._count_busy() + isinstance(event, Busy)
         actions = self.scheduler.handle(event, self.now)
         self._check_tenants(event, promised)
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
@@ -343,6 +346,10 @@ class World:
         moves = (move for c in self.scheduler._card.clients.values() for move in c.moves)
         return {move.order.number for move in moves if move.goal is Goal.PREFETCH}
 
+    def _count_busy(self) -> int:
+        turns = [client.turn for client in self.scheduler._card.clients.values()]
+        return sum(turn is not None and turn.busy is not None for turn in turns)
+
     def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         views = self.scheduler.snapshot().clients
         if isinstance(action, Run) and action.client in starting:
@@ -374,8 +381,8 @@ class World:
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
             # Two busy clients take turns; an idle holder beside them is stopped first.
-            turns = [client.turn for client in self.scheduler._card.clients.values()]
-            busy = sum(turn is not None and turn.busy is not None for turn in turns) > 1
+            # If a busy client rests, it is stopped as well, and the reports of others lapse.
+            busy = max(self._busy, self._count_busy()) > 1
             busy = busy or bool(self.scheduler._card.busy_members)
             assert full or crowded or busy or now.queue_length, "stopped, and nobody wants it"
 

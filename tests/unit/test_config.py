@@ -83,6 +83,7 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
     ("[gpu\ntq = 3\n", ":1: '[gpu' is no section; write [gpu], [nvshared] or [tenant PATTERN]"),
     ("tq = 3\n",
      ":1: 'tq' stands in no section; put it below [gpu], [nvshared] or [tenant PATTERN]"),
+    ("[gpu]\npolicy = lifo\n", ":2: policy cannot be 'lifo'; give fair, fifo or deadline"),
     ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
     ("[gpu]\ncapacity = 0%\n",
      ":2: capacity cannot be '0%'; give at least 32MiB, a percentage above 0%, or card for all "

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Unshared
+from nvshared.quantity import timed
 from nvshared.tui import tables
 from nvshared.tui.canvas import table
 from nvshared.tui.screen import waiting_for
@@ -17,7 +18,7 @@ from nvshared.units import GIB
 
 CARD = GPUSnapshot(index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
                    memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False,
-                   anti_thrash="auto", state="turns", holders=(1,), queue_length=1,
+                   anti_thrash="auto", policy="fair", state="turns", holders=(1,), queue_length=1,
                    capacity=78 * GIB, free=0, lent=0, outside=GIB, memory_used=79 * GIB,
                    utilization=0.97, temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB,
                    bytes_out=60 * GIB, unshared=())
@@ -125,7 +126,7 @@ def test_memory_bar_is_never_longer_than_the_given_width(whole: int, amounts: li
     *((tables.duration, int(seconds * 1e6), text) for seconds, text in (
         (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (60, "1m00s"),
         (3599.9, "59m59s"), (86399, "23h59m"), (273600, "3d04h"))),
-    *((tables.quantum, microseconds, text) for microseconds, text in (
+    *((timed, microseconds, text) for microseconds, text in (
         (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"))),
 ])
 def test_size_duration_and_quantum_are_shown_in_a_short_form(

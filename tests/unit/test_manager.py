@@ -85,11 +85,14 @@ def test_settings_of_a_gpu_or_of_all_gpus_apply_at_once_and_after_a_restart(
         assert one.settings.anti_thrash is AntiThrash.AUTO
     manager.set_anti_thrash("off")
     assert {gpu.settings.anti_thrash for gpu in manager.gpus} == {AntiThrash.OFF}
+    manager.set_policy("deadline", manager.gpus[1]).result()
+    for one in (manager, restarted()):
+        assert [gpu.settings.policy for gpu in one.gpus] == ["fair", "deadline"]
     manager.set_tq(None).result()
     assert restarted().gpus[0].settings.tq is None
     manager.reset_settings().result()
     assert quanta(manager) == quanta(restarted()) == [30, 30, 30]
-    assert len(heard) == 6
+    assert len(heard) == 7
 
 
 @pytest.mark.parametrize("usec", [0, -SECOND, 999, SECOND << 32, 0xFFFF_FFFF * SECOND + 1])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler import turns
+from nvshared.scheduler import policy, turns
 from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
 from nvshared.scheduler.events import (
     AntiThrash,
@@ -81,7 +81,7 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for _ in range(6):
-        pair.now += turns.BUSY_TQ
+        pair.now += policy.BUSY_TQ
         actions = pair.tick()
         assert actions == [Stop(holder)]
         pair.now += 30 * MILLISECOND
@@ -133,7 +133,7 @@ def test_busy_turns_end_after_a_pause_in_a_turn_or_a_reopened_gate(
     if gap:
         pair.busy(holder, gaps=True)
     else:
-        pair.now += turns.BUSY_TQ
+        pair.now += policy.BUSY_TQ
         pair.tick()
         pair.reopened(holder)
     assert len(pair.running) == 3
@@ -145,7 +145,7 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):
         while holder != ONE:
-            pair.now += turns.BUSY_TQ
+            pair.now += policy.BUSY_TQ
             holder = pair.answer(pair.tick())
         pair.busy(ONE, gaps=True)
         ended = pair.now
@@ -159,7 +159,7 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
         holder = pair.answer(actions)
     pair.now += turns.EXCLUDED_RESET
     while (holder := pair.answer(pair.tick())) != ONE:
-        pair.now += turns.BUSY_TQ
+        pair.now += policy.BUSY_TQ
     pair.busy(ONE, gaps=True)
     for client in (ONE, TWO):
         pair.busy(client)
@@ -171,7 +171,7 @@ def test_busy_report_of_a_client_after_the_end_of_the_turn_is_ignored() -> None:
     holder = pair.one_runs()
     other = ONE + TWO - holder
     assert pair.busy(other, gaps=True) == []
-    pair.now += turns.BUSY_TQ
+    pair.now += policy.BUSY_TQ
     assert pair.tick() == [Stop(holder)]
     assert pair.busy(holder, gaps=True) == []
     assert pair.takes_turns()
@@ -180,7 +180,7 @@ def test_busy_report_of_a_client_after_the_end_of_the_turn_is_ignored() -> None:
 def test_busy_turns_end_when_a_participating_client_stays_idle() -> None:
     pair = Pair()
     holder = pair.one_runs()
-    pair.now += turns.BUSY_TQ
+    pair.now += policy.BUSY_TQ
     pair.tick()
     pair.stopped(holder, wants=False)
     assert pair.takes_turns()
@@ -188,7 +188,7 @@ def test_busy_turns_end_when_a_participating_client_stays_idle() -> None:
     pair.want(holder)                       # the program had only waited for its work in flight
     assert pair.takes_turns()
     holder = ONE + TWO - holder
-    pair.now += turns.BUSY_TQ
+    pair.now += policy.BUSY_TQ
     pair.tick()
     pair.stopped(holder, wants=False)
     pair.now += turns.RETURNS_WITHIN
@@ -217,7 +217,7 @@ def test_slow_drain_of_a_turn_that_began_before_busy_turns_lets_the_other_client
     assert slow != first
     assert pair.takes_turns()
     pair.stopped(slow)                      # much was in flight: the turns go on
-    pair.now += turns.BUSY_TQ
+    pair.now += policy.BUSY_TQ
     assert pair.answer(pair.tick()) == slow
     assert pair.takes_turns()
 
@@ -226,9 +226,9 @@ def test_slow_drain_of_a_turn_that_began_before_busy_turns_lets_the_other_client
 def test_clients_have_no_busy_turns_again_after_one_did_not_drain_in_them(reopens: bool) -> None:
     pair = Pair()
     pair.one_runs()
-    pair.now += turns.BUSY_TQ
+    pair.now += policy.BUSY_TQ
     pair.answer(pair.tick())                # both turns before busy turns have ended
-    pair.now += turns.BUSY_TQ
+    pair.now += policy.BUSY_TQ
     actions = pair.tick()
     if reopens:
         (slow,) = (a.client for a in actions if isinstance(a, Stop))

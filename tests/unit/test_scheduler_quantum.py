@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from nvshared.scheduler import turns
+from nvshared.scheduler import policy, turns
 from nvshared.scheduler.actions import Action, Run, TurnEnd
 from nvshared.scheduler.events import (
     AntiThrash,
@@ -91,7 +91,7 @@ def test_automatic_quantum_makes_hand_overs_take_a_twentieth_of_the_time(
 
 
 @pytest.mark.parametrize(("longest", "sizes", "tq"), [
-    (30 * SECOND, [20, 20, 20, 20], turns.LEAST_TQ),    # all clients are resident
+    (30 * SECOND, [20, 20, 20, 20], policy.LEAST_TQ),    # all clients are resident
     (3 * SECOND, [80, 80], 3 * SECOND)])
 def test_automatic_quantum_is_between_the_least_quantum_and_the_setting_longest_tq(
         longest: int, sizes: list[int], tq: int) -> None:

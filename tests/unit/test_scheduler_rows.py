@@ -19,6 +19,7 @@ from nvshared.scheduler.actions import Action, Evict
 from nvshared.scheduler.card import GROUPS, MARGINS_MOST, Figures, counted
 from nvshared.scheduler.domains import Stake
 from nvshared.scheduler.events import AntiThrash, Event, PinReason, Priority, Settings, TenantTerms
+from nvshared.scheduler.policy import POLICIES
 from nvshared.scheduler.promises import PINNING_PART
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit import scheduler_world
@@ -38,8 +39,9 @@ class Row:
     scheduler_world.py checks the invariants of ARCHITECTURE.md after each event.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, policy: str = "fair") -> None:
         self.dice = dice = Random(seed)
+        self.deadlines = Random(seed)   # apart, so that the events are the same for all policies
         where = dice.randrange(1 << 16)
         self.capacity, parts = dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8])
         # With slabs of half the host memory, possibly no client could move.
@@ -51,7 +53,7 @@ class Row:
             tq=dice.choice([SECOND // 10, SECOND, 5 * SECOND, None]),
             anti_thrash=dice.choice(
                 [AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON, AntiThrash.OFF]),
-            gather=5 * SECOND)
+            policy=policy, gather=5 * SECOND)
         delay = dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND])
         block = settings.block * dice.choice([1, 2]) // 2
         slab, bus = dice.choice(slabs) * MIB, dice.choice([500, 50_000])
@@ -162,7 +164,9 @@ class Row:
     def limit_tenant(self, tenant: str, part: int, host: int, weight: int,
                      priority: Priority) -> None:
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
-        terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1])
+        deadline = self.deadlines.choice([0, 0, MILLISECOND, SECOND // 10, SECOND])
+        terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1],
+                            deadline=deadline)
         self.world.put_tenant(tenant, terms)
 
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
@@ -194,6 +198,15 @@ class Row:
             too_much = less and hook.need + pinned > self.capacity
             assert not hook.work or too_much, f"{hook.id} never ran"
             assert not hook.commit_waits, f"{hook.id} was not answered"
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "fair"])
+def test_random_event_sequences_keep_all_invariants_under_each_policy(policy: str) -> None:
+    for seed in SHORT[:4]:
+        row = Row(seed, policy)
+        for tenant in TENANTS[::2]:
+            row.world.put_tenant(tenant, TenantTerms(deadline=50 * MILLISECOND))
+        row.goes()
 
 
 def test_random_event_sequences_together_order_more_than_a_thousand_evictions() -> None:
@@ -249,4 +262,4 @@ def test_load_for_the_queue_head_is_one_order_where_host_memory_allows() -> None
 @pytest.mark.parametrize("first", range(0, MANY, 20))
 def test_random_event_sequences_keep_all_scheduler_invariants(first: int) -> None:
     for seed in range(first, first + 20):
-        Row(seed).goes()
+        Row(seed, [*POLICIES][seed % 2 and 1 + seed // 2 % (len(POLICIES) - 1)]).goes()

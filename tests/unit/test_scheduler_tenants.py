@@ -41,8 +41,8 @@ from nvshared.scheduler.events import (
     TermsChanged,
     Tick,
 )
+from nvshared.scheduler.policy import LEAST_TQ
 from nvshared.scheduler.snapshot import CardState
-from nvshared.scheduler.turns import LEAST_TQ
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_talk import Talk, answer, limits, runs, stops

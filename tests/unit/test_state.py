@@ -15,7 +15,7 @@ from nvshared.settings.state import FILE_NAME, Overrides, StateFile
 
 CHANGED: Overrides = {
     "": {"tq": 5_000_000}, "GPU-1": {"anti_thrash": AntiThrash.OFF}, "GPU-2": {"tq": 7_000_000},
-    "GPU-3": {"tq": None}, "GPU-4": {"tq": 1_500_000},
+    "GPU-3": {"tq": None}, "GPU-4": {"tq": 1_500_000, "policy": "fifo"},
 }
 
 
@@ -28,7 +28,7 @@ def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
     assert json.loads((folder / FILE_NAME).read_text()) == {
         "version": 1, "everywhere": {"tq": 5},
         "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"},
-                 "GPU-4": {"tq-usec": 1_500_000}}}
+                 "GPU-4": {"policy": "fifo", "tq-usec": 1_500_000}}}
 
 
 @pytest.mark.parametrize(("wrong", "words"), [
@@ -36,7 +36,7 @@ def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
     *((f'"everywhere": {{"tq": 7}}, "gpus": {{"GPU-2": {{"{name}": {value}}}, '
        '"GPU-1": {"tq": 8}}', f"of GPU-2, the setting '{name}': it ") for name, value in (
         ("tq", "-1"), ("tq", "100000000000000"), ("tq", "true"), ("tq", "2.0"), ("tq-usec", "999"),
-        ("tq-usec", '"auto"'), ("quantum", "3"))),
+        ("tq-usec", '"auto"'), ("quantum", "3"), ("policy", '"lifo"'))),
     ('"everywhere": {"tq": 7}, "gpus": {"GPU-1": {"tq": 8}, "GPU-2": 3}', "of GPU-2, the setting"),
     ('"everywhere": {"tq": 7}, "gpus": {"GPU-1": {"tq": 8}}, "cards": {}', "'cards' is unknown"),
     ('"everywhere": 3, "gpus": {"GPU-1": {"tq": 8}}', "of all GPUs, the setting cannot be 3"),
