@@ -25,7 +25,7 @@ COMPOSE = ROOT / "packaging" / "examples" / "containers" / "compose.yaml"
 FIRST = 100_000                         # user id of the user namespace's root
 WORKLOAD = f"{WORK}/nvshare-workload"
 LARGE = (WORKLOAD, "--memory", "140MiB", "--chunk", "20MiB", "--kernel-us", "5000", "--steps", "6")
-SMALL = (WORKLOAD, "--memory", "8MiB", "--chunk", "8MiB", "--until-told")
+SMALL = (WORKLOAD, "--memory", "8MiB", "--chunk", "8MiB", "--until-told", "--rounds", "1")
 
 
 @pytest.fixture
@@ -151,8 +151,8 @@ def test_containers_are_limited_and_shown_by_name_and_those_that_do_not_share_ar
 ) -> None:
     machine.site.start("--bus", bus)
     machine.nvsharectl("containers", "refresh")
-    started = [machine.podman("--pid", "host", "-e", f"NVSHARE_NAME={name}", root=root,
-                              command=SMALL, name=name) for name in ("ollama", "comfyui")]
+    started = [machine.podman("-e", f"NVSHARE_NAME={name}", root=root, command=SMALL, name=name)
+               for name in ("ollama", "comfyui")]
     with Control(bus) as control:
         tenants = [wait_for(control, name, process).tenant
                    for name, process in zip(("ollama", "comfyui"), started, strict=True)]
@@ -164,7 +164,7 @@ def test_containers_are_limited_and_shown_by_name_and_those_that_do_not_share_ar
     assert short in machine.nvsharectl("clients", bus=bus)
     assert short in machine.nvsharectl("tenants", bus=bus)
     unshared = machine.podman(
-        "--pid", "host", root=root, command=SMALL, name="selfish", device="nvidia.com/gpu=all")
+        root=root, command=SMALL, name="selfish", device="nvidia.com/gpu=all")
     words = "was started without nvshare's device"
     wait_until(lambda: words in machine.nvsharectl("doctor", "--json", bus=bus, check=False)
                or unshared.poll() is not None)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "shared/shared_state.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -533,6 +534,52 @@ void shared_leave(uint64_t id)
     sweep(map);
 }
 
+/* Whether /proc/PID here is the process that has the pid `inside` in a pid namespace below. */
+static bool is_inside(pid_t pid, pid_t inside)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    if (file >= 0)
+        close(file);
+    text[length > 0 ? length : 0] = '\0';
+    char *line = strstr(text, "\nNSpid:"), *end = line != NULL ? strchr(line + 1, '\n') : NULL;
+    if (end == NULL)
+        return false;
+    *end = '\0';
+    const char *last = strrchr(line, '\t');  /* the pid in the innermost namespace */
+    return last != NULL && atoi(last) == (int)inside;
+}
+
+/* The pid of a slot's process for this process; 0: it sees no such process. The management library
+ * lists processes of containers by the pids that they have outside. The lock is held. */
+static pid_t visible_pid(const struct shared *map, int index)
+{
+    static struct slot found[SHARED_PROCESSES];     /* the slots' processes, with the pids here */
+    static pid_t inside[SHARED_PROCESSES];
+    const struct slot *slot = &map->slots[index];
+    struct slot *here = &found[index];
+    if (slot->namespace == self.namespace)
+        return slot->pid;
+    if (inside[index] == slot->pid && here->namespace == slot->namespace
+        && here->started == slot->started && process_lives(here))
+        return here->pid;
+    DIR *processes = opendir("/proc");
+    struct slot one = {.namespace = slot->namespace, .started = slot->started};
+    for (const struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
+        one.pid = atoi(entry->d_name);
+        if (one.pid > 0 && process_lives(&one) && is_inside(one.pid, slot->pid))
+            break;
+        one.pid = 0;
+    }
+    if (processes != NULL)
+        closedir(processes);
+    *here = one;
+    inside[index] = slot->pid;
+    return one.pid;
+}
+
 int shared_users(int gpu, struct shared_usage *users, int room)
 {
     int count = 0;
@@ -540,7 +587,8 @@ int shared_users(int gpu, struct shared_usage *users, int room)
     sweep(map);
     for (int i = 0; i < SHARED_PROCESSES; i++) {
         const struct slot *slot = &map->slots[i];
-        if (slot->pid == 0 || slot->contexts[gpu] <= 0)
+        pid_t pid = slot->pid != 0 && slot->contexts[gpu] > 0 ? visible_pid(map, i) : 0;
+        if (pid == 0)
             continue;
         uint64_t bytes = slot->bytes[gpu];
         for (int j = 0; j < map->exports_end; j++)
@@ -549,7 +597,7 @@ int shared_users(int gpu, struct shared_usage *users, int room)
             if (map->exports[j].id != 0 && map->exports[j].gpu == gpu && map->exports[j].maker == i)
                 bytes += map->exports[j].bytes;
         if (count < room)
-            users[count] = (struct shared_usage){.pid = slot->pid, .bytes = bytes};
+            users[count] = (struct shared_usage){.pid = pid, .bytes = bytes};
         count++;
     }
     return count;
