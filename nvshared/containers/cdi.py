@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CDI specification nvshare.com/gpu: with it, a container runtime gives a container GPUs that
-are shared. Docker, Podman, containerd, CRI-O, Apptainer and nerdctl read such files.
+are shared. Docker, Podman, containerd, CRI-O, nerdctl and Apptainer (1.5) read such files.
 
 NVIDIA's toolkit describes the driver's files and device nodes as nvidia.com/gpu. Our devices have
 its edits for the same card, and the library, a preload file, and the folder of nvshared's socket.

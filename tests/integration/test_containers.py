@@ -213,21 +213,25 @@ def test_limit_for_a_containers_name_holds_for_the_next_container_of_that_name(
 def test_services_of_the_example_compose_file_share_the_gpu_on_their_terms(
     machine: Machine, root: Path, bus: str
 ) -> None:
-    machine.site.start("--bus", bus)
+    machine.site.start("--bus", bus, PATH=f"{machine.commands()}:{os.environ['PATH']}")
     machine.nvsharectl("containers", "refresh")
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     started = {}
-    for name, service in services.items():
+    for service in services.values():
         (device,) = service["devices"]
-        variables = [part for pair in service["environment"].items()
+        variables = [part for pair in service.get("environment", {}).items()
                      for part in ("-e", "=".join(pair))]
-        started[name] = machine.podman(
+        name = service["container_name"]
+        started[f"container:{name}"] = machine.podman(
             *variables, root=root, command=SMALL, name=name, device=device)
     with Control(bus) as control:
-        found = {name: wait_for(control, name, process) for name, process in started.items()}
-    assert {name: (one.terms["memory-limit"] >> 30, one.terms["compute-limit"], one.terms["weight"])
-            for name, one in found.items()} == {
-        "ollama": (0, 100, 100), "comfyui": (16, 100, 50), "notebook": (0, 50, 100)}
+        wait_until(lambda: {one.tenant for one in control.snapshot().clients} >= started.keys()
+                   or any(one.poll() is not None for one in started.values()))
+        found = {one.tenant: one.terms for one in control.snapshot().clients}
+    assert {name: (terms["memory-limit"] >> 30, terms["compute-limit"], terms["weight"])
+            for name, terms in found.items()} == {
+        "container:ollama": (0, 100, 100), "container:comfyui": (16, 100, 50),
+        "container:notebook": (0, 50, 100)}
     for process in started.values():
         out, _ = process.communicate("")
         assert process.returncode == 0, out

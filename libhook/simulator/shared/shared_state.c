@@ -552,6 +552,17 @@ static bool is_inside(pid_t pid, pid_t inside)
     return last != NULL && atoi(last) == (int)inside;
 }
 
+/* Whether the process with the pid here is that of another slot, as far as it was looked up. */
+static bool is_of_another(const struct shared *map, int index, pid_t here,
+                          const struct slot *found, const pid_t *inside)
+{
+    for (int i = 0; i < SHARED_PROCESSES; i++)
+        if (i != index && found[i].pid == here && found[i].started == map->slots[i].started
+            && found[i].namespace == map->slots[i].namespace && inside[i] == map->slots[i].pid)
+            return true;
+    return false;
+}
+
 /* The pid of a slot's process for this process; 0: it sees no such process. The management library
  * lists processes of containers by the pids that they have outside. The lock is held. */
 static pid_t visible_pid(const struct shared *map, int index)
@@ -569,7 +580,9 @@ static pid_t visible_pid(const struct shared *map, int index)
     struct slot one = {.namespace = slot->namespace, .started = slot->started};
     for (const struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
         one.pid = atoi(entry->d_name);
-        if (one.pid > 0 && process_lives(&one) && is_inside(one.pid, slot->pid))
+        /* Two containers may have started in the same tick, and each have a process 1. */
+        if (one.pid > 0 && process_lives(&one) && is_inside(one.pid, slot->pid)
+            && !is_of_another(map, index, one.pid, found, inside))
             break;
         one.pid = 0;
     }
