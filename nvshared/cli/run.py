@@ -24,7 +24,7 @@ GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its num
 RANKS_MOST = 1024
 NAME_LONGEST = 88                       # bytes of NAME, see libhook/include/nvshare/protocol.h
 # By option: the variable from which the library reads the term.
-TERMS = {"memory": "NVSHARE_MEMORY_LIMIT", "compute": "NVSHARE_COMPUTE_LIMIT",
+VARIABLES = {"memory": "NVSHARE_MEMORY_LIMIT", "compute": "NVSHARE_COMPUTE_LIMIT",
          "weight": "NVSHARE_WEIGHT", "priority": "NVSHARE_PRIORITY"}
 
 
@@ -58,7 +58,7 @@ def _term(name: str, metavar: str, parse: Callable[[str], object], help: str) ->
         parsed(parse, f"the {name} cannot be {{!r}}")(text)
         return text
 
-    return argument(f"--{name}", metavar, f"{help} (or set {TERMS[name]})", type=checked)
+    return argument(f"--{name}", metavar, f"{help} (or set {VARIABLES[name]})", type=checked)
 
 
 @verb(
@@ -121,7 +121,7 @@ def run(options: Options) -> NoReturn:
         raise InvalidArgs("-n is the size of a gang", "add --gang")
     if options.gang:
         environment[GANG] = f"{os.urandom(8).hex()}:{options.ranks or ''}"
-    environment |= {variable: value for name, variable in TERMS.items()
+    environment |= {variable: value for name, variable in VARIABLES.items()
                     if (value := getattr(options, name)) is not None}
     if options.verbose:
         environment[VERBOSE] = "1"

@@ -42,7 +42,7 @@ NONE = (0, CLASS)                       # value and source of a term that is not
 UNKNOWN = (-1, "")                      # value and source of a term that nvshared may lack
 
 # Terms that an annotation cannot set above the claim's value.
-CLAIMED = frozenset(claims.TERMS.values())
+CLAIMED = frozenset(claims.CAPACITIES.values())
 LIMIT = "memory-limit"                  # the term that annotations of other software set
 UNREAD = "annotations"                  # in place of a term: annotations beyond the bound
 # By PriorityClass (name or range of values): the nvshare priority. The last match is used.
@@ -143,7 +143,7 @@ def priority(classes: Classes, name: str, value: int) -> int:
     return next(found, 0)
 
 
-class Terms:
+class PodTerms:
     def __init__(
         self, bus: str, report: Callable[[Pod, str], None],
         write_condition: Callable[[Pod, str], None], claimed: Claimed | None = None,

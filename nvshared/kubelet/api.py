@@ -109,7 +109,7 @@ class Connection(http.client.HTTPSConnection):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class APIServer:
     url: str
     authority: str = ""                 # CA certificates (PEM); "": the system's certificates
     certificate: bytes = b""            # certificate of nvshare-kubelet and its private key (PEM)
@@ -345,7 +345,7 @@ class Writer:
     """Writes an object to the API server when it changes, in a thread; repeats failed writes."""
 
     def __init__(self, words: str, write: Callable[[Any], object]) -> None:
-        """`write` may raise as Server.ask() does: it is repeated after a pause then."""
+        """`write` may raise as APIServer.ask() does: it is repeated after a pause then."""
         self._words = words
         self._write = write
         self._wanted: Any = None
@@ -398,13 +398,13 @@ def _certificates(text: bytes) -> str:
     return b"\n".join(found).decode()
 
 
-def server(kubeconfig: Path) -> Server:
+def server(kubeconfig: Path) -> APIServer:
     """The server by the service account or, outside pods, the kubeconfig. Raises NvshareError."""
     try:
         if host := os.environ.get("KUBERNETES_SERVICE_HOST"):
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
             name = f"[{host}]" if ":" in host else host
-            return Server(
+            return APIServer(
                 f"https://{name}:{port}", _certificates((ACCOUNT / "ca.crt").read_bytes()),
                 token=(ACCOUNT / "token").read_text().strip())
         return _of(yaml.safe_load(kubeconfig.read_text()), kubeconfig)
@@ -419,7 +419,7 @@ def server(kubeconfig: Path) -> Server:
             f"{kubeconfig} is no usable kubeconfig: {type(error).__name__}: {error}") from error
 
 
-def _of(config: Any, kubeconfig: Path) -> Server:
+def _of(config: Any, kubeconfig: Path) -> APIServer:
     def named(kind: str, name: str) -> Any:
         return next(one[kind] for one in config[f"{kind}s"] if one["name"] == name)
 
@@ -440,6 +440,6 @@ def _of(config: Any, kubeconfig: Path) -> Server:
         raise NvshareError(
             f"{kubeconfig} names neither a token nor a certificate",
             "run nvshare-kubelet as a DaemonSet, or give it another file with --kubeconfig")
-    return Server(
+    return APIServer(
         cluster["server"], _certificates(authority) if authority else "", certificate, token,
         cluster.get("tls-server-name") or "", not cluster.get("insecure-skip-tls-verify"))

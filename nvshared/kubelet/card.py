@@ -21,7 +21,7 @@ from nvshared.kubelet.claims import RESOURCE
 
 PATIENCE = 5.0                          # most seconds until nvshared replies
 RESTART = 5.0                           # seconds without a reply after which shares are withdrawn
-DRIVER = Path("/proc/driver/nvidia/gpus")
+PROC_DRIVER = Path("/proc/driver/nvidia/gpus")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 # In /var/lib/kubelet, whatever kubelet's --root-dir is, as some distributions also have it there:
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
@@ -74,7 +74,8 @@ def identifies(device: str, card: Card) -> bool | None:
         return address(card.pci_bus_id) in map(address, addresses)
     if numbers := MINOR.findall(text):
         with suppress(OSError, ValueError):
-            text = (DRIVER / address(card.pci_bus_id) / "information").read_text(errors="replace")
+            path = PROC_DRIVER / address(card.pci_bus_id) / "information"
+            text = path.read_text(errors="replace")
             found = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.MULTILINE)
             return int(found[1]) in map(int, numbers) if found else None
     return None

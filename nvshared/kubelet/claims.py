@@ -18,7 +18,7 @@ from typing import Any
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kept import NOISE, Complain, KeptFile
 from nvshared.quantity import priority, weight
-from nvshared.terms import TERMS as ALL_TERMS
+from nvshared.terms import TERMS
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one unit is one share of a GPU
@@ -35,14 +35,14 @@ LONGEST_REFUSAL = 8192                  # characters of our condition's message
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A condition in the pod's status: why annotations were refused.
-CONDITION = f"{PREFIX}AnnotationRefused"
+REFUSED_CONDITION = f"{PREFIX}AnnotationRefused"
 # Our annotations, after PREFIX; annotations.py parses them.
-NOTES = frozenset(term.annotation for term in ALL_TERMS.values() if term.annotation)
+NOTES = frozenset(term.annotation for term in TERMS.values() if term.annotation)
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 FILE = "claims.json"
 DRIVER = "gpu.nvshare.com"
 # For each capacity of a device, the term that is set to the amount that a claim consumes.
-TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
+CAPACITIES = {"memory": "memory-limit", "compute": "compute-limit"}
 QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
 PARAMETERS: Mapping[str, Callable[[str], int]] = {"weight": weight, "priority": priority}
@@ -62,7 +62,7 @@ class Pod:
     static: str = field(default="", compare=False)      # a static pod's hash; "": not static
     # Names of the containers that request shares.
     requesting: frozenset[str] = field(default=frozenset(), compare=False)
-    refused: str = field(default="", compare=False)     # message of the condition CONDITION
+    refused: str = field(default="", compare=False)     # message of REFUSED_CONDITION
     priority_class: tuple[str, int] = field(default=("", 0), compare=False)     # name and value
     unread: int = field(default=0, compare=False)       # annotations beyond MOST_NOTES
     claims: frozenset[str] = field(default=frozenset(), compare=False)  # claims that it names
@@ -100,7 +100,7 @@ def pod(api_object: Mapping[str, Any], *, foreign: bool = False) -> Pod:
         frozenset(islice(requesting, MOST_NAMES)),
         "".join(
             one.get("message", "") for one in status.get("conditions") or ()
-            if one["type"] == CONDITION and one["status"] == "True")[:LONGEST_REFUSAL],
+            if one["type"] == REFUSED_CONDITION and one["status"] == "True")[:LONGEST_REFUSAL],
         (spec.get("priorityClassName") or "", spec.get("priority") or 0),
         unread, frozenset(islice(claims, MOST_NAMES)), bool(status.get("startTime")),
         status.get("phase") in ("Succeeded", "Failed"))
@@ -209,7 +209,7 @@ def _needed(status: Mapping[str, Any]) -> dict[str, Any]:
         {key: one[key] for key in ("request", "driver", "pool", "device", "shareID") if key in one}
         | {"consumedCapacity": {
             name: text for name, text in (one.get("consumedCapacity") or {}).items()
-            if name.removeprefix(f"{DRIVER}/") in TERMS}}
+            if name.removeprefix(f"{DRIVER}/") in CAPACITIES}}
         for one in devices["results"] if one["driver"] == DRIVER]
     config = [{key: one[key] for key in ("requests", "opaque") if key in one}
               for one in devices.get("config") or ()
@@ -231,7 +231,7 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
             given |= parameters(opaque.get("parameters"))
     consumed = {
         term: value for name, text in (result.get("consumedCapacity") or {}).items()
-        if (term := TERMS.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))}
+        if (term := CAPACITIES.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))}
     return Share(
         request, result["pool"], result["device"], result.get("shareID") or "", consumed, given)
 
@@ -266,7 +266,7 @@ def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
                     raise InvalidArgs(
                         f"claim {claim}: its pod was to have a {term} of {found[term]} and of "
                         f"{value}", "a pod has one for all its GPUs")
-    for term in TERMS.values():
+    for term in CAPACITIES.values():
         values = {amounts.get(term, 0) for amounts in by_card.values()} or {0}
         if len(values) > 1 and strictly:
             raise InvalidArgs(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from nvshared.kubelet.api import FAILURES
-from nvshared.kubelet.node import Node
+from nvshared.kubelet.node import NodeObject
 from nvshared.kubelet.pods import Pods
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ REPORT = 20.0                           # most seconds until kubelet reports; it
 PAUSE = 0.5                             # seconds between two looks
 
 
-async def leave(node: Node, pods: Pods, stop: Callable[[], Awaitable[None]]) -> None:
+async def leave(node: NodeObject, pods: Pods, stop: Callable[[], Awaitable[None]]) -> None:
     """Calls `stop`, which ends the plugin, when no pod is on its way; returns when none comes.
 
     Without the right to taint nodes, which kubelet's kubeconfig lacks, it calls `stop` at once."""
@@ -51,7 +51,7 @@ async def _until(is_reached: Callable[[], bool], patience: float) -> None:
         await asyncio.sleep(PAUSE)
 
 
-def _shown(node: Node) -> int:
+def _shown(node: NodeObject) -> int:
     try:
         node.read()
     except FAILURES as error:

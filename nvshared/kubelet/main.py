@@ -18,7 +18,7 @@ from nvshared.kubelet.card import RESTART, Offer, read_gpus, retry_until_reply
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.options import KUBELET, OFF, Options, parse
 from nvshared.kubelet.ready import Readiness, check
-from nvshared.kubelet.settings import Settings
+from nvshared.kubelet.settings import NodeSettings
 from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
     lock = prepare(options.state)
     readiness = Readiness(options.state)
     notifier = systemd.Notifier(os.environ)
-    settings = Settings(argv, options) if options.settings else None
+    settings = NodeSettings(argv, options) if options.settings else None
     active = options if settings is None else settings.last()
     offer = Offer(active.replicas if active else None)
     containers = Containers(options.socket, options.state, options.cdi_folder)

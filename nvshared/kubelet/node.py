@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 PERIOD = 30.0                           # least seconds between readings; at most half as many more
 LONGEST = 63                            # characters of a label's value
-CONDITION = f"{PREFIX}GPUProblem"       # True: a GPU of the node cannot be shared
+PROBLEM_CONDITION = f"{PREFIX}GPUProblem"       # True: a GPU of the node cannot be shared
 MOST_IN_CONDITION = 4096                # bytes of the condition's message
-TAINT = {"key": f"{PREFIX}gpu-leaving", "effect": "NoSchedule"}
+LEAVING_TAINT = {"key": f"{PREFIX}gpu-leaving", "effect": "NoSchedule"}
 TRIES = 5                               # attempts to change taints, which others change as well
 Object = Mapping[str, Any]
 
@@ -46,10 +46,11 @@ def labels(offer: Offer) -> dict[str, str | None]:
 
 
 def is_tainted(node: Object) -> bool:
-    return any(one["key"] == TAINT["key"] for one in (node.get("spec") or {}).get("taints") or ())
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return any(one["key"] == LEAVING_TAINT["key"] for one in taints)
 
 
-class Node:
+class NodeObject:
     """Keeps labels and condition as they are wanted, in a thread."""
 
     def __init__(self, kubeconfig: Path, name: str) -> None:
@@ -59,7 +60,7 @@ class Node:
         self._problem: str | None = None        # the condition's message; None: not known yet
         self._said: dict[str, str] = {}         # the last problem of each request, for the log
         self._hurry = threading.Event()
-        self.may_untaint = False                # the plugin serves: TAINT is of an earlier process
+        self.may_untaint = False                # it serves: the taint is of an earlier process
         self.object: Object = {}                # as it was read last; empty: never
         self.read_at = 0.0                      # when that was
         threading.Thread(target=self._run, name="node", daemon=True).start()
@@ -83,22 +84,22 @@ class Node:
         return int(shown) if isinstance(shown, str) and shown.isdecimal() else None
 
     def read(self) -> Object:
-        """Reads the node. Raises as Server.ask() does."""
+        """Reads the node. Raises as APIServer.ask() does."""
         path = f"{NODES}/{self._name}?resourceVersion=0"       # the API server's cache will do
         found: Object = server(self._kubeconfig).send("GET", path)
         self.object, self.read_at = found, time.monotonic()
         return found
 
     def set_taint(self, *, is_leaving: bool) -> None:
-        """Adds or removes TAINT. Raises as Server.ask() does."""
+        """Adds or removes LEAVING_TAINT. Raises as APIServer.ask() does."""
         api, path = server(self._kubeconfig), f"{NODES}/{self._name}"
         for number in range(TRIES):
             found = api.send("GET", path)
             if is_tainted(found) == is_leaving:
                 return
             before = (found.get("spec") or {}).get("taints") or ()
-            taints = [one for one in before if one["key"] != TAINT["key"]]
-            taints += [TAINT] if is_leaving else []
+            taints = [one for one in before if one["key"] != LEAVING_TAINT["key"]]
+            taints += [LEAVING_TAINT] if is_leaving else []
             try:
                 # Patches replace the whole list: with its version, no other taint is lost.
                 version = found["metadata"]["resourceVersion"]
@@ -146,11 +147,11 @@ class Node:
         if self._problem is None:
             return
         wanted = {
-            "type": CONDITION, "status": "True" if self._problem else "False",
+            "type": PROBLEM_CONDITION, "status": "True" if self._problem else "False",
             "reason": "GPUsNotShared" if self._problem else "AllGPUsShared",
             "message": self._problem or "all GPUs that are offered can be shared"}
         conditions = (self.object.get("status") or {}).get("conditions") or ()
-        there: Object = next((one for one in conditions if one["type"] == CONDITION), {})
+        there: Object = next((one for one in conditions if one["type"] == PROBLEM_CONDITION), {})
         if any(there.get(key) != value for key, value in wanted.items()):
             now = timestamp()
             is_same = there.get("status") == wanted["status"]

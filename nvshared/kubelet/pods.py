@@ -15,10 +15,19 @@ from typing import Any
 
 from nvshared.containers.cdi import replace
 from nvshared.errors import NvshareError
-from nvshared.kubelet.annotations import PATIENCE, Classes, Terms
+from nvshared.kubelet.annotations import PATIENCE, Classes, PodTerms
 from nvshared.kubelet.api import FAILURES, Pause, Refused, is_passing, server, watch
 from nvshared.kubelet.card import checkpoint
-from nvshared.kubelet.claims import CONDITION, RESOURCE, Claim, Pod, Prepared, clipped, pod, read
+from nvshared.kubelet.claims import (
+    REFUSED_CONDITION,
+    RESOURCE,
+    Claim,
+    Pod,
+    Prepared,
+    clipped,
+    pod,
+    read,
+)
 from nvshared.names import WITHOUT_GPU
 
 logger = logging.getLogger(__name__)
@@ -138,21 +147,20 @@ class Writes:
 
 
 class Pods:
-    """Watches this node's pods in one thread; the thread of Terms sends their terms to nvshared."""
+    """Watches this node's pods in one thread; that of PodTerms sends their terms to nvshared."""
 
     def __init__(
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
         static_pods: StaticPods, classes: Classes, smallest: Callable[[], int] | None,
         *, may_change: bool = False,
     ) -> None:
-        """`classes`, `smallest`: as for annotations.Terms. `may_change`: set_options() is called.
-        """
+        """`classes`, `smallest`: as for PodTerms. `may_change`: set_options() is called."""
         self.prepared = prepared
         self._kubeconfig = kubeconfig
         self._node = node
         self._static = static_pods
         self._writes = Writes(kubeconfig)
-        self._terms = Terms(
+        self._terms = PodTerms(
             bus, self._write_pod_event, self._write_condition,
             prepared.terms(pod for one in prepared.claims() for pod in one.pods), classes, smallest)
         # UIDs of claims that an earlier process prepared; their pods may have been deleted since.
@@ -171,7 +179,7 @@ class Pods:
                 partial(pod, foreign=may_change or smallest is not None), self._handle)).start()
 
     def set_options(self, classes: Classes, smallest: Callable[[], int] | None) -> None:
-        """Changes options: as for annotations.Terms."""
+        """Changes options: as for annotations.PodTerms."""
         self._terms.handle("SETTINGS", (classes, smallest))
 
     def nvshared_is_back(self) -> None:
@@ -334,12 +342,12 @@ class Pods:
         return True
 
     def _write_condition(self, pod: Pod, refusals: str) -> None:
-        """Writes the pod's condition CONDITION: whether annotations are refused, and why."""
+        """Writes REFUSED_CONDITION of the pod: whether annotations are refused, and why."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         self._writes.put(pod.uid, f"the status of {pod}", "PATCH", path, {
             "metadata": {"uid": pod.uid},       # a later pod of this name gets no condition
             "status": {"conditions": [{
-                "type": CONDITION, "status": "True" if refusals else "False",
+                "type": REFUSED_CONDITION, "status": "True" if refusals else "False",
                 "reason": REFUSED if refusals else "NothingRefused", "message": refusals,
                 "lastTransitionTime": timestamp()}]}})
 

@@ -23,7 +23,7 @@ CHANGEABLE = ("replicas", "classes", "foreign")
 NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)    # a label's value, and a file
 
 
-class Settings:
+class NodeSettings:
     """The options of the command line together with those of the node's file."""
 
     def __init__(self, arguments: Sequence[str] | None, options: Options) -> None:

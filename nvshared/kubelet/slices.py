@@ -14,10 +14,10 @@ from typing import Any
 from nvshared.kubelet.api import NODES, Writer, server, watch
 from nvshared.kubelet.card import Card, Offer
 from nvshared.kubelet.claims import DRIVER, quantity
-from nvshared.kubelet.node import Node
+from nvshared.kubelet.node import NodeObject
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
+UNAVAILABLE_TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
 LOADED = Path("/proc/driver/nvidia/version")
 
 
@@ -49,7 +49,7 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
             "compute": {"value": "100", "requestPolicy": range_to(100)},
             "clients": {
                 "value": str(clients), "requestPolicy": {"default": "1", "validValues": ["1"]}}},
-        **({"taints": [TAINT]} if is_tainted else {})}
+        **({"taints": [UNAVAILABLE_TAINT]} if is_tainted else {})}
 
 
 def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
@@ -96,7 +96,7 @@ class Published:
         self._name = f"{node}-{DRIVER}"
         self._known: dict[str, Any] = {}        # this node's ResourceSlices by name
         self._devices: list[dict[str, Any]] | None = None
-        self.node = Node(kubeconfig, node)
+        self.node = NodeObject(kubeconfig, node)
         self._slice: Writer | None = None
         if on_other_drivers is not None:
             self._on_other_drivers = on_other_drivers
@@ -133,7 +133,7 @@ class Published:
         self._on_other_drivers(devices_of_other_drivers(self._known))
 
     def _write_slice(self, devices: list[dict[str, Any]]) -> None:
-        """Creates our slice, or replaces the existing one. Raises as Server.ask() does."""
+        """Creates our slice, or replaces the existing one. Raises as APIServer.ask() does."""
         api = server(self._kubeconfig)
         listed, _ = api.objects(SLICES, self._node, dict)
         there = [one["metadata"] for one in listed if one["metadata"]["name"] == self._name]

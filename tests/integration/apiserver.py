@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from nvshared.kubelet.claims import CONDITION
+from nvshared.kubelet.claims import REFUSED_CONDITION
 from tests.integration.conftest import ROOT
 from tests.integration.fakehook import PATIENCE
 
@@ -126,8 +126,9 @@ class ApiServer:
 
     def condition(self, name: str) -> tuple[str, str, str]:
         """Status, message and reason of a pod's condition about annotations; "" if it is absent."""
-        (found,) = [one for one in self.pods[name].get("status", {}).get("conditions", [])
-                    if one["type"] == CONDITION] or [{"status": "", "message": "", "reason": ""}]
+        conditions = self.pods[name].get("status", {}).get("conditions", [])
+        found = next((one for one in conditions if one["type"] == REFUSED_CONDITION),
+                     {"status": "", "message": "", "reason": ""})
         return found["status"], found["message"], found["reason"]
 
     def delete(self, name: str) -> None:

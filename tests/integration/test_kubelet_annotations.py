@@ -157,7 +157,7 @@ def test_node_labels_count_only_shared_gpus(lab: Lab) -> None:
 
 def test_nvshare_kubelet_exits_when_a_thread_fails(node: Node, api: ApiServer) -> None:
     """systemd then restarts the process, and the log has the reason."""
-    broken = "import nvshared.kubelet.annotations as a; a.Terms._apply = lambda *_: 1 / 0; "
+    broken = "import nvshared.kubelet.annotations as a; a.PodTerms._apply = lambda *_: 1 / 0; "
     program, flag, text, *options = node.command("--kubeconfig", str(api.kubeconfig))
     done = subprocess.run(
         [program, flag, broken + text, *options, "--node", NODE],

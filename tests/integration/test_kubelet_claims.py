@@ -14,7 +14,7 @@ import pytest
 
 from nvshared.containers.cdi import FILE
 from nvshared.kubelet.claims import DRIVER
-from nvshared.kubelet.slices import TAINT
+from nvshared.kubelet.slices import UNAVAILABLE_TAINT
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import NODE, ApiServer
 from tests.integration.apiserver import UID as POD
@@ -68,7 +68,7 @@ class ClaimLab(Lab):
     def expect_taints(self, *wanted: bool) -> None:
         wait_until(
             lambda: SLICE in self.api.slices
-            and [one.get("taints") == [TAINT] for one in self.devices()] == [*wanted])
+            and [one.get("taints") == [UNAVAILABLE_TAINT] for one in self.devices()] == [*wanted])
 
     def claim(
         self, name: str = "it", *pods: str, device: str = "", owner: str = "Pod",

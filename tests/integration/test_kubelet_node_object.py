@@ -12,7 +12,7 @@ import pytest
 from nvshared.kubelet import node as node_module
 from nvshared.kubelet.card import Card, Offer, card_of
 from nvshared.kubelet.claims import RESOURCE
-from nvshared.kubelet.node import CONDITION, TAINT, Node
+from nvshared.kubelet.node import LEAVING_TAINT, PROBLEM_CONDITION, NodeObject
 from nvshared.units import GIB
 from tests.integration.apiserver import ApiServer
 from tests.integration.conftest import wait_until
@@ -41,7 +41,7 @@ def has_labels(api: ApiServer, wanted: Mapping[str, str]) -> bool:
 
 
 def condition(api: ApiServer) -> tuple[str, str]:
-    found = [one for one in api.status.get("conditions", ()) if one["type"] == CONDITION]
+    found = [one for one in api.status.get("conditions", ()) if one["type"] == PROBLEM_CONDITION]
     return (found[0]["status"], found[0]["message"]) if found else ("", "")
 
 
@@ -76,7 +76,7 @@ def test_labels_and_condition_are_written_again_when_the_node_is_registered_anew
     offer = Offer([("", 10)])
     offer.update((Card("GPU-0a", 0, "", "", "H100", 80 * GIB),))
     api.labels["mine"] = "kept"
-    one = Node(api.kubeconfig, "thisnode")
+    one = NodeObject(api.kubeconfig, "thisnode")
     one.publish(offer)
     for _ in range(2):
         wait_until(lambda: len(api.labels) == 6 and condition(api)[0] == "False")
@@ -139,14 +139,14 @@ def test_terminated_plugin_serves_until_no_pod_can_be_bound_and_leaves_no_taint(
             {"name": "it", "resources": {"limits": {RESOURCE: "1"}}}])
         lab.expect_name(lab.api.tenant("late"), "pod:lab/late")
         plugin.terminate()
-        wait_until(lambda: TAINT in lab.api.taints)
+        wait_until(lambda: LEAVING_TAINT in lab.api.taints)
         lab.node.kill_daemon()
         (answer,) = lab.node.kubelet.allocate([share])
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == card_of(share)
     lab.api.pods["late"]["status"] = {"startTime": "2026-01-01T00:00:00Z"}
     lab.api.annotate("late")
     lab.node.kubelet.wait(lambda: not lab.node.kubelet.devices())
-    assert lab.api.taints == [PODS_TAINT, TAINT]        # the node still shows 20
+    assert lab.api.taints == [PODS_TAINT, LEAVING_TAINT]        # the node still shows 20
     assert plugin.poll() is None
     lab.api.status["allocatable"] = {RESOURCE: "0"}
     assert plugin.wait(PATIENCE) == 0
@@ -165,7 +165,7 @@ def test_plugin_without_the_right_to_taint_leaves_at_once(lab: Lab) -> None:
 
 def test_taint_of_a_plugin_that_was_killed_while_leaving_is_removed_by_the_next(
         node: Machine, api: ApiServer) -> None:
-    api.taints = [TAINT, PODS_TAINT]
+    api.taints = [LEAVING_TAINT, PODS_TAINT]
     Lab(node, api)
     wait_until(lambda: api.taints == [PODS_TAINT])
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from nvshared.kubelet.claims import CONDITION
+from nvshared.kubelet.claims import REFUSED_CONDITION
 from tests.kubernetes.node import IMAGE, NAME, Node
 from tests.system import card
 
@@ -147,7 +147,7 @@ class Cluster(Node):
         """The pod status's message about refused annotations; "": no annotation is refused."""
         said = self.get("pod", name)["status"].get("conditions", ())
         return "".join(one["message"] for one in said
-                       if one["type"] == CONDITION and one["status"] == "True")
+                       if one["type"] == REFUSED_CONDITION and one["status"] == "True")
 
     def last_said(self, unit: str, words: str) -> tuple[float, str]:
         """Returns the time and text of the last journal line of a unit with these words.

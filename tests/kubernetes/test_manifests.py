@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from nvshared import __version__
-from nvshared.kubelet.claims import CONDITION, DRIVER
-from nvshared.kubelet.node import CONDITION as NODE_CONDITION
-from nvshared.kubelet.node import TAINT
+from nvshared.kubelet.claims import DRIVER, REFUSED_CONDITION
+from nvshared.kubelet.node import LEAVING_TAINT, PROBLEM_CONDITION
 from nvshared.kubelet.slices import SLICES
 from tests.kubernetes.cluster import RESTRICTED, Cluster, claim, pod
 from tests.kubernetes.conftest import MANIFESTS
@@ -152,7 +151,7 @@ def test_daemon_set_without_the_kubelet_unit_offers_shares(
         cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
         cluster.until(lambda: "cannot be 'x'" in cluster.is_refused("it"), "its status says so")
         assert "its own condition alone" in patched(cluster, "it", {"phase": "Failed"})
-        ours = {"type": CONDITION, "status": "False"}
+        ours = {"type": REFUSED_CONDITION, "status": "False"}
         assert patched(cluster, "it", {"conditions": [ours]}) == ""
         for wrong in (
             event("kubelet", NAME, "Pod", "it"), event("nvshare-kubelet", "another", "Pod", "it"),
@@ -174,14 +173,14 @@ def check_labels(cluster: Cluster) -> None:
         (NAME, {"metadata": {"annotations": {"it": "x"}}}, "of a node alone"),
         (NAME, {"spec": {"unschedulable": True}}, "of a node alone"),
         (NAME, {"spec": {"taints": [{"key": "it", "effect": "NoSchedule"}]}}, "of a node alone"),
-        (NAME, {"spec": {"taints": [TAINT]}}, ""), (NAME, {"spec": {"taints": []}}, ""),
+        (NAME, {"spec": {"taints": [LEAVING_TAINT]}}, ""), (NAME, {"spec": {"taints": []}}, ""),
         (f"{NAME}/status", {"status": {"conditions": [
-            {"type": NODE_CONDITION, "status": "False"}]}}, ""),
+            {"type": PROBLEM_CONDITION, "status": "False"}]}}, ""),
         (f"{NAME}/status", {"status": {"conditions": [
             {"type": "Ready", "status": "False"}]}}, "of a node alone"),
         (f"{NAME}/status", {"status": {"capacity": {"example.com/it": "1"}}}, "of a node alone"),
         ("another/status", {"status": {"conditions": [
-            {"type": NODE_CONDITION, "status": "False"}]}}, "its own node alone")):
+            {"type": PROBLEM_CONDITION, "status": "False"}]}}, "its own node alone")):
         answer = sent(cluster, "PATCH", f"/api/v1/nodes/{name}", said)
         assert why in answer if why else answer == "", (said, answer)
     cluster.kubectl("delete", "node", "another")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet import annotations, pods
-from nvshared.kubelet.annotations import Terms, priority, requested_terms
-from nvshared.kubelet.api import Server, server
+from nvshared.kubelet.annotations import PodTerms, priority, requested_terms
+from nvshared.kubelet.api import APIServer, server
 from nvshared.kubelet.card import (
     CHECKPOINT,
     Card,
@@ -33,7 +33,6 @@ from nvshared.kubelet.card import (
     retry_until_reply,
 )
 from nvshared.kubelet.claims import (
-    CONDITION,
     CONTAINER,
     DRIVER,
     FRACTION,
@@ -41,6 +40,7 @@ from nvshared.kubelet.claims import (
     MIRROR,
     PARAMETERS,
     PREFIX,
+    REFUSED_CONDITION,
     RESOURCE,
     STATIC,
     Claim,
@@ -54,8 +54,7 @@ from nvshared.kubelet.claims import (
 from nvshared.kubelet.options import SETTINGS_LABEL, parse, priority_classes, replicas
 from nvshared.kubelet.pods import StaticPods
 from nvshared.kubelet.rpc import CRI, DP, DRA, REG
-from nvshared.kubelet.settings import KEPT
-from nvshared.kubelet.settings import Settings as NodeSettings
+from nvshared.kubelet.settings import KEPT, NodeSettings
 from nvshared.kubelet.slices import device_entry
 from nvshared.units import GIB
 
@@ -188,7 +187,7 @@ def test_nvshare_kubelet_repeats_a_call_while_nvshared_restarts() -> None:
 def test_card_allocated_by_another_plugin_is_recognised_by_the_plugins_device_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, device: str, said: str
 ) -> None:
-    monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
+    monkeypatch.setattr("nvshared.kubelet.card.PROC_DRIVER", tmp_path)
     unknown = conflict(HERE, {"nvidia7": "nvidia.com/gpu"})     # the card's minor number is unknown
     assert "may be handed out as nvidia.com/gpu already: the name 'nvidia7' does not" in unknown
     (tmp_path / "0000:17:00.0").mkdir()
@@ -240,13 +239,14 @@ def test_api_server_address_is_read_from_the_kubeconfig_of_kubelet(tmp_path: Pat
     (tmp_path / "ca.crt").write_text(f"# ü\n{PEM}\n")
     file = tmp_path / "kubelet.conf"
     file.write_text(json.dumps(KUBEADM))
-    assert server(file) == Server("https://10.0.0.1:6443", f"{PEM}\n{PEM}", b"own.crt\n\nown.key\n")
+    assert server(file) == APIServer(
+        "https://10.0.0.1:6443", f"{PEM}\n{PEM}", b"own.crt\n\nown.key\n")
     file.write_text(json.dumps(KUBEADM | {
         "clusters": [{"name": "c", "cluster": {
             "server": "https://a", "certificate-authority": "ca.crt", "tls-server-name": "b",
             "insecure-skip-tls-verify": True}}],
         "users": [{"name": "u", "user": {"tokenFile": "token", "token": "older"}}]}))
-    assert server(file) == Server("https://a", PEM, token="token", name="b", is_verified=False)
+    assert server(file) == APIServer("https://a", PEM, token="token", name="b", is_verified=False)
     for user, certificate in (
         ({"client-certificate-data": "Yw==", "client-key-data": "aw=="}, b"c\nk"),
         ({"client-certificate": "both.pem", "client-key": "both.pem"}, b"both.pem\n"),
@@ -338,14 +338,15 @@ def test_what_is_kept_of_a_pods_containers_claims_and_status_is_bounded() -> Non
             "resourceClaims": [{"name": name, "resourceClaimName": name} for name in many]},
         "status": {
             "containerStatuses": [{"name": name, "containerID": f"c://{name}"} for name in many],
-            "conditions": [{"type": CONDITION, "status": "True", "message": "m" * 30_000}]}})
+            "conditions": [
+                {"type": REFUSED_CONDITION, "status": "True", "message": "m" * 30_000}]}})
     assert max(len(one.containers), len(one.requesting), len(one.claims)) == 128
     assert len(one.refused) < 10_000
 
 
 def test_annotations_beyond_the_bound_are_refused_in_the_pods_condition() -> None:
     marked: SimpleQueue[str] = SimpleQueue()
-    terms = Terms("unix:path=/nonexistent", lambda *_: None, lambda _, why: marked.put(why))
+    terms = PodTerms("unix:path=/nonexistent", lambda *_: None, lambda _, why: marked.put(why))
     wrong = {f"{PREFIX}{'a' * 40}{number}": "x" for number in range(300)}
     terms.handle("LISTED", [pod({"metadata": META | {"annotations": wrong}})])
     assert "further annotations are not read: all that set limits" in marked.get(timeout=60)
@@ -436,7 +437,7 @@ def test_messages_about_wrong_pod_annotations_are_bounded_in_number_and_length(t
         marked.append(why)
         ended.set()
 
-    terms = Terms("unix:path=/nonexistent", lambda _, why: said.append(why), mark)
+    terms = PodTerms("unix:path=/nonexistent", lambda _, why: said.append(why), mark)
     wrong = {f"{PREFIX}k{number}": text for number in range(1000)}
     one = pod({"metadata": META | {"annotations": wrong | {f"{PREFIX}weight": text}}})
     terms.handle("LISTED", [one])
@@ -516,7 +517,7 @@ def test_refused_reset_of_a_pods_term_is_reported_and_repeated_when_the_pod_is_d
     daemon.refused = [{"weight": 0}, {"weight": 0}]
     refusal = "weight cannot be reset: pod lab/a cannot have that"
     conditions: SimpleQueue[str] = SimpleQueue()
-    terms = Terms("", lambda *_: None, lambda _, why: conditions.put(why))
+    terms = PodTerms("", lambda *_: None, lambda _, why: conditions.put(why))
     terms.handle("LISTED", [annotated("a", weight="7")])
     assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 7}, "annotation")
     for weight in ("", "7", ""):
@@ -533,7 +534,7 @@ def test_refused_priority_class_is_reported_for_the_pod_and_fails_no_claim(
     daemon = RecordedDaemon(monkeypatch)
     daemon.refused = [{"priority": 3}]
     conditions: SimpleQueue[str] = SimpleQueue()
-    terms = Terms(
+    terms = PodTerms(
         "", lambda *_: None, lambda _, why: conditions.put(why),
         classes=priority_classes(["urgent=high"]))
     daemon.replies.clear()

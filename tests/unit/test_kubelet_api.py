@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nvshared import __version__
 from nvshared.kubelet import api
 from nvshared.kubelet.api import LONGEST_PAUSE, Pause, Refused, Since, Writer, server, watch
-from nvshared.kubelet.node import TAINT, Node
+from nvshared.kubelet.node import LEAVING_TAINT, NodeObject
 from nvshared.kubelet.pods import MOST_EVENTS, MOST_TRIES, MOST_WRITES, Writes
 from nvshared.kubelet.slices import covers
 
@@ -289,9 +289,9 @@ def test_taint_is_added_and_removed_beside_those_that_others_change_meanwhile(se
         return 200, {}, node
 
     script = serve(answer)
-    one = Node(script.kubeconfig, "n")
+    one = NodeObject(script.kubeconfig, "n")
     one.set_taint(is_leaving=True)
-    assert node["spec"]["taints"] == [other, TAINT]
+    assert node["spec"]["taints"] == [other, LEAVING_TAINT]
     one.set_taint(is_leaving=True)
     one.set_taint(is_leaving=False)
     assert node["spec"]["taints"] == [other]
@@ -301,6 +301,7 @@ def test_slice_with_the_api_servers_defaults_covers_what_is_wanted() -> None:
     wanted = [{"name": "a", "taints": [], "capacity": {"memory": {"value": "1073741824"}}}]
     there = {"name": "a", "capacity": {"memory": {"value": "1Gi", "more": 1}}, "new": True}
     assert covers([there], wanted)
-    for wrong in ([], [there, there], [there | {"name": "b"}], [there | {"taints": [TAINT]}],
+    for wrong in ([], [there, there], [there | {"name": "b"}],
+                  [there | {"taints": [LEAVING_TAINT]}],
                   [there | {"capacity": {"memory": {"value": "2Gi"}}}], None):
         assert not covers(wrong, wanted)

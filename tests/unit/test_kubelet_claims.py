@@ -19,7 +19,7 @@ from nvshared.kubelet.container import Containers
 from nvshared.kubelet.plugin import DevicePlugin
 from nvshared.kubelet.rpc import DP
 from nvshared.kubelet.runtime import Runtime, endpoint, refusal, root_directory
-from nvshared.kubelet.slices import TAINT, device_entry, devices_of_other_drivers
+from nvshared.kubelet.slices import UNAVAILABLE_TAINT, device_entry, devices_of_other_drivers
 from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
 
@@ -152,7 +152,7 @@ def test_dra_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
         "default": "0", "validRange": {"min": "0", "max": str(141 * GIB), "step": "1"}}
     assert device["capacity"]["clients"]["value"] == "10"
     assert "taints" not in device
-    assert device_entry(CARD, 10, is_tainted=True)["taints"] == [TAINT]
+    assert device_entry(CARD, 10, is_tainted=True)["taints"] == [UNAVAILABLE_TAINT]
 
 
 def test_card_offered_by_another_dra_driver_is_not_shared() -> None:

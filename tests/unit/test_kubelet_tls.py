@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.kubelet.api import Server
+from nvshared.kubelet.api import APIServer
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 
@@ -101,9 +101,9 @@ def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
         tmp_path: Path, kind: str) -> None:
     make(tmp_path, kind)
     with serving(tmp_path) as url:
-        assert Server(url, (tmp_path / "ca.crt").read_text()).send("GET", "/") == {}
+        assert APIServer(url, (tmp_path / "ca.crt").read_text()).send("GET", "/") == {}
         with pytest.raises(ssl.SSLCertVerificationError):
-            Server(url).send("GET", "/")
+            APIServer(url).send("GET", "/")
 
 
 def test_certificate_for_another_name_is_refused_without_tls_server_name(tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ def test_certificate_for_another_name_is_refused_without_tls_server_name(tmp_pat
     with serving(tmp_path) as url:
         authority = (tmp_path / "ca.crt").read_text()
         with pytest.raises(ssl.SSLCertVerificationError):
-            Server(url, authority).send("GET", "/")
-        assert Server(url, authority, name="kubernetes.default").send("GET", "/") == {}
+            APIServer(url, authority).send("GET", "/")
+        assert APIServer(url, authority, name="kubernetes.default").send("GET", "/") == {}
         with pytest.raises(ssl.SSLCertVerificationError):
-            Server(url, authority, name="another").send("GET", "/")
-        assert Server(url, is_verified=False).send("GET", "/") == {}
+            APIServer(url, authority, name="another").send("GET", "/")
+        assert APIServer(url, is_verified=False).send("GET", "/") == {}
     with serving(tmp_path, str(tmp_path / "ca.crt")) as url:        # demands a client certificate
         pair = b"\n".join((tmp_path / name).read_bytes() for name in ("s.crt", "s.key"))
-        made = Server(url, authority, pair, name="kubernetes.default")
+        made = APIServer(url, authority, pair, name="kubernetes.default")
         assert made.send("GET", "/") == {}

@@ -20,8 +20,14 @@ from nvshared.kubelet import options
 from nvshared.kubelet.annotations import ANNOTATION_TERMS
 from nvshared.kubelet.api import PATIENCE
 from nvshared.kubelet.card import CHECKPOINT
-from nvshared.kubelet.claims import CONDITION, DRIVER, PREFIX, RESOURCE, parameters
-from nvshared.kubelet.claims import TERMS as CONSUMED
+from nvshared.kubelet.claims import (
+    CAPACITIES,
+    DRIVER,
+    PREFIX,
+    REFUSED_CONDITION,
+    RESOURCE,
+    parameters,
+)
 from nvshared.kubelet.leaving import ADMISSION, REPORT, SETTLE
 from nvshared.kubelet.plugin import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
@@ -77,7 +83,7 @@ def test_nvshare_kubelets_role_has_no_more_permissions_than_needed() -> None:
         if (one["kind"], one["metadata"]["name"]) == (
             "ValidatingAdmissionPolicy", "nvshare-kubelet")]
     said = str(policy["spec"]["variables"])
-    assert said.count(f'one.type != "{CONDITION}"') == 2
+    assert said.count(f'one.type != "{REFUSED_CONDITION}"') == 2
 
 
 @pytest.mark.parametrize("folder", ["overlays/nvshared", "overlays/nvshared-daemonset", "claims"])
@@ -108,7 +114,7 @@ def test_example_manifests_request_only_offered_resources(path: Path) -> None:
     templates = [one for one in every if one["kind"] == "ResourceClaimTemplate"]
     for one in (template["spec"]["spec"]["devices"] for template in templates):
         (request,) = one["requests"]
-        assert set(request["exactly"]["capacity"]["requests"]) <= {*CONSUMED, "clients"}
+        assert set(request["exactly"]["capacity"]["requests"]) <= {*CAPACITIES, "clients"}
         assert all(parameters(config["opaque"]["parameters"]) for config in one["config"])
     quotas = {key for one in every if one["kind"] == "ResourceQuota" for key in one["spec"]["hard"]}
     assert quotas <= {f"{DRIVER}.deviceclass.resource.k8s.io/devices", f"requests.{RESOURCE}"}
