@@ -99,7 +99,7 @@ image-amd64 image-arm64: image-%: wheels
 	@rm -rf $(IMAGES)/$*
 	$(call source_tree,$(IMAGES)/$*/source)
 	$(MAKE) -s -C $(IMAGES)/$*/source -f packaging/install.mk build install-hook install-programs \
-		CC=$(TRIPLET_$*)-gcc PYTHON=$(PYTHON) LIBDIR=/usr/lib/$(TRIPLET_$*) \
+		CFLAGS="-O2 -g -ffile-prefix-map=$(CURDIR)/$(IMAGES)/$*/source=." CC=$(TRIPLET_$*)-gcc PYTHON=$(PYTHON) LIBDIR=/usr/lib/$(TRIPLET_$*) \
 		DESTDIR=$(CURDIR)/$(IMAGES)/$*/ours
 	$(KUBERNETES)/root.sh $* $(IMAGES)/$*/nvshared python3-minimal python3-dbus-next \
 		python3-sdnotify python3-rich dbus-daemon
