@@ -247,8 +247,8 @@ def test_overlays_of_all_sharing_strategies_have_the_same_kubernetes_objects() -
     assert all(keys == found["none"] for keys in found.values())
 
 
-def test_kubernetes_page_names_only_existing_tests() -> None:
-    page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
+def test_internals_page_on_kubernetes_names_only_existing_tests() -> None:
+    page = (MANIFESTS.parents[1] / "docs/internals/kubernetes.md").read_text()
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", page)
     assert len(named) > 10
     for file, test in named:
