@@ -65,7 +65,7 @@ def service(memory: int, *options: str, module: str = "nvshared", cards: int = 1
             "WATCHDOG_USEC": str(WATCHDOG)}
         found = subprocess.run([sys.executable, "-c", FIND], env=environment, cwd=ROOT,
                                stdout=subprocess.PIPE, text=True, check=True)
-        bus = stack.enter_context(_bus(folder)) if has_bus else "none"
+        bus = stack.enter_context(message_bus(folder)) if has_bus else "none"
         ready = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         ready.bind(environment["NOTIFY_SOCKET"])
         ready.settimeout(PATIENCE)
@@ -85,7 +85,8 @@ def service(memory: int, *options: str, module: str = "nvshared", cards: int = 1
 
 
 @contextmanager
-def _bus(folder: Path) -> Iterator[str]:
+def message_bus(folder: Path) -> Iterator[str]:
+    """The address of a bus that runs while the `with` block runs; needs dbus-daemon."""
     (folder / "bus.conf").write_text(BUS.format(path=folder / "bus"))
     daemon = subprocess.Popen(
         ["dbus-daemon", f"--config-file={folder / 'bus.conf'}", "--nofork", "--print-address"],

@@ -4,15 +4,18 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 
 from bench import program
+from bench.daemon.service import message_bus
 from bench.handover.card import Card, unshared
 from bench.harness import ROOT, Sharing, sharing
 from bench.trace import Line
+from nvshared.control import Daemon
 from nvshared.errors import NvshareError
+from nvshared.terms import TERMS
 
 PROGRAM = ROOT / "build" / "bench-shares" / "load"
 FIRST_USER = 64001                      # user id that no account should have
@@ -64,8 +67,12 @@ def together(card: Card, seconds: float, programs: Sequence[Program], options: S
     the lines of the daemon's trace to `trace`."""
     if options is None:
         return work(card, programs, {**card.environment, **unshared()}, seconds)
-    with serving(card, programs, options) as daemon:
-        found = work(card, programs, daemon.environment, seconds)
+    # On a simulated card all programs are of one user, for whom rules would hold for all of them.
+    with (
+        message_bus(card.log.parent) if card.simulated else nullcontext("none") as bus,
+        serving(card, programs, (*options, "--bus", bus)) as daemon,
+    ):
+        found = work(card, programs, daemon.environment, seconds, bus=bus)
         if trace is not None:
             trace += daemon.trace()
         return found
@@ -102,19 +109,39 @@ def _rate(card: Card) -> float:
 
 
 def work(card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
-         apart: bool = True) -> list[Work]:
-    """Returns each program's work in `seconds`. `apart`: each runs as another user."""
+         apart: bool = True, bus: str = "none") -> list[Work]:
+    """Returns each program's work in `seconds`. `apart`: each runs as another user. `bus`: of a
+    daemon that is told each program's terms; "none": the daemon has rules."""
     rate = _rate(card)
     with ExitStack() as stack:
         running = [
             stack.enter_context(
-                _started(card, one.shape, number if apart else None, environment, rate))
+                _started(card, one.shape, number if apart else None,
+                         {**environment, **_priority(card, one)}, rate))
             for number, one in enumerate(programs)]
+        if bus != "none":
+            _tell(bus, programs, [one.pid for one in running])
         begin = time.monotonic() + SOON
         for one in running:
             one.send(begin, seconds)
         answers = [one.receive() for one in running]
     return [Work(tuple(one["done"]), tuple(one["milliseconds"]), one["right"]) for one in answers]
+
+
+def _priority(card: Card, one: Program) -> dict[str, str]:
+    """The variable that lowers a program's priority where no rule does."""
+    given = one.terms.get("priority", "normal")
+    return {"NVSHARE_PRIORITY": given} if card.simulated and given == "background" else {}
+
+
+def _tell(bus: str, programs: Sequence[Program], pids: Sequence[int]) -> None:
+    """Sets the terms of running programs, as far as programs have them."""
+    with Daemon(bus) as daemon:
+        for one, pid in zip(programs, pids, strict=True):
+            for name, text in one.terms.items():
+                if TERMS[name].of_client:
+                    for client in daemon.clients_of(pid):
+                        daemon.set_client_term(client, name, TERMS[name].unit.parse(text))
 
 
 def _started(card: Card, shape: Shape, number: int | None, environment: Mapping[str, str],

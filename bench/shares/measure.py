@@ -30,6 +30,7 @@ LONGEST = Shape("kernels of 2 s", 1, 2_000_000)
 GRAPH = Shape("graphs of 100 kernels of 20 us", 100, 20, graph=True)
 TRAINING = Shape("a training", 16, 250, passes=8)
 SERVICE = Shape("requests each 20 ms", 30, 100, period=20_000)
+REQUESTS = Shape("requests each 250 ms", 30, 100, period=250_000)
 CELL = Shape("a cell of 1 s each 5 s", 4000, 250, passes=1, part=0.57, period=5_000_000)
 FILLING = Shape("a training that fills the card", 16, 250, passes=1, part=0.57)
 SHAPES = (SMALL, LAUNCHES, TINY, MILLISECOND, LARGE, LONGEST, GRAPH, TRAINING)
@@ -39,6 +40,7 @@ WINDOW = 5.0
 TURNS = ("--anti-thrash", "on", "--tq", "auto")
 IN_BACKGROUND = {"priority": "background"}
 HIGH = {"priority": "high"}
+DEADLINE = 100                          # ms
 
 
 @cache
@@ -113,6 +115,33 @@ def service(card: Card) -> Iterator[Result]:
         yield _result("service", words, goals, found, training=rate)
 
 
+def deadline(card: Card) -> Iterator[Result]:
+    """Requests beside two trainings, all of which take turns: the part that began in time."""
+    quantum = ("--anti-thrash", "on", "--tq", card.quantum(1))
+    for words, options, terms in (
+        ("fair", (), ({}, {})),
+        ("priority: high, the trainings in the background", (), (HIGH, IN_BACKGROUND)),
+        ("deadline", ("--policy", "deadline"), ({"deadline": f"{DEADLINE}ms"}, {})),
+    ):
+        trace: list[Line] = []
+        programs = [Program(REQUESTS, terms[0]), *[Program(TRAINING, terms[1])] * 2]
+        found = together(card, card.seconds, programs, (*quantum, *options), trace)
+        waits = waited(trace, all_of_first=True)
+        late = sum(one > DEADLINE for one in waits)
+        met = 100 * (1 - late / len(found[0].milliseconds))
+        rates = [share(card, one, work, SETTLED, None)
+                 for one, work in zip(programs[1:], found[1:], strict=True)]
+        judged = words == "deadline"
+        goals = (
+            Goal(f"begun within {DEADLINE} ms", met, "%", least=95 if judged else None),
+            Goal("the longest wait for a turn", max(waits, default=0), "ms"),
+            Goal("a request, median", found[0].late(0.5), "ms"),
+            Goal("99th percentile", found[0].late(0.99), "ms"),
+            Goal("the trainings together, of alone", sum(rates), "%",
+                 least=70 if judged else None))
+        yield _result("deadline", words, goals, found, waits=waits, trainings=rates)
+
+
 def cell(card: Card) -> Iterator[Result]:
     trace: list[Line] = []
     programs = [Program(CELL, HIGH), Program(FILLING, IN_BACKGROUND)]
@@ -168,20 +197,23 @@ def urgent(card: Card) -> Iterator[Result]:
                   waits=waits)
 
 
-def waited(trace: Sequence[Line]) -> list[float]:
-    """Returns for each client the ms from its first request for a turn until that turn began."""
+def waited(trace: Sequence[Line], all_of_first: bool = False) -> list[float]:
+    """Returns for each client the ms from its first request for a turn until that turn began, or
+    for the client that came first those of all its turns."""
     since: dict[int, int] = {}
-    found: dict[int, float] = {}
+    found: dict[int, list[float]] = {}
     for line in trace:
         if line.get("wants"):
             since.setdefault(line["client"], line["at"])
         elif line.get("report") == "turn-started" and line["client"] in since:
-            found.setdefault(line["client"], (line["at"] - since[line["client"]]) / 1000)
-    return [found[client] for client in sorted(found)]
+            waits = found.setdefault(line["client"], [])
+            waits.append((line["at"] - since.pop(line["client"])) / 1000)
+    of_first = found[min(found)] if found else []
+    return of_first if all_of_first else [found[client][0] for client in sorted(found)]
 
 
 ROWS = {"limits": limits, "weights": weights, "request": request, "pair": pair,
-        "service": service, "cell": cell, "urgent": urgent}
+        "service": service, "deadline": deadline, "cell": cell, "urgent": urgent}
 
 
 def _shares(card: Card, variant: str, setting: str, programs: Sequence[Program],
