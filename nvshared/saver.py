@@ -56,8 +56,10 @@ NEW = "new-"                            # prefix of one that is not locked yet, 
 MANIFEST, EXPECTED = "manifest.json", "expected.json"
 RESTORING, RESTORED, FAILED = "restoring.json", "restored.json", "failed.json"
 DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
-OURS = frozenset({MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED, RESTORE_LOG,
-                  "stats-restore"})     # files without a digest; CRIU reads none of them
+FRESH = ".new"                          # suffix of a file of write() that is not complete
+# Files without a digest; CRIU reads none of them.
+OURS = frozenset({RESTORE_LOG, "stats-restore"}).union(*(
+    {name, name + FRESH} for name in (MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED)))
 # Lines of CRIU's logs: all images are written, and it ends the processes; it has let them go on.
 DUMPED, RESUMED = "Unfreezing tasks into 2", "Restore finished successfully"
 LOOKS, LOOK_EVERY = 20, 0.05            # at threads that may be in CRIU's code; seconds
@@ -256,7 +258,7 @@ def base(given: str) -> Path:
 
 def write(folder: Path, name: str, plain: Any) -> None:
     """Writes a file of root's that is complete or not there."""
-    fresh = folder / (name + ".new")
+    fresh = folder / (name + FRESH)
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:

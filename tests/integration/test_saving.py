@@ -320,6 +320,7 @@ def test_images_that_were_changed_replaced_or_given_away_are_not_restored(
     key.rename(folder.parent / "other")
     refused("was not saved by this machine, or was changed since")
     (folder.parent / "other").rename(key)
+    (folder / "restoring.json.new").touch()     # nvshare-save was killed as it wrote that
     assert control.restore(str(folder)) == program.pid
     assert program.ask("read()") == "{7}"
 
