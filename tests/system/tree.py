@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,22 +46,31 @@ def prepared(*besides: str, venv: str = "", pypi: Sequence[str] = ()) -> Path:
     if pypi:
         recipe = "\n".join((recipe, "", venv, *pypi))
     name = f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+    def make(tree: Path) -> None:
+        _make(tree, besides)
+        if pypi:
+            _add(tree, venv, pypi)
+
+    return cached(name, make)
+
+
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """Returns a folder of this name outside the checkout, made once."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvshare"
     cache.mkdir(parents=True, exist_ok=True)
-    tree = cache / name
+    folder = cache / name
     with _alone(cache / f"{name}.lock"):
-        if not tree.is_dir():
+        if not folder.is_dir():
             unfinished = cache / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            _make(unfinished, besides)
-            if pypi:
-                _add(unfinished, venv, pypi)
-            unfinished.rename(tree)
-    return tree
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
 
 
 def _make(tree: Path, besides: Sequence[str]) -> None:
-    _run(
+    run(
         "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
         SUITE, str(tree), MIRROR)
     # Give the tree its own host name and machine id, not the build machine's.
@@ -70,26 +79,27 @@ def _make(tree: Path, besides: Sequence[str]) -> None:
     (tree / "etc" / "machine-id").write_text("")
     environment = ("env", "DEBIAN_FRONTEND=noninteractive")
     apt = ("chroot", str(tree), *environment, "apt-get", "-qq")
-    _run(*apt, "update")
+    run(*apt, "update")
     # Installed by apt: debootstrap handles no alternative or virtual packages.
-    _run(*apt, "install", "-y", "--no-install-recommends", *besides)
-    _run(*apt, "install", "-y", "--no-install-recommends", "--download-only", *DOWNLOADED)
+    run(*apt, "install", "-y", "--no-install-recommends", *besides)
+    run(*apt, "install", "-y", "--no-install-recommends", "--download-only", *DOWNLOADED)
 
 
 def _add(tree: Path, venv: str, pypi: Sequence[str]) -> None:
     """Downloads with this machine's pip, which can reach PyPI; installs with the tree's pip."""
     wheels = tree / "root" / "wheels"
-    _run(
+    run(
         sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",
         f"--python-version={PYTHON}", f"--dest={wheels}", *pypi)
-    _run("chroot", str(tree), "python3", "-m", "venv", venv)
-    _run(
+    run("chroot", str(tree), "python3", "-m", "venv", venv)
+    run(
         "chroot", str(tree), f"{venv}/bin/pip", "install", "--quiet", "--no-index",
         "--find-links=/root/wheels", *pypi)
     shutil.rmtree(wheels)
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Raises NoTree if the command fails."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", check=False)

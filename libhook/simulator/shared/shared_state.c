@@ -172,10 +172,11 @@ static bool maps_state(pid_t pid)
 
 /* The driver keeps the state of a checkpointed process in that process. So a slot in this state
  * outlives its process, and belongs again to the process that CRIU makes of it: this has the same
- * pid, another start time, and maps the state without having taken a slot. */
+ * pid, another start time, and maps the state without having taken a slot. The pid namespace is
+ * another one after a restart of a system container. */
 static bool slot_is_saved(const struct slot *slot)
 {
-    return slot->namespace == self.namespace && atomic_load(&slot->state) == SHARED_CHECKPOINTED;
+    return atomic_load(&slot->state) == SHARED_CHECKPOINTED;
 }
 
 static bool adopt_slot(struct slot *slot)
@@ -184,12 +185,16 @@ static bool adopt_slot(struct slot *slot)
     if (!slot_is_saved(slot) || !maps_state(slot->pid) || !read_start_time(slot->pid, &started))
         return false;
     slot->started = started;
+    slot->namespace = self.namespace;
     return true;
 }
 
 static bool slot_lives(const struct shared *map, int index)
 {
     const struct slot *slot = &map->slots[index];
+    /* The own one, too, after a restart of the container: self.namespace is of the time before. */
+    if (index == atomic_load(&self.slot) && self.pid == getpid())
+        return true;
     if (slot->pid == 0 || slot->namespace == self.namespace)
         return slot->pid != 0 && process_lives(slot);
     struct flock lock = slot_lock(index);
@@ -740,6 +745,9 @@ static struct slot *slot_of(struct shared *map, pid_t pid)
     for (int i = 0; i < SHARED_PROCESSES; i++)
         if (map->slots[i].pid == pid && map->slots[i].namespace == self.namespace)
             return slot_lives(map, i) || adopt_slot(&map->slots[i]) ? &map->slots[i] : NULL;
+    for (int i = 0; i < SHARED_PROCESSES; i++)
+        if (map->slots[i].pid == pid && adopt_slot(&map->slots[i]))
+            return &map->slots[i];
     return NULL;
 }
 
