@@ -72,7 +72,8 @@ def test_package_upgrade_keeps_settings_and_running_programs(
     machine.run("touch", "/run/nvshare/checkpoint.sock")       # of an earlier version
     install(machine, packages.newer(built, tmp_path))
     assert machine.output("ls", "/run/nvshare", "/run/nvshare-checkpoint").split() == [
-        "/run/nvshare:", "nvshare.sock", "/run/nvshare-checkpoint:", "checkpoint.sock", "save.sock"]
+        "/run/nvshare:", "nvshare.sock",
+        "/run/nvshare-checkpoint:", "checkpoint.sock", "names.sock", "save.sock"]
     machine.run("touch", "/run/enough")
     said, _ = starter.communicate(timeout=PATIENCE)
     assert said == ""
