@@ -12,7 +12,7 @@ from nvshared import __version__, names
 from nvshared.errors import InvalidArgs
 from nvshared.kubelet.annotations import Classes
 from nvshared.kubelet.card import Replicas
-from nvshared.parser import Parser
+from nvshared.parser import Parser, absolute
 
 KUBELET = "/var/lib/kubelet"
 KUBECONFIG = "/etc/kubernetes/kubelet.conf"
@@ -49,10 +49,6 @@ examples:
 Options = argparse.Namespace
 
 
-def _path(text: str) -> Path:
-    return Path(text).absolute()
-
-
 def parser() -> argparse.ArgumentParser:
     """Makes the parser. The manual page is generated from it, too."""
     made = Parser(
@@ -81,31 +77,31 @@ def parser() -> argparse.ArgumentParser:
         help="whether the container runtime supports CDI devices; auto: ask the runtime "
              "(default: auto)")
     made.add_argument(
-        "--cdi-folder", metavar="DIR", type=_path, default=Path(CDI),
+        "--cdi-folder", metavar="DIR", type=absolute, default=Path(CDI),
         help=f"folder in which the container runtime finds CDI files, and ours is written "
              f"(default: {CDI})")
     made.add_argument(
-        "--runtime", metavar="PATH", type=lambda text: (_path(text),), default=RUNTIMES,
+        "--runtime", metavar="PATH", type=lambda text: (absolute(text),), default=RUNTIMES,
         help="the container runtime's socket (default: the running kubelet's, or else all "
              f"existing ones of {', '.join(map(str, RUNTIMES))})")
     made.add_argument(
-        "--kubelet", metavar="DIR", type=_path,
+        "--kubelet", metavar="DIR", type=absolute,
         help=f"kubelet's folder, its --root-dir (default: the running kubelet's, or else "
              f"{KUBELET})")
     made.add_argument(
-        "--socket", metavar="PATH", type=_path,
+        "--socket", metavar="PATH", type=absolute,
         default=os.environ.get(names.SOCKET_VARIABLE) or names.DEFAULT_SOCKET,
         help=f"where nvshared listens; its folder is mounted into containers "
              f"(default: {names.DEFAULT_SOCKET}; environment: {names.SOCKET_VARIABLE})")
     made.add_argument(
-        "--state", metavar="DIR", type=_path, default=Path(names.KUBELET_STATE),
+        "--state", metavar="DIR", type=absolute, default=Path(names.KUBELET_STATE),
         help=f"folder of the library that containers mount (default: {names.KUBELET_STATE})")
     made.add_argument(
         "--bus", metavar="BUS", default=os.environ.get(names.BUS_VARIABLE) or "system",
         help=f"nvshared's message bus: system, session or an address (default: system; "
              f"environment: {names.BUS_VARIABLE})")
     made.add_argument(
-        "--kubeconfig", metavar="FILE", type=_path, default=Path(KUBECONFIG),
+        "--kubeconfig", metavar="FILE", type=absolute, default=Path(KUBECONFIG),
         help=f"kubelet's kubeconfig, to reach the API server, which has the annotations of pods; "
              f"in a pod, its service account is used instead (default: {KUBECONFIG})")
     made.add_argument(
@@ -113,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
         default=os.environ.get(NODE_VARIABLE) or socket.gethostname().lower(),
         help=f"this node's name in Kubernetes (default: the host's; environment: {NODE_VARIABLE})")
     made.add_argument(
-        "--settings", metavar="DIR", type=_path,
+        "--settings", metavar="DIR", type=absolute,
         help=f"folder of files with more options (--replicas, --priority-class, "
              f"--foreign-annotations): the file holds that the node's label {SETTINGS_LABEL} "
              f"names, or else the file {SETTINGS_DEFAULT}; a change holds at once")

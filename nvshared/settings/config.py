@@ -17,7 +17,7 @@ from nvshared import __version__, quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.kept import read_regular
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, POLICIES, SOCKET_VARIABLE
-from nvshared.parser import PATHS, Parser
+from nvshared.parser import PATHS, Parser, absolute
 from nvshared.quantity import Amount, Endpoint, or_word
 from nvshared.settings import rules
 from nvshared.settings.rules import PARSERS, Rule
@@ -431,7 +431,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _file(text: str) -> str:
     """Makes a path absolute: on the command line it may be relative to the working directory."""
-    return text if text == "none" else str(Path(text).absolute())
+    return text if text == "none" else str(absolute(text))
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str], bool]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of settings, and the message for each mistake."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from nvshared import daemon
 from nvshared.errors import ConfigError, ExitCode, InvalidArgs
+from nvshared.kubelet import options
 from nvshared.quantity import Amount
 from nvshared.settings import config
 from nvshared.settings.config import Config, load
@@ -167,6 +169,19 @@ def test_option_with_any_text_as_value_is_parsed_or_refused_with_advice(text: st
         except ValueError as error:
             sentence = str(error)
         assert sentence.startswith("give ")
+
+
+@pytest.mark.parametrize("parse", [config.parse, options.parse])
+def test_relative_path_in_a_removed_working_directory_is_refused_in_a_sentence(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parse: Callable[[list[str]], object]
+) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    parse(["--socket", "/run/sock"])
+    with pytest.raises(InvalidArgs, match="'sock' is relative to the working directory, which was"):
+        parse(["--socket", "sock"])
 
 
 def test_every_setting_is_a_command_line_option_with_an_explanation() -> None:
