@@ -21,6 +21,8 @@
 #   make bench-rl       what a hand-over between a trainer and a rollout engine takes
 #   make bench-moving   what parking, waking and moving PyTorch programs takes, at random and by
 #                       balance = on, too (a GPU; two to move)
+#   make bench-saving   what saving programs by CRIU and restoring them takes, at random and with
+#                       kills, too (as root, with CRIU; a GPU, or simulated)
 #   make bench-tiers    how fast swapped memory moves on to a disk and comes back, beside a plain loop
 #   make bench-peers    the same programs under nvshared and under other projects (NVSHARE_PEERS)
 #   make bench-preload  what the library costs the start of a program that has no use for it
@@ -70,7 +72,7 @@ QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
-.PHONY: bench figures demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-moving bench-tiers bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: bench figures demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-moving bench-saving bench-tiers bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -146,6 +148,9 @@ bench-moving: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.moving.measure $(OPTIONS)
 	@for part in charged idle random balance; do \
 		$(VENV)/bin/python -m bench.moving.together $$part || exit 1; done
+
+bench-saving: build $(VENV)/demo-ready
+	@$(VENV)/bin/python -m bench.saving.measure $(OPTIONS)
 
 bench-tiers: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.tiers.measure $(OPTIONS)

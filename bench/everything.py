@@ -62,6 +62,7 @@ STEPS = (
     Step("moving-parks", (("bench.moving.measure", "--only", "parks"),
                           ("bench.moving.measure", "--only", "moves"),
                           ("bench.moving.together", "random")), ("two GPUs", "PyTorch"), "moves"),
+    Step("saving", (("bench.saving.measure",),), ("GPU", "PyTorch", "root", "CRIU")),
     Step("tiers-disk", (("bench.tiers.measure", "--gib", "6"),), ("GPU",)),
     Step("tiers-notebooks", (("bench.tiers.notebooks",),), ("GPU",)),
 )
@@ -96,6 +97,9 @@ def lacks(need: str, cards: int) -> str:
             return "" if cards > 1 else f"it takes two GPUs, and there are {cards}"
         case "root":
             return "" if os.geteuid() == 0 else "it has to be run as root"
+        case "CRIU":
+            found = os.environ.get("NVSHARE_CRIU") or _is_in_path("criu")
+            return "" if found else "there is no CRIU; NVSHARE_CRIU may name one"
         case "NVSHARE_PEERS":
             return "" if os.environ.get(need) else "NVSHARE_PEERS names no folder with the others"
         case _:

@@ -342,8 +342,18 @@ def soak() -> Row:
                f"{document['compared_bytes'] / 1e9:.0f} GB compared", "make soak KILLS=650", file)
 
 
+def saving() -> Row:
+    file, document = newest("saving")
+    found, = (each for each in document["programs"] if each["program"] == "torch")
+    took = found["mean_s"]
+    return Row("a PyTorch program with Adam and a captured graph saved by CRIU and ended; "
+               "restored; its next step (means)",
+               f"{took['save']:.2f}, {took['restore']:.2f} and {took['step']:.2f} s with an image "
+               f"of {found['image_bytes'] >> 20} MiB", "make bench-saving", file)
+
+
 ROWS: tuple[Callable[[], Row], ...] = (
-    training, gate, preload, daemon, attacked, urgent, tiers, soak)
+    training, gate, preload, daemon, attacked, urgent, tiers, saving, soak)
 
 
 def shown(value: float, unit: str) -> str:
