@@ -190,6 +190,7 @@ SERVICE = "nvshared.service"
 DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/nvshare-trial.conf")
 HELPER_DROP_IN = Path("/run/systemd/system/nvshare-checkpoint@.service.d/nvshare-trial.conf")
 USER = "nvshare"                        # the user of both units during a trial
+SPECIFICATION = Path("/run/cdi/nvshare-trial.json")    # of containers' devices, where none is
 RAN = "ran"                             # name of a file in FOLDER: the service ran before the trial
 MOST_GPUS = 16
 LEAST_MEMORY = 64 * MIB
@@ -235,10 +236,14 @@ def trial(options: Options) -> None:
 
 
 def _start(options: Options) -> None:
+    from nvshared.containers import cdi
+
     number, memory = options.gpus, options.memory
     if DROP_IN.exists():
         raise NvshareError("a trial is on already", "end it with: nvsharectl trial stop")
     _refuse_while_clients_run(options)
+    SPECIFICATION.unlink(missing_ok=True)   # left by an interrupted `trial start`
+    offers = cdi.read() is None
     ran = unit.state(SERVICE).get("ActiveState") == "active"
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
     both = ["[Service]", *(f"Environment={name}={value}" for name, value in environment.items()),
@@ -259,6 +264,10 @@ def _start(options: Options) -> None:
     FOLDER.chmod(0o755)
     if ran:
         (FOLDER / RAN).touch()
+    if offers:                          # nvshare-cdi.service sees it, and writes ours
+        SPECIFICATION.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        cdi.replace(SPECIFICATION, cdi.simulated(number, environment, {
+            library.simulator().parent: False, FOLDER: True}).encode())
     # All users may write the state of the GPUs, so no process of root's may read it.
     for drop_in, more in ((DROP_IN, lines), (HELPER_DROP_IN, [f"User={USER}"])):
         drop_in.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +282,8 @@ def _start(options: Options) -> None:
     show(options, {"gpus": number, "memory": memory, "environment": environment}, lambda: print(
         f"The service shares {counted(number, 'simulated GPU')} of {sized(memory)} now. Programs "
         f"find them with\n  export {words}\nsuch as\n"
-        f"  nvsharectl run -- {library.workload()} --memory 70% --seconds 60\n"
+        f"  nvsharectl run -- {library.workload()} --memory 70% --seconds 60\n" + (
+            f"Containers find them with: --device {cdi.KIND}=all\n" if offers else "") +
         "Undo: nvsharectl trial stop"))
 
 
@@ -295,6 +305,7 @@ def _undo() -> bool:
         drop_in.unlink(missing_ok=True)
         with suppress(OSError):
             drop_in.parent.rmdir()      # fails if the unit has other drop-ins
+    SPECIFICATION.unlink(missing_ok=True)
     with suppress(FileNotFoundError):
         shutil.rmtree(FOLDER)
     _systemctl("daemon-reload")

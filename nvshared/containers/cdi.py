@@ -71,6 +71,20 @@ class Share:
                        for there, here in self.mounts.items()]}
 
 
+def simulated(gpus: int, variables: Mapping[str, str], mounts: Mapping[Path, bool]) -> str:
+    """What NVIDIA's toolkit would write for simulated GPUs. `mounts`: folders of the host, which a
+    container has at the same paths, and whether it may write there."""
+    edits = {
+        "env": [f"{name}={value}" for name, value in variables.items()],
+        "mounts": [{"containerPath": str(path), "hostPath": str(path), "options": [
+            "rw" if writes else "ro", *OPTIONS[1:]]} for path, writes in mounts.items()]}
+    indices = [str(one) for one in range(gpus)]
+    names = {"all": ",".join(indices), **dict(zip(indices, indices, strict=True))}
+    return document("0.5.0", {      # a device without edits would be refused
+        name: {"env": [f"CUDA_VISIBLE_DEVICES={seen}"]} for name, seen in names.items()
+    }, edits, NVIDIA)
+
+
 class Given(NamedTuple):
     """What the toolkit's files of one folder say."""
 
@@ -79,10 +93,10 @@ class Given(NamedTuple):
     devices: Mapping[str, Edits]        # by name
 
 
-def document(version: str, devices: Mapping[str, Edits], edits: Edits) -> str:
-    """The text of our file."""
+def document(version: str, devices: Mapping[str, Edits], edits: Edits, kind: str = KIND) -> str:
+    """The text of a specification, such as our file."""
     return json.dumps({
-        "cdiVersion": version, "kind": KIND,
+        "cdiVersion": version, "kind": kind,
         "devices": [{"name": name, "containerEdits": one} for name, one in devices.items()],
         "containerEdits": edits}, indent=1)
 

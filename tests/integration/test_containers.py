@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from conftest import no_bus
+from nvshared.containers import cdi
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB
 from tests import pages
-from tests.integration.conftest import ROOT, Site, wait_until
+from tests.integration.conftest import BUILD, ROOT, SIMULATOR, Site, wait_until
 from tests.integration.podman import WORK, Machine, root_file_system, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not() or no_bus()), reason=why_not() or no_bus())
@@ -57,6 +58,25 @@ def test_two_containers_that_do_not_fit_together_take_turns_and_compute_right(
         assert one.returncode == 0, out
         assert "right: all 7 chunks" in out
     assert len({line["client"] for line in machine.site.lines(report="turn-ended")}) == 2
+
+
+def test_container_on_the_simulated_gpu_of_a_trial_computes_right(
+    machine: Machine, root: Path
+) -> None:
+    state = Path(machine.site.environment["NVSHARE_SIM_DIR"])
+    machine.site.start()
+    text = cdi.simulated(1, {"LD_LIBRARY_PATH": str(SIMULATOR), "NVSHARE_SIM_DIR": str(state)},
+                         {BUILD: False, state: True})
+    machine.inside("sh", "-c", 'rm /run/cdi/*; printf %s "$1" >/run/cdi/nvshare-trial.json', "sh",
+                   text)
+    assert "gpu=0\n" in machine.nvsharectl("containers", "refresh")
+    _, _, _, _, device, _, _, *options = pages.block("docs/trial.md", "docker run").split()
+    options[-1] = "1"                   # second
+    process = machine.podman(
+        root=root, command=(BUILD / "nvshare-workload", *options), device=device)
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    assert "hold what the CPU computes" in out
 
 
 def named(control: Control, name: str) -> ClientSnapshot | None:

@@ -41,7 +41,7 @@ def trial(machine: Container, start: str) -> Iterator[None]:
     finally:
         machine.until(lambda: not card.clients(machine), "all programs have ended")
         machine.run("sh", "-ec", STOP)
-    for path in (FOLDER, *DROP_INS):
+    for path in (FOLDER, "/run/cdi/nvshare-trial.json", *DROP_INS):
         assert machine.run("test", "-e", path, check=False).returncode == 1
     assert machine.output("find", "/var/lib/nvshare", "-type", "f") == ""
     state = machine.run("systemctl", "is-active", "nvshared.service", check=False).stdout.strip()
@@ -61,6 +61,8 @@ def test_trial_page_commands_run_two_programs_in_turns(machine: Container) -> No
         machine.run("systemctl", "restart", "nvshared")
         machine.until(lambda: len(card.clients(machine)) == 2, "both programs are connected again")
         assert total(machine) == [2 * GIB]
+        machine.until(lambda: "--device nvshare.com/gpu=0" in machine.run(
+            "nvsharectl", "containers", check=False).stdout, "containers can have the GPU")
         said = machine.run("sh", "-ec", LOOK, user="alice")
         assert "the service shares simulated GPUs" in said.stdout
         machine.run("nvsharectl", "limit", "user:alice", "--memory", "2GiB")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl trial: the files that it writes and removes."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import library
 from nvshared.cli import machine as trial
 from nvshared.cli.main import build
+from nvshared.containers import cdi
 from nvshared.control import unit
 from nvshared.errors import NotPermitted, NvshareError
 
@@ -33,6 +36,8 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(unit, "SYSTEMD", tmp_path)
     monkeypatch.setattr(trial, "FOLDER", tmp_path / "state")
+    monkeypatch.setattr(trial, "SPECIFICATION", tmp_path / "cdi" / "trial.json")
+    monkeypatch.setattr(cdi, "read", lambda: None)
     monkeypatch.setattr(trial, "STATE", trial.FOLDER / "terms")
     monkeypatch.setattr(trial, "DROP_IN", tmp_path / "units" / "service.d" / "trial.conf")
     monkeypatch.setattr(trial, "HELPER_DROP_IN", tmp_path / "units" / "helper.d" / "trial.conf")
@@ -57,10 +62,16 @@ def test_trial_start_writes_settings_that_trial_stop_removes(run: Run, systemctl
     # Root may not read what all users may write.
     assert "User=nvshare" in lines
     assert (trial.FOLDER / "settings").read_text() == f"gpus 2\nmemory {2 << 30}\n"
+    said = json.loads(trial.SPECIFICATION.read_text())
+    assert [one["name"] for one in said["devices"]] == ["all", "0", "1"]
+    assert said["kind"] == "nvidia.com/gpu"
+    assert {one["hostPath"]: one["options"][0] for one in said["containerEdits"]["mounts"]} == {
+        str(library.simulator().parent): "ro", str(trial.FOLDER): "rw"}
     with pytest.raises(NvshareError, match="on already"):
         run("start")
     run("stop")
     assert not trial.FOLDER.exists()
+    assert not trial.SPECIFICATION.exists()
     assert not trial.DROP_IN.parent.exists()
     assert not trial.HELPER_DROP_IN.parent.exists()
     assert Path(f"{systemctl}.log").read_text().splitlines() == [
