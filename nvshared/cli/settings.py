@@ -173,14 +173,16 @@ def limit(options: Options) -> None:
     With --memory, the GPU is that large for the program: later allocations beyond it fail as out of
     memory. With --compute, the program uses the GPU for at most that share of the time, even if no
     other program wants it; how much work that is depends on clock rates and the program's
-    processor. The other limits are a tenant's: with --host-memory, its programs may allocate, on
-    all GPUs together, as much evictable memory as fits into that much host memory (memory that they
-    have already may still be evicted); with --neighbour and --disk, at most that much of their
-    memory is swapped to other GPUs and to the disk tier; with --request, they get at least that
-    share of each GPU's time while programs take turns. All requests together are at most 100 %. A
-    program's limit lasts until the program ends. A tenant's limit holds on each GPU for all its
-    programs together, also later ones, until it is removed and the configuration holds again. You
-    may limit your own programs; other users' programs and tenants need permission.
+    processor. With --deadline, where the policy is deadline, the program goes before others, and
+    their turns end in time for it: see nvsharectl policy. The other limits are a tenant's: with
+    --host-memory, its programs may allocate, on all GPUs together, as much evictable memory as fits
+    into that much host memory (memory that they have already may still be evicted); with
+    --neighbour and --disk, at most that much of their memory is swapped to other GPUs and to the
+    disk tier; with --request, they get at least that share of each GPU's time while programs take
+    turns. All requests together are at most 100 %. A program's limit lasts until the program ends.
+    A tenant's limit holds on each GPU for all its programs together, also later ones, until it is
+    removed and the configuration holds again. You may limit your own programs; other users'
+    programs, tenants and deadlines need permission.
 
         nvsharectl limit 4711 --memory 20GiB             # at most 20 GiB on each GPU it uses
         nvsharectl limit 4711 --compute 50               # at most half of the time
@@ -188,6 +190,7 @@ def limit(options: Options) -> None:
         nvsharectl limit user:alice --memory 40GiB       # all programs of a user together
         nvsharectl limit user:alice --host-memory 64GiB  # swapped memory of all its programs
         nvsharectl limit job:4711 --request 30  # 30 % of the time whenever the job wants it
+        nvsharectl limit unit:serve --deadline 200ms     # turns that begin within 200 ms
         nvsharectl limit container:ollama --memory 8GiB  # also the next one called so
         nvsharectl limit user:alice --memory none        # as the configuration says
     """
