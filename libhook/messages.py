@@ -13,9 +13,9 @@ from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any
 
-from nvshared.hook import protocol
-from nvshared.hook.packets import places
-from nvshared.hook.protocol import OrderRecord, ReportRecord, Row, Type, rows
+from nvshared.hook import packets, protocol
+from nvshared.hook.packets import Place, places
+from nvshared.hook.protocol import OLDEST, OrderRecord, ReportRecord, Row, Type, rows
 from nvshared.scheduler.events import PinReason
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +29,17 @@ GROUPS = {
     "stricter",
 }
 WIDTH = 100
+HEAD = """\
+/* At the beginning of each packet. `type` and `version` are there in every version. */
+struct nvshare_head {
+    uint16_t type;
+    uint16_t version;
+    uint32_t flags;
+    uint64_t number;
+    uint32_t length;                 /* of the packet, in bytes */
+    uint32_t spare;
+};
+"""
 
 
 def _comment(text: str, indent: str = "    ") -> str:
@@ -83,8 +94,11 @@ def _structs(name: str, record: type[Any], direction: str) -> str:
 
 def _fields(name: str, kinds: Iterable[Type]) -> str:
     lines = [f"#define NVSHARE_{name}_FIELDS(FIELD)"]
-    lines += [f"    FIELD({kind.name}, {place.row.member}, {place.offset}, {place.size})"
-              for kind in kinds for place in places(kind)]
+    for kind in kinds:
+        old = {row.name: (offset, size) for offset, size, row in places(kind, OLDEST)}
+        for offset, _, row in places(kind):
+            was = ", ".join(map(str, old.get(row.name, (0, 0))))
+            lines.append(f"    FIELD({kind.name}, {row.member}, {offset}, {was})")
     return " \\\n".join(lines) + "\n"
 
 
@@ -97,23 +111,36 @@ def header() -> str:
         "/* SPDX-License-Identifier: Apache-2.0 */",
         "/* Made from nvshared/hook/protocol.py by `make -C libhook protocol`: do not edit. */",
         "#pragma once\n", "#include <stdint.h>\n",
-        f"#define NVSHARE_PROTOCOL_VERSION {protocol.VERSION}\n",
+        f"#define NVSHARE_PROTOCOL_VERSION {protocol.VERSION}",
+        f"#define NVSHARE_PROTOCOL_OLDEST {OLDEST}\n",
+        f"#define NVSHARE_PACKET_OLDEST {packets.SIZE}        /* bytes of a packet of version 2 */",
+        f"#define NVSHARE_PACKET_LONGEST {packets.LONGEST}",
+        f"#define NVSHARE_PACKET_SPARE {packets.SPARE}          /* bytes after the last field */\n",
+        HEAD,
         *(_enumeration(*one) + "\n" for one in enumerations),
         _structs("order", OrderRecord, "Daemon to hook"),
         _structs("report", ReportRecord, "Hook to daemon"),
-        "/* FIELD(message, member, offset in the packet, bytes there). */",
+        "/* FIELD(message, member, offset in a packet of the newest version, then offset and\n"
+        " * bytes in version 2; 0 bytes: not there). */",
         _fields("ORDER", [one for one in Type if one.is_order]),
         _fields("REPORT", [one for one in Type if not one.is_order])])
+
+
+COLUMNS = ["| field | unit | byte | in version 2 | meaning |", "| --- | --- | --- | --- | --- |"]
+
+
+def _line(kind: Type, place: Place) -> str:
+    offset, _, row = place
+    was = row.places[kind]
+    return (f"| `{row.member}` | {row.unit} | {offset} | {was[0] if was else 'not there'} "
+            f"| {row.text} |")
 
 
 def _rows_of(kind: Type) -> str:
     lines = [f"**{kind.name}** ({int(kind)}). {kind.text}\n"]
     if found := [one for one in places(kind)
                  if one.row.text and not one.row.name.startswith("memory.")]:
-        lines += ["| field | unit | byte | meaning |", "| --- | --- | --- | --- |"]
-        lines += [f"| `{row.member}` | {row.unit} | {offset} | {row.text} |"
-                  for offset, _, row in found]
-        lines.append("")
+        lines += [*COLUMNS, *(_line(kind, place) for place in found), ""]
     return "\n".join(lines)
 
 
@@ -121,9 +148,8 @@ def tables() -> str:
     """The tables of docs/internals/connections.md."""
     orders = [_rows_of(one) for one in Type if one.is_order]
     reports = [_rows_of(one) for one in Type if not one.is_order]
-    figures = ["| field | unit | byte | meaning |", "| --- | --- | --- | --- |"]
-    figures += [f"| `{row.member}` | {row.unit} | {offset} | {row.text} |"
-                for offset, _, row in places(Type.MEMORY) if row.name.startswith("memory.")]
+    figures = [*COLUMNS, *(_line(Type.MEMORY, place) for place in places(Type.MEMORY)
+                           if place.row.name.startswith("memory."))]
     flags = ["| flag | bit | meaning |", "| --- | --- | --- |"]
     flags += [f"| {one.name} | {one.bit_length() - 1} | {one.text} |" for one in protocol.Flag]
     return "\n".join([

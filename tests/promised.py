@@ -7,7 +7,8 @@ test_promises.py of the integration level, with NVSHARE_KEEP=1).
 """
 
 from argparse import _SubParsersAction
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 from nvshared.cli.main import VERBS, build
 from nvshared.errors import ExitCode
 from nvshared.hook.packets import places
-from nvshared.hook.protocol import VERSION, Flag, Park, Refusal, Type, Wait
+from nvshared.hook.protocol import OLDEST, VERSION, Flag, Park, Refusal, Type, Wait
 from nvshared.kubelet.annotations import ANNOTATION_TERMS
 from nvshared.report.families import families
 from nvshared.settings import config
@@ -68,12 +69,12 @@ def names() -> Iterator[str]:
     yield from (f"annotation {name}" for name in ANNOTATION_TERMS)
 
 
-def protocol() -> Iterator[str]:
-    """Types, flags and reasons of the protocol, and where fields are in packets."""
+def protocol(version: int) -> Iterator[str]:
+    """Types, flags and reasons of the protocol, and where fields are in packets of a version."""
     for kind in Type:
         yield f"message {kind.name} {int(kind)}"
         yield from (f"field {kind.name} {one.row.name or 'flags'} {one.offset} {one.size}"
-                    for one in places(kind, "" if kind is Type.GANG else "terms"))
+                    for one in places(kind, version))
     yield from (f"{one.__name__} {each.name} {int(each)}"
                 for one in (Flag, Refusal, Wait, Park) for each in one)
 
@@ -98,7 +99,9 @@ def keys(value: Any, path: str = "") -> Iterator[str]:
             yield f"{path} null"
 
 
-LISTS = {"dbus": dbus, "names": names, f"protocol-{VERSION}": protocol}
+LISTS: Mapping[str, Callable[[], Iterator[str]]] = {
+    "dbus": dbus, "names": names,
+    **{f"protocol-{version}": partial(protocol, version) for version in (OLDEST, VERSION)}}
 
 if __name__ == "__main__":
     for name, made in LISTS.items():

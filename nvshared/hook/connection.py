@@ -22,7 +22,7 @@ from nvshared.containers import names
 from nvshared.errors import ProtocolError
 from nvshared.hook import packets
 from nvshared.hook.listening import BACKLOG
-from nvshared.hook.protocol import OrderRecord, Refusal, Type
+from nvshared.hook.protocol import VERSION, OrderRecord, Refusal, Type
 from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
 from nvshared.machine import host, peer, subordinate
@@ -133,6 +133,7 @@ class HookConnection:
         self._server, self._socket = server, connected
         self._complain = partial(server.complain, identity)     # takes a fault's kind and text
         self._queue: deque[tuple[bytes, int | None]] = deque()
+        self._version = VERSION         # of the last packet: what the hook speaks
         self._ended = False
         self._listens = True            # False: the last packet waits for Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
@@ -153,7 +154,7 @@ class HookConnection:
         if self._ended:
             _close(descriptor)
             return
-        for packet in packets.encode(order):
+        for packet in packets.encode(order, self._version):
             if not self._queue and self._try_send(packet, descriptor):
                 continue
             self._queue.append((packet, descriptor))
@@ -237,7 +238,7 @@ class HookConnection:
     def _next_packet(self) -> Callable[[], None] | None:
         """Reads a packet. Returns the work that handles it; None: no packet, or the end."""
         try:
-            packet = receive(self._socket, packets.SIZE + 1)
+            packet = receive(self._socket, packets.LONGEST + 1)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
@@ -246,7 +247,10 @@ class HookConnection:
         if packet is None:
             self.end("closed by the other side")
             return None
-        return partial(self.session.received, packets.decode_report(packet))
+        record = packets.decode_report(packet)
+        if record.version in packets.LAYOUTS:
+            self._version = record.version
+        return partial(self.session.received, record)
 
     def _writable(self) -> None:
         while self._queue and not self._ended:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from nvshared.scheduler.events import Memory, PinReason
 
-VERSION = 2
+VERSION = 3
+OLDEST = 2                              # libraries that were loaded before an upgrade speak it
 
 
 class _Named(IntEnum):
@@ -33,12 +34,13 @@ class Type(_Named):
 
     LIMITS = 1, (
         "`limits` apply from now on. The first LIMITS accepts the client, as the answer to HELLO. "
-        "A LIMITS that answers a COMMIT has its number, and grants the request if limits.commit "
-        ">= wanted, or limits.beyond >= memory.beyond if `wanted` was 0. The daemon also sends "
-        "LIMITS without a request, with number 0.")
+        "A LIMITS that answers a COMMIT has its number, and grants the request if it has GRANTED. "
+        "In version 2 it grants the request if limits.commit >= wanted, or limits.beyond >= "
+        "memory.beyond if `wanted` was 0. The daemon also sends LIMITS without a request, with "
+        "number 0.")
     REFUSED = 2, (
         "Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon "
-        "closes the connection.")
+        "closes the connection. Always in the layout of version 2.")
     RUN = 3, (
         "Open the gate, until STOP. These flags control the hook during the turn: PACE, "
         "REPORT_IDLE, REPORT_COPIES, REPORT_BUSY, STEP. The daemon sends RUN again to a running "
@@ -67,7 +69,8 @@ class Type(_Named):
         "YIELD has no effect. YIELD has no answer of its own.")
     INTRODUCE = 8, (
         "A new daemon has taken this connection over. Answered by HELLO with the same number; "
-        "after that HELLO the hook repeats each COMMIT that has no answer yet.")
+        "after that HELLO the hook repeats each COMMIT that has no answer yet. Always in the "
+        "layout of version 2, as the new daemon does not know what the hook speaks.")
     QUEUED = 9, (
         "Answer to WAITING: `waits_for` is the reason why the client waits. `number`: the "
         "client's position in the queue, 1 for the next to run; 0 if it does not wait in the "
@@ -172,9 +175,8 @@ class Type(_Named):
     GANG = 75, (
         "The gang of this client: programs of one user, on several GPUs, that have their turns at "
         "the same time. `text`, encoded as that of NAME: the gang's name, a colon, and the number "
-        "of its processes if known. Only before HELLO. A GANG with an empty text names no gang "
-        "and carries `terms`. Daemons that know no terms ignore it, but would end the connection "
-        "at a type that they do not know.")
+        "of its processes if known. Only before HELLO. A GANG with an empty text names no gang. "
+        "In version 2 only such a GANG carries `terms`, in the place of the text.")
     BORROWED = 76, (
         "`moved` bytes of memory.host are on the GPU `uuid`. `dirty` of these bytes have no copy "
         "in host memory, so returning the loan requires a copy. Sent before the next report "
@@ -234,6 +236,7 @@ class Flag(IntFlag):
         "RUN: let launches through one at a time, each `step_pause` us after the end of the "
         "previous one: work on another GPU depends on some of them")
     IS_PARKED = 1 << 15, "HELLO: an earlier daemon has parked the client"
+    GRANTED = 1 << 16, "LIMITS: the COMMIT with this number is granted; not in version 2"
 
 
 class Refusal(_Named):

@@ -16,6 +16,7 @@ from uuid import UUID
 from nvshared.errors import GPULost, InvalidArgs, NoSuchGPU, NvshareError, ProtocolError
 from nvshared.hook.protocol import (
     NO_UUID,
+    OLDEST,
     VERSION,
     Flag,
     OrderRecord,
@@ -537,7 +538,7 @@ class Session:
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
-        if record.version != VERSION:
+        if record.version not in (OLDEST, VERSION):
             self._manager.note_refused(self.peer)
             self._refuse(Refusal.VERSION)
             return
@@ -631,8 +632,9 @@ def _record(order: actions.Order) -> OrderRecord:
             # Bytes of each of the hook's host allocations: many for speed, few for a small card.
             slab = max(2 * MIB, min(128 * MIB, 1 << max(0, (order.total // 64).bit_length() - 1)))
             return OrderRecord(
-                Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
-                total=order.total, host_slab=slab, beyond=order.beyond)
+                Type.LIMITS, Flag.GRANTED if order.granted else 0, order.number,
+                commit=order.commit, most=order.most, total=order.total, host_slab=slab,
+                beyond=order.beyond)
 
 
 def _wait(client: Client) -> OrderRecord:

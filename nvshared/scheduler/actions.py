@@ -140,6 +140,7 @@ class Limits(ClientAction):
     total: int                          # size of the card as the program sees it
     beyond: int = 0                     # host memory for allocations too large for the card
     reason: str = ""                    # the limit because of which the COMMIT is refused
+    granted: bool = False               # the answered COMMIT is granted
 
 
 class TurnStarted(ClientAction):

@@ -61,7 +61,8 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     left, domain = _tightest_limit(card, client)
     reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
     reason = next((tenant.reason for tenant in client.memory_limits), reason)
-    _send_limits(card, client, number, _largest_commit(card, client), reason)
+    granted = client.memory.beyond <= _most_beyond(card, client)
+    _send_limits(card, client, number, _largest_commit(card, client), reason, granted=granted)
 
 
 def plan(card: Card) -> None:
@@ -187,7 +188,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         if request.pins:
             until = card.now + PINNED_WITHIN
             promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
-        _send_limits(card, client, request.number, _largest_commit(card, client))
+        _send_limits(card, client, request.number, _largest_commit(card, client), granted=True)
         return True
     if not fits:
         # The request may fit once undrainable clients acknowledge that they may not grow further.
@@ -261,21 +262,28 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
 
 
 def _send_limits(
-    card: Card, client: ScheduledClient, number: int, most: int, reason: str = ""
+    card: Card, client: ScheduledClient, number: int, most: int, reason: str = "", *,
+    granted: bool = False,
 ) -> None:
-    """Sends LIMITS. With a memory limit, a client may not allocate more than fits the card."""
     promise = client.promise
-    bounded = client.terms.memory_limit or client.memory_limits
-    more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
-    more = client.memory.beyond if card.lost else more
     promise.last_most, promise.last_total = most, _total_for(card, client)
-    card.send(Limits(client.id, number, promise.commit, most, promise.last_total, more, reason))
+    card.send(Limits(client.id, number, promise.commit, most, promise.last_total,
+                     _most_beyond(card, client), reason, granted))
+
+
+def _most_beyond(card: Card, client: ScheduledClient) -> int:
+    """The `beyond` that a client may have. With a memory limit it may not allocate more than fits
+    the card."""
+    if card.lost:
+        return client.memory.beyond
+    bounded = client.terms.memory_limit or client.memory_limits
+    return 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
 
 
 def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -> None:
     """Grants a COMMIT request on a lost card, so that the program gets the driver's error."""
     client.promise.commit = max(client.promise.commit, request.wanted)
-    _send_limits(card, client, request.number, client.promise.commit)
+    _send_limits(card, client, request.number, client.promise.commit, granted=True)
 
 
 def _total_for(card: Card, client: ScheduledClient) -> int:

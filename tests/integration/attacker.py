@@ -150,8 +150,10 @@ def garbage(attack: Attack) -> Iterator[None]:
             for packet in (
                 b"", attack.hello[:dice.randrange(packets.SIZE)], attack.hello * 2,
                 dice.randbytes(dice.randrange(4096)),
-                bytes([dice.randrange(80), 0, protocol.VERSION, 0])
-                + dice.randbytes(packets.SIZE - 4)):
+                bytes([dice.randrange(80), 0, protocol.OLDEST, 0])
+                + dice.randbytes(packets.SIZE - 4),
+                bytes([dice.randrange(80)]) + attack.hello[1:packets.HEAD]
+                + dice.randbytes(len(attack.hello) - packets.HEAD)):
                 say(one, packet)
             one.close()
         yield
@@ -183,7 +185,7 @@ def change(attack: Attack) -> Iterator[None]:
             for record in records:
                 say(one, record)
             with contextlib.suppress(OSError):
-                while packet := one.recv(packets.SIZE):
+                while packet := one.recv(packets.LONGEST):
                     obey(one, decode_order(packet))
         yield
 
@@ -201,7 +203,7 @@ def gang(attack: Attack) -> Iterator[None]:
     while True:
         for one in select.select(crowd, [], [], 0.1)[0]:
             with contextlib.suppress(OSError):
-                while packet := one.recv(packets.SIZE):
+                while packet := one.recv(packets.LONGEST):
                     order = decode_order(packet)
                     obey(one, order)
                     if order.type is Type.STOP:
@@ -239,7 +241,7 @@ def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[
     while True:
         for one in crowd:
             with contextlib.suppress(OSError):
-                while packet := one.recv(packets.SIZE):
+                while packet := one.recv(packets.LONGEST):
                     order = decode_order(packet)
                     if order.type in ANSWERS:
                         say(one, encode_report(ReportRecord(

@@ -360,7 +360,7 @@ class Commander:
                 self.send(hook, self._limits(hook, record.number, beyond=memory.beyond))
             case Type.COMMIT:
                 limits = self._limits(hook, record.number, record.wanted)
-                if record.pins and limits.commit >= record.wanted:
+                if record.pins and limits.flags & Flag.GRANTED:
                     hook.grants[record.number] = record.pins
                 self.send(hook, limits)
             case Type.COPIES:
@@ -401,10 +401,11 @@ class Commander:
         grant = asked <= self.most and self.random.random() >= self.refuses
         self.refused += asked > 0 and not grant
         held = hook.memory.allocated + hook.memory.pinned
+        # Only programs with NVSHARE_ENABLE_SINGLE_OVERSUB ask for memory beyond the card.
+        most_beyond = 0 if beyond and self.random.random() < 0.3 else self.most
+        granted = beyond <= most_beyond if beyond else grant
         return OrderRecord(
-            Type.LIMITS, number=number,
+            Type.LIMITS, Flag.GRANTED if granted else 0, number,
             # At most an eighth of the total may be kept as spares (freed memory that stays mapped).
             commit=asked if grant else held, most=self.most, total=4 * self.most,
-            host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
-            # Only programs with NVSHARE_ENABLE_SINGLE_OVERSUB ask for memory beyond the card.
-            beyond=0 if beyond and self.random.random() < 0.3 else self.most)
+            host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)), beyond=most_beyond)

@@ -21,7 +21,7 @@ import pytest
 from bench.trace import Line, written
 from conftest import no_bus
 from nvshared.control import Daemon as Control
-from nvshared.hook.protocol import Type
+from nvshared.hook.protocol import VERSION, Type
 from nvshared.units import MIB
 from tests.bus.service import private_bus
 from tests.integration.fakehook import PATIENCE, Hook, pump
@@ -98,6 +98,7 @@ class Site:
     programs: list[Any] = field(default_factory=list)   # programs of test_moving
     hooks: list[Hook] = field(default_factory=list)
     sockets: list[socket.socket] = field(default_factory=list)     # sockets of a fake daemon
+    version: int = VERSION              # of the protocol, which hook() speaks
 
     @property
     def socket(self) -> Path:
@@ -151,7 +152,7 @@ class Site:
         return daemon
 
     def hook(self, card: int = 0) -> Hook:
-        hook = Hook(str(self.socket), self.uuids[card])
+        hook = Hook(str(self.socket), self.uuids[card], version=self.version)
         self.hooks.append(hook)
         return hook
 

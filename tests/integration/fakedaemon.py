@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from nvshared.hook.packets import decode_report, encode_order
-from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.hook.protocol import VERSION, Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.conftest import Site
@@ -28,6 +28,8 @@ LONGER_THAN_A_WRONG_DRAIN = 0.5         # seconds
 
 class FakeDaemon:
     """A played daemon that keeps reports in `said` and grants all commit requests."""
+
+    version = VERSION                   # of the protocol that it speaks
 
     def __init__(
         self, site: Site, room: int = 512 * MIB, *, host: int = PLENTY, total: int = 0,
@@ -54,11 +56,14 @@ class FakeDaemon:
         self.site.sockets.append(self.listener)
 
     def connect(self) -> None:
-        self.connection, _ = self.listener.accept()
+        self.connection = self.accept_one()
         self.listener.close()
         self.connection.settimeout(PATIENCE)
         self.site.sockets.append(self.connection)
         self.until(Type.HELLO)
+
+    def accept_one(self) -> socket.socket:
+        return self.listener.accept()[0]
 
     def accept(self, flags: Flag = NO_FLAGS, idle_window: int = 0) -> None:
         self.connect()
@@ -68,7 +73,7 @@ class FakeDaemon:
 
     def send(self, *orders: OrderRecord) -> None:
         for order in orders:
-            self.connection.send(encode_order(order))
+            self.connection.send(encode_order(order, self.version))
 
     def has_no_unread_order(self) -> bool:
         """Whether the library has read all orders, by the socket's number of unread bytes."""
@@ -86,6 +91,7 @@ class FakeDaemon:
         packet = self.connection.recv(4096)
         assert packet, f"the connection ended after {self.said[-1:]}"
         record = decode_report(packet)
+        assert record.version == self.version
         self.said.append(record)
         if record.type is Type.STORED:
             self.stored = record
@@ -93,8 +99,15 @@ class FakeDaemon:
             self.memory = record.memory
             self.host_most = max(self.host_most, self.memory.host)
         if record.type is Type.COMMIT:
-            self.send(replace(self.limits, number=record.number))
+            self.send(self.answer(record))
         return record
+
+    def answer(self, request: ReportRecord) -> OrderRecord:
+        """The limits, as the answer to a COMMIT: granted if it does not exceed them."""
+        granted = request.wanted <= self.limits.commit if request.wanted else (
+            request.memory.beyond <= self.limits.beyond)
+        return replace(
+            self.limits, flags=Flag.GRANTED if granted else 0, number=request.number)
 
     def until(self, *kinds: Type, number: int | None = None) -> ReportRecord:
         """Returns the next report of these types and this number; answers requests meanwhile."""
@@ -137,8 +150,9 @@ class FakeDaemon:
 
     def store(self, size: int = PLENTY, file: int | None = None) -> None:
         self.number += 1
-        order = OrderRecord(Type.STORE, number=self.number, file=size)
-        socket.send_fds(self.connection, [encode_order(order)], [] if file is None else [file])
+        packet = encode_order(
+            OrderRecord(Type.STORE, number=self.number, file=size), self.version)
+        socket.send_fds(self.connection, [packet], [] if file is None else [file])
         self.until(Type.STORED, number=self.number)
 
     def assert_no_stop(self, seconds: float = LONGER_THAN_A_WRONG_DRAIN) -> None:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvshared.hook import packets
-from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.hook.packets import IN_OLDEST
+from nvshared.hook.protocol import OLDEST, VERSION, Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from tests.records import decode_order, encode_report
 
@@ -42,6 +43,7 @@ class Hook:
     paced: bool = False                 # the last RUN had the flag PACE
     reports_idle: bool = False          # the last RUN had the flag REPORT_IDLE
     reports_copies: bool = False        # the daemon has requested COPIES reports
+    version: int = VERSION              # of the protocol that it speaks
     socket: Socket = field(init=False)
     questions: int = 0
     lack_told: bool = False
@@ -72,7 +74,8 @@ class Hook:
 
     def say(self, kind: Type, *, flags: int = 0, number: int = 0, **words: int) -> bool:
         """Sends a report with the fields `words`. False: the connection has ended."""
-        report = ReportRecord(kind, flags, number, self.memory, self.uuid, **dict[str, Any](words))
+        report = ReportRecord(kind, flags, number, self.memory, self.uuid, version=self.version,
+                              **dict[str, Any](words))
         try:
             self.send(encode_report(report))
         except (BrokenPipeError, ConnectionResetError):
@@ -88,10 +91,15 @@ class Hook:
 
     def hear(self) -> OrderRecord | None:
         try:
-            packet = self.socket.recv(packets.SIZE + 1)
+            packet = self.socket.recv(packets.LONGEST + 1)
         except ConnectionResetError:
             return None
-        return decode_order(packet) if packet else None
+        if not packet:
+            return None
+        order = decode_order(packet)
+        spoken = OLDEST if order.type in IN_OLDEST else self.version
+        assert packet[2] == spoken, f"a {order.type.name} of version {packet[2]}"
+        return order
 
     def hello(self) -> OrderRecord | None:
         """Sends HELLO with its memory figures, and receives the answer."""
@@ -105,24 +113,28 @@ class Hook:
     def allocate(self, size: int) -> bool:
         """As cuMemAlloc: sends COMMIT if needed; the memory is on the card once there is room."""
         target = self.memory.allocated + self.memory.pinned + size
-        if target > self.limits.commit:
-            self.ask(target)
-            if target > self.limits.commit:
-                return False
+        if target > self.limits.commit and not self.ask(target):
+            return False
         self.memory = replace(self.memory, allocated=self.memory.allocated + size)
         if self.granted:
             self.fill()
         self.say(Type.MEMORY)
         return True
 
-    def ask(self, wanted: int) -> None:
-        """Sends a COMMIT, and carries out orders until it is answered."""
+    def ask(self, wanted: int) -> bool:
+        """Sends a COMMIT, and carries out orders until it is answered. True: granted."""
         self.questions += 1
         self.say(Type.COMMIT, number=self.questions, wanted=wanted)
         while True:
             record = self.obey_next()
             if record.type is Type.LIMITS and record.number == self.questions:
-                return
+                return self.grants(record, wanted)
+
+    def grants(self, answer: OrderRecord, wanted: int) -> bool:
+        """Whether a LIMITS grants a COMMIT of `wanted` bytes."""
+        if self.version == OLDEST:
+            return wanted <= answer.commit
+        return bool(answer.flags & Flag.GRANTED)
 
     def settle(self) -> None:
         """Carries out orders until the daemon has received all answers."""

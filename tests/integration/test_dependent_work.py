@@ -4,7 +4,6 @@ thread returns as early as without the library: in a turn, a drain and a capture
 
 import socket
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -112,7 +111,7 @@ class Answering(threading.Thread):
                 if self.stops_before_answer:
                     self.stops_before_answer = False
                     daemon.connection.send(encode_order(OrderRecord(Type.STOP)))
-                daemon.connection.send(encode_order(replace(daemon.limits, number=record.number)))
+                daemon.connection.send(encode_order(daemon.answer(record)))
             if record.type is Type.STOPPED:
                 daemon.connection.send(encode_order(OrderRecord(Type.RUN)))
         daemon.connection.close()

@@ -160,7 +160,9 @@ def test_client_reports_its_stored_bytes_to_a_restarted_daemon_also_while_parked
     restart()
     assert daemon.stored.number == 0    # STORED came before any STORE order
     daemon.send(daemon.limits, OrderRecord(Type.PARK))
-    assert daemon.until(Type.PARKED).park == Park.DONE
+    while (answer := daemon.until(Type.PARKED).park) == Park.BUSY:      # on a busy machine
+        daemon.send(OrderRecord(Type.PARK))
+    assert answer == Park.DONE
     restart()
     daemon.send(OrderRecord(Type.UNPARK, gpu=site.uuids[0]), OrderRecord(Type.INTRODUCE, number=1))
     daemon.until(Type.HELLO)

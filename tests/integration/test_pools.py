@@ -5,7 +5,7 @@ import select
 from dataclasses import replace
 
 from nvshared.hook.packets import decode_report
-from nvshared.hook.protocol import Type
+from nvshared.hook.protocol import ReportRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FakeDaemon
@@ -346,15 +346,15 @@ assert figure(RESERVED, own) == 100 * MIB
     daemon.accept()
     assert program.hears() == "away"
     program.tell()
-    numbers: list[int] = []
+    asked: list[ReportRecord] = []
     # A COMMIT of the second thread would follow soon; the library waits 2 s for the first answer.
-    while len(numbers) < 2 and select.select(
-            [daemon.connection], [], [], 0.2 if numbers else 60)[0]:
+    while len(asked) < 2 and select.select(
+            [daemon.connection], [], [], 0.2 if asked else 60)[0]:
         report = decode_report(daemon.connection.recv(4096))
         if report.type is Type.COMMIT:
-            numbers.append(report.number)
+            asked.append(report)
     daemon.limits = replace(daemon.limits, commit=daemon.room)
-    for number in numbers:
-        daemon.send(replace(daemon.limits, number=number))
+    for request in asked:
+        daemon.send(daemon.answer(request))
     daemon.rest()
     program.ends_well()

@@ -20,7 +20,7 @@ from tests.integration.test_pages import Machine, machine, pytestmark
 
 assert machine                          # the fixture
 assert pytestmark                       # where it cannot be had
-SIZE = 104                              # of a packet, in each version
+SIZE, SPARE, LENGTH_AT = 104, 16, 16    # of a packet of version 2; of the head from version 3 on
 # Lists that are empty as a rule, or at times.
 SOMETIMES = ("status faults[]", "status gpus[].faults[]", "status gpus[].holders[]")
 COMMANDS = {
@@ -48,7 +48,8 @@ class Packets:
         self.version = int(name.rpartition("-")[2])
 
     def encode_report(self, report: ReportRecord) -> bytes:
-        packet = bytearray(SIZE)
+        end = max(offset + size for _, offset, size in self.fields[report.type.name])
+        packet = bytearray(SIZE if self.version == 2 else max(end, 24) + SPARE)
         struct.pack_into("<HH", packet, 0, self.codes[report.type.name], self.version)
         for field, offset, size in self.fields[report.type.name]:
             value = attrgetter(field)(report)
@@ -57,10 +58,13 @@ class Packets:
             packet[offset:offset + size] = (
                 value.ljust(size, b"\0") if isinstance(value, bytes)
                 else int(value).to_bytes(size, "little"))
+        if self.version > 2:
+            struct.pack_into("<I", packet, LENGTH_AT, len(packet))
         return bytes(packet)
 
     def decode_order(self, packet: bytes) -> OrderRecord:
-        assert len(packet) == SIZE
+        assert len(packet) == (SIZE if self.version == 2 else struct.unpack_from(
+            "<I", packet, LENGTH_AT)[0])
         code, version = struct.unpack_from("<HH", packet)
         assert version == self.version
         name = next(name for name, number in self.codes.items() if number == code)
@@ -97,7 +101,7 @@ def test_client_of_a_kept_protocol_shares_the_gpu_with_a_present_client(
                 patched.setattr(fakehook, "decode_order", earlier_packets.decode_order)
                 return super().hear()
 
-    earlier = Earlier(str(site.socket), uuid)
+    earlier = Earlier(str(site.socket), uuid, version=earlier_packets.version)
     for hook in (present, earlier):
         answer = hook.hello()
         assert answer is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvshared.hook.protocol import Type
+from nvshared.hook.protocol import OLDEST, VERSION, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site, kill
 from tests.integration.fakehook import PATIENCE, Hook, pump
@@ -43,10 +43,13 @@ def has_mail(hook: Hook, patience: float) -> bool:
     return bool(select.select([hook.socket], [], [], patience)[0])
 
 
-@pytest.mark.parametrize("stop", [kill, end])
+@pytest.mark.parametrize(("stop", "version"), [(kill, VERSION), (end, VERSION), (end, OLDEST)])
 def test_client_connection_kept_by_systemd_survives_a_daemon_restart(
-    site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None]
+    site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None],
+    version: int,
 ) -> None:
+    """A hook that was loaded before an upgrade speaks an earlier version to both daemons."""
+    site.version = version
     daemon = manager.start("--tq", "3600")
     one = site.holding(LARGE)
     two = site.wanting(LARGE)

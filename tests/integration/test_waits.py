@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,7 +126,7 @@ def test_program_waiting_for_the_reply_to_a_commit_request_logs_the_reason(site:
     assert program.popen.stderr is not None
     line = program.popen.stderr.readline()
     assert "waits for GPU 0: nvshared has not yet granted the memory that it asked for" in line
-    daemon.send(replace(daemon.limits, number=asked.number))
+    daemon.send(daemon.answer(asked))
     assert "goes on" in program.popen.stderr.readline()
     program.go_on()
     daemon.rest()

@@ -38,7 +38,7 @@ class Program(SessionHook):
         evicts = [order.host for order in self.wire.orders if order.type is Type.EVICT]
         return max([self.memory.host, *evicts])
 
-    def ask(self, size: int) -> None:
+    def request(self, size: int) -> None:
         """Sends COMMIT; the program allocates the memory when the request is granted."""
         self.questions += 1
         self._asked[self.questions] = size
@@ -54,7 +54,7 @@ class Program(SessionHook):
         super().obey(record)
         if record.type is Type.LIMITS and record.number:
             size = self._asked[record.number]
-            self.answers[record.number] = record.commit >= size
+            self.answers[record.number] = self.grants(record, size)
             if self.answers[record.number]:
                 allocated = max(size, self.memory.allocated)
                 self.memory = replace(self.memory, allocated=allocated)
@@ -114,7 +114,7 @@ class Site:
 
     def grows(self, program: Program, size: int) -> bool:
         number, end = len(program.answers) + 1, self.time.now + PATIENCE
-        program.ask(size)
+        program.request(size)
         self.settle()
         while number not in program.answers:
             assert self.time.now < end, "it is never answered"

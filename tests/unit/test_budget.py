@@ -128,7 +128,7 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
                 if isinstance(one[1], partial) and one[1].func == site.gpus[1].tell)
     site.time.timers.remove(late)
     site.time.pass_by(SECOND)
-    asks.ask(wanted)
+    asks.request(wanted)
     site.settle()
     assert asks.answers == {}
     late[1]()

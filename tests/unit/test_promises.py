@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from nvshared import __version__
-from nvshared.hook.protocol import VERSION
+from nvshared.hook.protocol import OLDEST, VERSION
 from tests import promised
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,9 @@ def test_kept_name_is_not_lost_before_the_next_major_version(name: str) -> None:
         + "; ".join(sorted(lost)))
 
 
-def test_kept_lists_are_of_the_present_protocol() -> None:
-    assert (promised.FOLDER / f"protocol-{VERSION}.txt").exists()
+def test_kept_lists_are_of_the_protocols_that_the_daemon_speaks() -> None:
+    for version in (OLDEST, VERSION):
+        assert (promised.FOLDER / f"protocol-{version}.txt").exists()
 
 
 def test_version_stands_alike_wherever_a_release_names_it() -> None:

@@ -31,7 +31,7 @@ from nvshared.hook.connection import (
     may_connect,
 )
 from nvshared.hook.listening import BACKLOG, Listening
-from nvshared.hook.packets import SIZE
+from nvshared.hook.packets import LONGEST
 from nvshared.hook.protocol import OrderRecord, Refusal, ReportRecord, Type
 from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
@@ -83,7 +83,7 @@ class Site:
 
 def answer(one: socket.socket) -> bytes:
     try:
-        return one.recv(SIZE, socket.MSG_PEEK)
+        return one.recv(LONGEST, socket.MSG_PEEK)
     except BlockingIOError:
         return b""
 
@@ -254,7 +254,7 @@ async def test_server_ends_the_connection_of_a_refused_client(tmp_path: Path) ->
         client = await site.connect()   # its HELLO names no GPU
         async with asyncio.timeout(5):  # half of the time within which a client must send HELLO
             await until(lambda: bool(answer(client)))
-            assert refusal(client.recv(SIZE)) == Refusal.NO_SUCH_GPU
+            assert refusal(client.recv(LONGEST)) == Refusal.NO_SUCH_GPU
             await until(lambda: not site.server._connections)
         assert client.recv(1) == b""
 

@@ -4,6 +4,8 @@ running, and two clients that follow the protocol get their turns and never too 
 """
 
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from nvshared.errors import ProtocolError
 from nvshared.hook import packets, protocol
+from nvshared.hook.packets import BEGIN
 from nvshared.hook.protocol import Flag, ReportRecord, Type
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
@@ -44,6 +47,11 @@ kinds = st.sampled_from([kind for kind in Type if kind > Type.HELLO])
 @settings(max_examples=300)
 @given(packet=st.binary(max_size=2 * packets.SIZE) | st.binary(
     min_size=packets.SIZE, max_size=packets.SIZE
+) | st.builds(
+    lambda kind, head, rest: BEGIN.pack(kind, protocol.VERSION) + head + struct.pack(
+        "<I", packets.HEAD + len(rest)) + bytes(4) + rest,
+    st.integers(0, 80), st.binary(min_size=12, max_size=12),
+    st.binary(max_size=packets.LONGEST - packets.HEAD),
 ) | st.builds(
     lambda kind, version, rest: bytes([kind, 0, version, 0]) + rest,
     st.integers(0, 80), st.integers(0, 3),
@@ -129,7 +137,7 @@ class Liars(RuleBasedStateMachine):
         return self.all[-1]
 
     @rule(liar=liars, memory=figures, said=flags, commit=sizes, other=st.booleans(),
-          version=st.sampled_from([protocol.VERSION] * 3 + [1]))
+          version=st.sampled_from([protocol.VERSION, protocol.OLDEST] * 2 + [1]))
     def hello(self, liar: Liar, memory: Memory, said: int, commit: int, other: bool,
               version: int) -> None:
         uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
@@ -137,13 +145,16 @@ class Liars(RuleBasedStateMachine):
                                             commit=commit, version=version)))
 
     @rule(liar=liars, kind=kinds, memory=figures, said=flags, size=sizes,
-          number=st.integers(0, 1 << 16), times=st.integers(1, 3))
+          number=st.integers(0, 1 << 16), times=st.integers(1, 3),
+          version=st.sampled_from([protocol.VERSION, protocol.OLDEST]))
     def say(self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int,
-            times: int) -> None:
+            times: int, version: int) -> None:
         known = liar.numbers()
         for _ in range(times):
             liar.say(encode_report(ReportRecord(kind, said, known[number % len(known)], memory,
-                                                wanted=size, pins=size, moved=size, took=size)))
+                                                wanted=size, pins=size, moved=size, took=size,
+                                                dirty=size, error=size, park=size, used=size,
+                                                version=version)))
 
     @rule(liar=liars, packet=st.binary(max_size=2 * packets.SIZE))
     def noise(self, liar: Liar, packet: bytes) -> None:

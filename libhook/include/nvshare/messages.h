@@ -4,16 +4,32 @@
 
 #include <stdint.h>
 
-#define NVSHARE_PROTOCOL_VERSION 2
+#define NVSHARE_PROTOCOL_VERSION 3
+#define NVSHARE_PROTOCOL_OLDEST 2
+
+#define NVSHARE_PACKET_OLDEST 104        /* bytes of a packet of version 2 */
+#define NVSHARE_PACKET_LONGEST 512
+#define NVSHARE_PACKET_SPARE 16          /* bytes after the last field */
+
+/* At the beginning of each packet. `type` and `version` are there in every version. */
+struct nvshare_head {
+    uint16_t type;
+    uint16_t version;
+    uint32_t flags;
+    uint64_t number;
+    uint32_t length;                 /* of the packet, in bytes */
+    uint32_t spare;
+};
 
 enum nvshare_type {
     /* `limits` apply from now on. The first LIMITS accepts the client, as the answer to HELLO. A
-     * LIMITS that answers a COMMIT has its number, and grants the request if limits.commit >=
-     * wanted, or limits.beyond >= memory.beyond if `wanted` was 0. The daemon also sends LIMITS
-     * without a request, with number 0. */
+     * LIMITS that answers a COMMIT has its number, and grants the request if it has GRANTED. In
+     * version 2 it grants the request if limits.commit >= wanted, or limits.beyond >=
+     * memory.beyond if `wanted` was 0. The daemon also sends LIMITS without a request, with
+     * number 0. */
     NVSHARE_LIMITS = 1,
     /* Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon closes
-     * the connection. */
+     * the connection. Always in the layout of version 2. */
     NVSHARE_REFUSED = 2,
     /* Open the gate, until STOP. These flags control the hook during the turn: PACE,
      * REPORT_IDLE, REPORT_COPIES, REPORT_BUSY, STEP. The daemon sends RUN again to a running
@@ -42,7 +58,8 @@ enum nvshare_type {
      * no effect. YIELD has no answer of its own. */
     NVSHARE_YIELD = 7,
     /* A new daemon has taken this connection over. Answered by HELLO with the same number; after
-     * that HELLO the hook repeats each COMMIT that has no answer yet. */
+     * that HELLO the hook repeats each COMMIT that has no answer yet. Always in the layout of
+     * version 2, as the new daemon does not know what the hook speaks. */
     NVSHARE_INTRODUCE = 8,
     /* Answer to WAITING: `waits_for` is the reason why the client waits. `number`: the client's
      * position in the queue, 1 for the next to run; 0 if it does not wait in the queue. */
@@ -145,9 +162,8 @@ enum nvshare_type {
     NVSHARE_BUSY = 74,
     /* The gang of this client: programs of one user, on several GPUs, that have their turns at
      * the same time. `text`, encoded as that of NAME: the gang's name, a colon, and the number
-     * of its processes if known. Only before HELLO. A GANG with an empty text names no gang and
-     * carries `terms`. Daemons that know no terms ignore it, but would end the connection at a
-     * type that they do not know. */
+     * of its processes if known. Only before HELLO. A GANG with an empty text names no gang. In
+     * version 2 only such a GANG carries `terms`, in the place of the text. */
     NVSHARE_GANG = 75,
     /* `moved` bytes of memory.host are on the GPU `uuid`. `dirty` of these bytes have no copy in
      * host memory, so returning the loan requires a copy. Sent before the next report whenever
@@ -205,6 +221,8 @@ enum nvshare_flag {
     NVSHARE_STEP = 1 << 14,
     /* HELLO: an earlier daemon has parked the client */
     NVSHARE_IS_PARKED = 1 << 15,
+    /* LIMITS: the COMMIT with this number is granted; not in version 2 */
+    NVSHARE_GRANTED = 1 << 16,
 };
 
 enum nvshare_refusal {
@@ -383,249 +401,252 @@ struct nvshare_report {
     struct nvshare_terms terms;
 };
 
-/* FIELD(message, member, offset in the packet, bytes there). */
+/* FIELD(message, member, offset in a packet of the newest version, then offset and
+ * bytes in version 2; 0 bytes: not there). */
 #define NVSHARE_ORDER_FIELDS(FIELD) \
-    FIELD(LIMITS, flags, 4, 4) \
-    FIELD(LIMITS, number, 8, 8) \
-    FIELD(LIMITS, limits.commit, 56, 8) \
-    FIELD(LIMITS, limits.most, 64, 8) \
-    FIELD(LIMITS, limits.total, 72, 8) \
-    FIELD(LIMITS, limits.host_slab, 80, 8) \
-    FIELD(LIMITS, limits.beyond, 88, 8) \
-    FIELD(REFUSED, refusal, 4, 4) \
-    FIELD(REFUSED, number, 8, 8) \
-    FIELD(RUN, flags, 4, 4) \
-    FIELD(RUN, number, 8, 8) \
-    FIELD(RUN, step_pause, 40, 8) \
-    FIELD(RUN, idle_window, 48, 8) \
-    FIELD(STOP, flags, 4, 4) \
-    FIELD(STOP, number, 8, 8) \
-    FIELD(EVICT, flags, 4, 4) \
-    FIELD(EVICT, number, 8, 8) \
-    FIELD(EVICT, room, 16, 8) \
-    FIELD(EVICT, host, 24, 8) \
-    FIELD(EVICT, writeback, 32, 8) \
-    FIELD(EVICT, lender, 56, 16) \
-    FIELD(EVICT, loan, 96, 8) \
-    FIELD(LOAD, flags, 4, 4) \
-    FIELD(LOAD, number, 8, 8) \
-    FIELD(LOAD, room, 16, 8) \
-    FIELD(LOAD, host, 24, 8) \
-    FIELD(YIELD, flags, 4, 4) \
-    FIELD(YIELD, number, 8, 8) \
-    FIELD(INTRODUCE, flags, 4, 4) \
-    FIELD(INTRODUCE, number, 8, 8) \
-    FIELD(QUEUED, waits_for, 4, 4) \
-    FIELD(QUEUED, number, 8, 8) \
-    FIELD(REASON, flags, 4, 4) \
-    FIELD(REASON, number, 8, 8) \
-    FIELD(REASON, text, 16, 88) \
-    FIELD(PUBLISH, flags, 4, 4) \
-    FIELD(PUBLISH, number, 8, 8) \
-    FIELD(WATCH, flags, 4, 4) \
-    FIELD(WATCH, number, 8, 8) \
-    FIELD(PREALLOCATE, flags, 4, 4) \
-    FIELD(PREALLOCATE, number, 8, 8) \
-    FIELD(PREALLOCATE, host, 24, 8) \
-    FIELD(PARK, flags, 4, 4) \
-    FIELD(PARK, number, 8, 8) \
-    FIELD(PARK, host, 24, 8) \
-    FIELD(UNPARK, flags, 4, 4) \
-    FIELD(UNPARK, number, 8, 8) \
-    FIELD(UNPARK, gpu, 16, 16) \
-    FIELD(STORE, flags, 4, 4) \
-    FIELD(STORE, number, 8, 8) \
-    FIELD(STORE, file, 32, 8) \
-    FIELD(LEAVE, flags, 4, 4) \
-    FIELD(LEAVE, number, 8, 8)
+    FIELD(LIMITS, flags, 4, 4, 4) \
+    FIELD(LIMITS, number, 8, 8, 8) \
+    FIELD(LIMITS, limits.commit, 24, 56, 8) \
+    FIELD(LIMITS, limits.most, 32, 64, 8) \
+    FIELD(LIMITS, limits.total, 40, 72, 8) \
+    FIELD(LIMITS, limits.host_slab, 48, 80, 8) \
+    FIELD(LIMITS, limits.beyond, 56, 88, 8) \
+    FIELD(REFUSED, flags, 4, 0, 0) \
+    FIELD(REFUSED, number, 8, 8, 8) \
+    FIELD(REFUSED, refusal, 24, 4, 4) \
+    FIELD(RUN, flags, 4, 4, 4) \
+    FIELD(RUN, number, 8, 8, 8) \
+    FIELD(RUN, step_pause, 24, 40, 8) \
+    FIELD(RUN, idle_window, 32, 48, 8) \
+    FIELD(STOP, flags, 4, 4, 4) \
+    FIELD(STOP, number, 8, 8, 8) \
+    FIELD(EVICT, flags, 4, 4, 4) \
+    FIELD(EVICT, number, 8, 8, 8) \
+    FIELD(EVICT, room, 24, 16, 8) \
+    FIELD(EVICT, host, 32, 24, 8) \
+    FIELD(EVICT, writeback, 40, 32, 8) \
+    FIELD(EVICT, lender, 48, 56, 16) \
+    FIELD(EVICT, loan, 64, 96, 8) \
+    FIELD(LOAD, flags, 4, 4, 4) \
+    FIELD(LOAD, number, 8, 8, 8) \
+    FIELD(LOAD, room, 24, 16, 8) \
+    FIELD(LOAD, host, 32, 24, 8) \
+    FIELD(YIELD, flags, 4, 4, 4) \
+    FIELD(YIELD, number, 8, 8, 8) \
+    FIELD(INTRODUCE, flags, 4, 4, 4) \
+    FIELD(INTRODUCE, number, 8, 8, 8) \
+    FIELD(QUEUED, flags, 4, 0, 0) \
+    FIELD(QUEUED, number, 8, 8, 8) \
+    FIELD(QUEUED, waits_for, 24, 4, 4) \
+    FIELD(REASON, flags, 4, 4, 4) \
+    FIELD(REASON, number, 8, 8, 8) \
+    FIELD(REASON, text, 24, 16, 88) \
+    FIELD(PUBLISH, flags, 4, 4, 4) \
+    FIELD(PUBLISH, number, 8, 8, 8) \
+    FIELD(WATCH, flags, 4, 4, 4) \
+    FIELD(WATCH, number, 8, 8, 8) \
+    FIELD(PREALLOCATE, flags, 4, 4, 4) \
+    FIELD(PREALLOCATE, number, 8, 8, 8) \
+    FIELD(PREALLOCATE, host, 24, 24, 8) \
+    FIELD(PARK, flags, 4, 4, 4) \
+    FIELD(PARK, number, 8, 8, 8) \
+    FIELD(PARK, host, 24, 24, 8) \
+    FIELD(UNPARK, flags, 4, 4, 4) \
+    FIELD(UNPARK, number, 8, 8, 8) \
+    FIELD(UNPARK, gpu, 24, 16, 16) \
+    FIELD(STORE, flags, 4, 4, 4) \
+    FIELD(STORE, number, 8, 8, 8) \
+    FIELD(STORE, file, 24, 32, 8) \
+    FIELD(LEAVE, flags, 4, 4, 4) \
+    FIELD(LEAVE, number, 8, 8, 8)
 
 #define NVSHARE_REPORT_FIELDS(FIELD) \
-    FIELD(HELLO, flags, 4, 2) \
-    FIELD(HELLO, pin_reason, 6, 2) \
-    FIELD(HELLO, number, 8, 8) \
-    FIELD(HELLO, memory.allocated, 16, 8) \
-    FIELD(HELLO, memory.resident, 24, 8) \
-    FIELD(HELLO, memory.pinned, 32, 8) \
-    FIELD(HELLO, memory.pending, 40, 8) \
-    FIELD(HELLO, memory.room, 48, 8) \
-    FIELD(HELLO, memory.host, 56, 8) \
-    FIELD(HELLO, memory.beyond, 64, 8) \
-    FIELD(HELLO, uuid, 72, 16) \
-    FIELD(HELLO, commit, 88, 8) \
-    FIELD(HELLO, context, 96, 8) \
-    FIELD(MEMORY, flags, 4, 2) \
-    FIELD(MEMORY, pin_reason, 6, 2) \
-    FIELD(MEMORY, number, 8, 8) \
-    FIELD(MEMORY, memory.allocated, 16, 8) \
-    FIELD(MEMORY, memory.resident, 24, 8) \
-    FIELD(MEMORY, memory.pinned, 32, 8) \
-    FIELD(MEMORY, memory.pending, 40, 8) \
-    FIELD(MEMORY, memory.room, 48, 8) \
-    FIELD(MEMORY, memory.host, 56, 8) \
-    FIELD(MEMORY, memory.beyond, 64, 8) \
-    FIELD(MEMORY, answered, 72, 8) \
-    FIELD(MEMORY, to_pin, 80, 8) \
-    FIELD(IDLE, flags, 4, 2) \
-    FIELD(IDLE, pin_reason, 6, 2) \
-    FIELD(IDLE, number, 8, 8) \
-    FIELD(IDLE, memory.allocated, 16, 8) \
-    FIELD(IDLE, memory.resident, 24, 8) \
-    FIELD(IDLE, memory.pinned, 32, 8) \
-    FIELD(IDLE, memory.pending, 40, 8) \
-    FIELD(IDLE, memory.room, 48, 8) \
-    FIELD(IDLE, memory.host, 56, 8) \
-    FIELD(IDLE, memory.beyond, 64, 8) \
-    FIELD(IDLE, answered, 72, 8) \
-    FIELD(IDLE, to_pin, 80, 8) \
-    FIELD(STOPPED, flags, 4, 2) \
-    FIELD(STOPPED, pin_reason, 6, 2) \
-    FIELD(STOPPED, number, 8, 8) \
-    FIELD(STOPPED, memory.allocated, 16, 8) \
-    FIELD(STOPPED, memory.resident, 24, 8) \
-    FIELD(STOPPED, memory.pinned, 32, 8) \
-    FIELD(STOPPED, memory.pending, 40, 8) \
-    FIELD(STOPPED, memory.room, 48, 8) \
-    FIELD(STOPPED, memory.host, 56, 8) \
-    FIELD(STOPPED, memory.beyond, 64, 8) \
-    FIELD(STOPPED, answered, 72, 8) \
-    FIELD(STOPPED, to_pin, 80, 8) \
-    FIELD(STOPPED, used, 88, 8) \
-    FIELD(STOPPED, took, 96, 8) \
-    FIELD(REOPENED, flags, 4, 2) \
-    FIELD(REOPENED, pin_reason, 6, 2) \
-    FIELD(REOPENED, number, 8, 8) \
-    FIELD(REOPENED, memory.allocated, 16, 8) \
-    FIELD(REOPENED, memory.resident, 24, 8) \
-    FIELD(REOPENED, memory.pinned, 32, 8) \
-    FIELD(REOPENED, memory.pending, 40, 8) \
-    FIELD(REOPENED, memory.room, 48, 8) \
-    FIELD(REOPENED, memory.host, 56, 8) \
-    FIELD(REOPENED, memory.beyond, 64, 8) \
-    FIELD(REOPENED, answered, 72, 8) \
-    FIELD(REOPENED, to_pin, 80, 8) \
-    FIELD(MOVED, flags, 4, 2) \
-    FIELD(MOVED, pin_reason, 6, 2) \
-    FIELD(MOVED, number, 8, 8) \
-    FIELD(MOVED, memory.allocated, 16, 8) \
-    FIELD(MOVED, memory.resident, 24, 8) \
-    FIELD(MOVED, memory.pinned, 32, 8) \
-    FIELD(MOVED, memory.pending, 40, 8) \
-    FIELD(MOVED, memory.room, 48, 8) \
-    FIELD(MOVED, memory.host, 56, 8) \
-    FIELD(MOVED, memory.beyond, 64, 8) \
-    FIELD(MOVED, answered, 72, 8) \
-    FIELD(MOVED, to_pin, 80, 8) \
-    FIELD(MOVED, moved, 88, 8) \
-    FIELD(MOVED, took, 96, 8) \
-    FIELD(COMMIT, flags, 4, 2) \
-    FIELD(COMMIT, pin_reason, 6, 2) \
-    FIELD(COMMIT, number, 8, 8) \
-    FIELD(COMMIT, memory.allocated, 16, 8) \
-    FIELD(COMMIT, memory.resident, 24, 8) \
-    FIELD(COMMIT, memory.pinned, 32, 8) \
-    FIELD(COMMIT, memory.pending, 40, 8) \
-    FIELD(COMMIT, memory.room, 48, 8) \
-    FIELD(COMMIT, memory.host, 56, 8) \
-    FIELD(COMMIT, memory.beyond, 64, 8) \
-    FIELD(COMMIT, answered, 72, 8) \
-    FIELD(COMMIT, to_pin, 80, 8) \
-    FIELD(COMMIT, wanted, 88, 8) \
-    FIELD(COMMIT, pins, 96, 8) \
-    FIELD(COPIES, flags, 4, 2) \
-    FIELD(COPIES, pin_reason, 6, 2) \
-    FIELD(COPIES, number, 8, 8) \
-    FIELD(COPIES, memory.allocated, 16, 8) \
-    FIELD(COPIES, memory.resident, 24, 8) \
-    FIELD(COPIES, memory.pinned, 32, 8) \
-    FIELD(COPIES, memory.pending, 40, 8) \
-    FIELD(COPIES, memory.room, 48, 8) \
-    FIELD(COPIES, memory.host, 56, 8) \
-    FIELD(COPIES, memory.beyond, 64, 8) \
-    FIELD(COPIES, answered, 72, 8) \
-    FIELD(COPIES, to_pin, 80, 8) \
-    FIELD(WAITING, flags, 4, 2) \
-    FIELD(WAITING, pin_reason, 6, 2) \
-    FIELD(WAITING, number, 8, 8) \
-    FIELD(WAITING, memory.allocated, 16, 8) \
-    FIELD(WAITING, memory.resident, 24, 8) \
-    FIELD(WAITING, memory.pinned, 32, 8) \
-    FIELD(WAITING, memory.pending, 40, 8) \
-    FIELD(WAITING, memory.room, 48, 8) \
-    FIELD(WAITING, memory.host, 56, 8) \
-    FIELD(WAITING, memory.beyond, 64, 8) \
-    FIELD(WAITING, answered, 72, 8) \
-    FIELD(WAITING, to_pin, 80, 8) \
-    FIELD(NAME, flags, 4, 2) \
-    FIELD(NAME, number, 8, 8) \
-    FIELD(NAME, text, 16, 88) \
-    FIELD(BUSY, flags, 4, 2) \
-    FIELD(BUSY, pin_reason, 6, 2) \
-    FIELD(BUSY, number, 8, 8) \
-    FIELD(BUSY, memory.allocated, 16, 8) \
-    FIELD(BUSY, memory.resident, 24, 8) \
-    FIELD(BUSY, memory.pinned, 32, 8) \
-    FIELD(BUSY, memory.pending, 40, 8) \
-    FIELD(BUSY, memory.room, 48, 8) \
-    FIELD(BUSY, memory.host, 56, 8) \
-    FIELD(BUSY, memory.beyond, 64, 8) \
-    FIELD(BUSY, answered, 72, 8) \
-    FIELD(BUSY, to_pin, 80, 8) \
-    FIELD(GANG, flags, 4, 2) \
-    FIELD(GANG, number, 8, 8) \
-    FIELD(GANG, text, 16, 88) \
-    FIELD(GANG, terms.memory_limit, 24, 8) \
-    FIELD(GANG, terms.compute_limit, 32, 8) \
-    FIELD(GANG, terms.weight, 40, 8) \
-    FIELD(GANG, terms.priority, 48, 8) \
-    FIELD(BORROWED, flags, 4, 2) \
-    FIELD(BORROWED, pin_reason, 6, 2) \
-    FIELD(BORROWED, number, 8, 8) \
-    FIELD(BORROWED, memory.allocated, 16, 8) \
-    FIELD(BORROWED, memory.resident, 24, 8) \
-    FIELD(BORROWED, memory.pinned, 32, 8) \
-    FIELD(BORROWED, memory.pending, 40, 8) \
-    FIELD(BORROWED, memory.room, 48, 8) \
-    FIELD(BORROWED, memory.host, 56, 8) \
-    FIELD(BORROWED, memory.beyond, 64, 8) \
-    FIELD(BORROWED, uuid, 72, 16) \
-    FIELD(BORROWED, moved, 88, 8) \
-    FIELD(BORROWED, dirty, 96, 8) \
-    FIELD(PARKED, flags, 4, 2) \
-    FIELD(PARKED, pin_reason, 6, 2) \
-    FIELD(PARKED, number, 8, 8) \
-    FIELD(PARKED, memory.allocated, 16, 8) \
-    FIELD(PARKED, memory.resident, 24, 8) \
-    FIELD(PARKED, memory.pinned, 32, 8) \
-    FIELD(PARKED, memory.pending, 40, 8) \
-    FIELD(PARKED, memory.room, 48, 8) \
-    FIELD(PARKED, memory.host, 56, 8) \
-    FIELD(PARKED, memory.beyond, 64, 8) \
-    FIELD(PARKED, answered, 72, 8) \
-    FIELD(PARKED, to_pin, 80, 8) \
-    FIELD(PARKED, park, 88, 8) \
-    FIELD(WAKE, flags, 4, 2) \
-    FIELD(WAKE, pin_reason, 6, 2) \
-    FIELD(WAKE, number, 8, 8) \
-    FIELD(WAKE, memory.allocated, 16, 8) \
-    FIELD(WAKE, memory.resident, 24, 8) \
-    FIELD(WAKE, memory.pinned, 32, 8) \
-    FIELD(WAKE, memory.pending, 40, 8) \
-    FIELD(WAKE, memory.room, 48, 8) \
-    FIELD(WAKE, memory.host, 56, 8) \
-    FIELD(WAKE, memory.beyond, 64, 8) \
-    FIELD(WAKE, answered, 72, 8) \
-    FIELD(WAKE, to_pin, 80, 8) \
-    FIELD(STORED, flags, 4, 2) \
-    FIELD(STORED, pin_reason, 6, 2) \
-    FIELD(STORED, number, 8, 8) \
-    FIELD(STORED, memory.allocated, 16, 8) \
-    FIELD(STORED, memory.resident, 24, 8) \
-    FIELD(STORED, memory.pinned, 32, 8) \
-    FIELD(STORED, memory.pending, 40, 8) \
-    FIELD(STORED, memory.room, 48, 8) \
-    FIELD(STORED, memory.host, 56, 8) \
-    FIELD(STORED, memory.beyond, 64, 8) \
-    FIELD(STORED, answered, 72, 8) \
-    FIELD(STORED, to_pin, 80, 8) \
-    FIELD(STORED, moved, 88, 8) \
-    FIELD(STORED, error, 96, 8)
+    FIELD(HELLO, flags, 4, 4, 2) \
+    FIELD(HELLO, number, 8, 8, 8) \
+    FIELD(HELLO, memory.allocated, 24, 16, 8) \
+    FIELD(HELLO, memory.resident, 32, 24, 8) \
+    FIELD(HELLO, memory.pinned, 40, 32, 8) \
+    FIELD(HELLO, memory.pending, 48, 40, 8) \
+    FIELD(HELLO, memory.room, 56, 48, 8) \
+    FIELD(HELLO, memory.host, 64, 56, 8) \
+    FIELD(HELLO, memory.beyond, 72, 64, 8) \
+    FIELD(HELLO, pin_reason, 80, 6, 2) \
+    FIELD(HELLO, uuid, 88, 72, 16) \
+    FIELD(HELLO, commit, 104, 88, 8) \
+    FIELD(HELLO, context, 112, 96, 8) \
+    FIELD(MEMORY, flags, 4, 4, 2) \
+    FIELD(MEMORY, number, 8, 8, 8) \
+    FIELD(MEMORY, memory.allocated, 24, 16, 8) \
+    FIELD(MEMORY, memory.resident, 32, 24, 8) \
+    FIELD(MEMORY, memory.pinned, 40, 32, 8) \
+    FIELD(MEMORY, memory.pending, 48, 40, 8) \
+    FIELD(MEMORY, memory.room, 56, 48, 8) \
+    FIELD(MEMORY, memory.host, 64, 56, 8) \
+    FIELD(MEMORY, memory.beyond, 72, 64, 8) \
+    FIELD(MEMORY, answered, 80, 72, 8) \
+    FIELD(MEMORY, to_pin, 88, 80, 8) \
+    FIELD(MEMORY, pin_reason, 96, 6, 2) \
+    FIELD(IDLE, flags, 4, 4, 2) \
+    FIELD(IDLE, number, 8, 8, 8) \
+    FIELD(IDLE, memory.allocated, 24, 16, 8) \
+    FIELD(IDLE, memory.resident, 32, 24, 8) \
+    FIELD(IDLE, memory.pinned, 40, 32, 8) \
+    FIELD(IDLE, memory.pending, 48, 40, 8) \
+    FIELD(IDLE, memory.room, 56, 48, 8) \
+    FIELD(IDLE, memory.host, 64, 56, 8) \
+    FIELD(IDLE, memory.beyond, 72, 64, 8) \
+    FIELD(IDLE, answered, 80, 72, 8) \
+    FIELD(IDLE, to_pin, 88, 80, 8) \
+    FIELD(IDLE, pin_reason, 96, 6, 2) \
+    FIELD(STOPPED, flags, 4, 4, 2) \
+    FIELD(STOPPED, number, 8, 8, 8) \
+    FIELD(STOPPED, memory.allocated, 24, 16, 8) \
+    FIELD(STOPPED, memory.resident, 32, 24, 8) \
+    FIELD(STOPPED, memory.pinned, 40, 32, 8) \
+    FIELD(STOPPED, memory.pending, 48, 40, 8) \
+    FIELD(STOPPED, memory.room, 56, 48, 8) \
+    FIELD(STOPPED, memory.host, 64, 56, 8) \
+    FIELD(STOPPED, memory.beyond, 72, 64, 8) \
+    FIELD(STOPPED, answered, 80, 72, 8) \
+    FIELD(STOPPED, to_pin, 88, 80, 8) \
+    FIELD(STOPPED, pin_reason, 96, 6, 2) \
+    FIELD(STOPPED, used, 104, 88, 8) \
+    FIELD(STOPPED, took, 112, 96, 8) \
+    FIELD(REOPENED, flags, 4, 4, 2) \
+    FIELD(REOPENED, number, 8, 8, 8) \
+    FIELD(REOPENED, memory.allocated, 24, 16, 8) \
+    FIELD(REOPENED, memory.resident, 32, 24, 8) \
+    FIELD(REOPENED, memory.pinned, 40, 32, 8) \
+    FIELD(REOPENED, memory.pending, 48, 40, 8) \
+    FIELD(REOPENED, memory.room, 56, 48, 8) \
+    FIELD(REOPENED, memory.host, 64, 56, 8) \
+    FIELD(REOPENED, memory.beyond, 72, 64, 8) \
+    FIELD(REOPENED, answered, 80, 72, 8) \
+    FIELD(REOPENED, to_pin, 88, 80, 8) \
+    FIELD(REOPENED, pin_reason, 96, 6, 2) \
+    FIELD(MOVED, flags, 4, 4, 2) \
+    FIELD(MOVED, number, 8, 8, 8) \
+    FIELD(MOVED, memory.allocated, 24, 16, 8) \
+    FIELD(MOVED, memory.resident, 32, 24, 8) \
+    FIELD(MOVED, memory.pinned, 40, 32, 8) \
+    FIELD(MOVED, memory.pending, 48, 40, 8) \
+    FIELD(MOVED, memory.room, 56, 48, 8) \
+    FIELD(MOVED, memory.host, 64, 56, 8) \
+    FIELD(MOVED, memory.beyond, 72, 64, 8) \
+    FIELD(MOVED, answered, 80, 72, 8) \
+    FIELD(MOVED, to_pin, 88, 80, 8) \
+    FIELD(MOVED, pin_reason, 96, 6, 2) \
+    FIELD(MOVED, moved, 104, 88, 8) \
+    FIELD(MOVED, took, 112, 96, 8) \
+    FIELD(COMMIT, flags, 4, 4, 2) \
+    FIELD(COMMIT, number, 8, 8, 8) \
+    FIELD(COMMIT, memory.allocated, 24, 16, 8) \
+    FIELD(COMMIT, memory.resident, 32, 24, 8) \
+    FIELD(COMMIT, memory.pinned, 40, 32, 8) \
+    FIELD(COMMIT, memory.pending, 48, 40, 8) \
+    FIELD(COMMIT, memory.room, 56, 48, 8) \
+    FIELD(COMMIT, memory.host, 64, 56, 8) \
+    FIELD(COMMIT, memory.beyond, 72, 64, 8) \
+    FIELD(COMMIT, answered, 80, 72, 8) \
+    FIELD(COMMIT, to_pin, 88, 80, 8) \
+    FIELD(COMMIT, pin_reason, 96, 6, 2) \
+    FIELD(COMMIT, wanted, 104, 88, 8) \
+    FIELD(COMMIT, pins, 112, 96, 8) \
+    FIELD(COPIES, flags, 4, 4, 2) \
+    FIELD(COPIES, number, 8, 8, 8) \
+    FIELD(COPIES, memory.allocated, 24, 16, 8) \
+    FIELD(COPIES, memory.resident, 32, 24, 8) \
+    FIELD(COPIES, memory.pinned, 40, 32, 8) \
+    FIELD(COPIES, memory.pending, 48, 40, 8) \
+    FIELD(COPIES, memory.room, 56, 48, 8) \
+    FIELD(COPIES, memory.host, 64, 56, 8) \
+    FIELD(COPIES, memory.beyond, 72, 64, 8) \
+    FIELD(COPIES, answered, 80, 72, 8) \
+    FIELD(COPIES, to_pin, 88, 80, 8) \
+    FIELD(COPIES, pin_reason, 96, 6, 2) \
+    FIELD(WAITING, flags, 4, 4, 2) \
+    FIELD(WAITING, number, 8, 8, 8) \
+    FIELD(WAITING, memory.allocated, 24, 16, 8) \
+    FIELD(WAITING, memory.resident, 32, 24, 8) \
+    FIELD(WAITING, memory.pinned, 40, 32, 8) \
+    FIELD(WAITING, memory.pending, 48, 40, 8) \
+    FIELD(WAITING, memory.room, 56, 48, 8) \
+    FIELD(WAITING, memory.host, 64, 56, 8) \
+    FIELD(WAITING, memory.beyond, 72, 64, 8) \
+    FIELD(WAITING, answered, 80, 72, 8) \
+    FIELD(WAITING, to_pin, 88, 80, 8) \
+    FIELD(WAITING, pin_reason, 96, 6, 2) \
+    FIELD(NAME, flags, 4, 4, 2) \
+    FIELD(NAME, number, 8, 8, 8) \
+    FIELD(NAME, text, 24, 16, 88) \
+    FIELD(BUSY, flags, 4, 4, 2) \
+    FIELD(BUSY, number, 8, 8, 8) \
+    FIELD(BUSY, memory.allocated, 24, 16, 8) \
+    FIELD(BUSY, memory.resident, 32, 24, 8) \
+    FIELD(BUSY, memory.pinned, 40, 32, 8) \
+    FIELD(BUSY, memory.pending, 48, 40, 8) \
+    FIELD(BUSY, memory.room, 56, 48, 8) \
+    FIELD(BUSY, memory.host, 64, 56, 8) \
+    FIELD(BUSY, memory.beyond, 72, 64, 8) \
+    FIELD(BUSY, answered, 80, 72, 8) \
+    FIELD(BUSY, to_pin, 88, 80, 8) \
+    FIELD(BUSY, pin_reason, 96, 6, 2) \
+    FIELD(GANG, flags, 4, 4, 2) \
+    FIELD(GANG, number, 8, 8, 8) \
+    FIELD(GANG, text, 24, 16, 88) \
+    FIELD(GANG, terms.memory_limit, 112, 24, 8) \
+    FIELD(GANG, terms.compute_limit, 120, 32, 8) \
+    FIELD(GANG, terms.weight, 128, 40, 8) \
+    FIELD(GANG, terms.priority, 136, 48, 8) \
+    FIELD(BORROWED, flags, 4, 4, 2) \
+    FIELD(BORROWED, number, 8, 8, 8) \
+    FIELD(BORROWED, memory.allocated, 24, 16, 8) \
+    FIELD(BORROWED, memory.resident, 32, 24, 8) \
+    FIELD(BORROWED, memory.pinned, 40, 32, 8) \
+    FIELD(BORROWED, memory.pending, 48, 40, 8) \
+    FIELD(BORROWED, memory.room, 56, 48, 8) \
+    FIELD(BORROWED, memory.host, 64, 56, 8) \
+    FIELD(BORROWED, memory.beyond, 72, 64, 8) \
+    FIELD(BORROWED, pin_reason, 80, 6, 2) \
+    FIELD(BORROWED, uuid, 88, 72, 16) \
+    FIELD(BORROWED, moved, 104, 88, 8) \
+    FIELD(BORROWED, dirty, 112, 96, 8) \
+    FIELD(PARKED, flags, 4, 4, 2) \
+    FIELD(PARKED, number, 8, 8, 8) \
+    FIELD(PARKED, memory.allocated, 24, 16, 8) \
+    FIELD(PARKED, memory.resident, 32, 24, 8) \
+    FIELD(PARKED, memory.pinned, 40, 32, 8) \
+    FIELD(PARKED, memory.pending, 48, 40, 8) \
+    FIELD(PARKED, memory.room, 56, 48, 8) \
+    FIELD(PARKED, memory.host, 64, 56, 8) \
+    FIELD(PARKED, memory.beyond, 72, 64, 8) \
+    FIELD(PARKED, answered, 80, 72, 8) \
+    FIELD(PARKED, to_pin, 88, 80, 8) \
+    FIELD(PARKED, pin_reason, 96, 6, 2) \
+    FIELD(PARKED, park, 104, 88, 8) \
+    FIELD(WAKE, flags, 4, 4, 2) \
+    FIELD(WAKE, number, 8, 8, 8) \
+    FIELD(WAKE, memory.allocated, 24, 16, 8) \
+    FIELD(WAKE, memory.resident, 32, 24, 8) \
+    FIELD(WAKE, memory.pinned, 40, 32, 8) \
+    FIELD(WAKE, memory.pending, 48, 40, 8) \
+    FIELD(WAKE, memory.room, 56, 48, 8) \
+    FIELD(WAKE, memory.host, 64, 56, 8) \
+    FIELD(WAKE, memory.beyond, 72, 64, 8) \
+    FIELD(WAKE, answered, 80, 72, 8) \
+    FIELD(WAKE, to_pin, 88, 80, 8) \
+    FIELD(WAKE, pin_reason, 96, 6, 2) \
+    FIELD(STORED, flags, 4, 4, 2) \
+    FIELD(STORED, number, 8, 8, 8) \
+    FIELD(STORED, memory.allocated, 24, 16, 8) \
+    FIELD(STORED, memory.resident, 32, 24, 8) \
+    FIELD(STORED, memory.pinned, 40, 32, 8) \
+    FIELD(STORED, memory.pending, 48, 40, 8) \
+    FIELD(STORED, memory.room, 56, 48, 8) \
+    FIELD(STORED, memory.host, 64, 56, 8) \
+    FIELD(STORED, memory.beyond, 72, 64, 8) \
+    FIELD(STORED, answered, 80, 72, 8) \
+    FIELD(STORED, to_pin, 88, 80, 8) \
+    FIELD(STORED, pin_reason, 96, 6, 2) \
+    FIELD(STORED, moved, 104, 88, 8) \
+    FIELD(STORED, error, 112, 96, 8)

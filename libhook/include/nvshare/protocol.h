@@ -9,9 +9,18 @@
  * There is one SOCK_SEQPACKET connection per client, that is per process and GPU. One packet is one
  * message: an order from the daemon, a report from the hook. In packets their fields are
  * little-endian and at the places that messages.h gives; gate/packet.c copies them to and from
- * `struct nvshare_order` and `struct nvshare_report`. All packets have NVSHARE_PACKET_SIZE bytes,
- * and begin with type and version, 2 bytes each, in every version. A packet of another size,
- * version or type ends its connection and has no other effect.
+ * `struct nvshare_order` and `struct nvshare_report`. A packet of a wrong length, or of unknown
+ * version or type, ends its connection and has no other effect.
+ *
+ * A packet begins with `struct nvshare_head`, which has its length. Then come the fields of the
+ * message, and NVSHARE_PACKET_SPARE bytes that are 0. A receiver ignores what follows the fields
+ * that it knows, and takes fields that a packet does not reach for 0: a message can get another
+ * field, at its end, without another version.
+ *
+ * Version 2 has packets of NVSHARE_PACKET_OLDEST bytes without a length. The daemon speaks it to
+ * hooks that were loaded before an upgrade, at least until 1.0: it answers in the version of the
+ * packets that it gets. A hook begins with the newest version. If the connection ends before the
+ * first order, the daemon may be older, so the next connection has the other version.
  *
  * Words
  *   room       bytes of the card that a client may occupy: resident + pinned. The
@@ -50,7 +59,6 @@
 
 #include "nvshare/messages.h"
 
-#define NVSHARE_PACKET_SIZE 104
 #define NVSHARE_DEFAULT_SOCKET "/run/nvshare/nvshare.sock"
 
 /* At the beginning of a shared page. Only the page's client writes it; background clients read it.

@@ -242,16 +242,25 @@ int connection_open(void)
     return connection;
 }
 
+/* Whether this process speaks version 2 to the daemon. */
+static _Atomic bool speaks_oldest;
+
+void connection_try_other_version(void)
+{
+    atomic_store(&speaks_oldest, !atomic_load(&speaks_oldest));
+}
+
 bool connection_send(int connection, const struct nvshare_report *report)
 {
     int socket = own_file_descriptor(connection);
-    char packet[NVSHARE_PACKET_SIZE];
+    char packet[NVSHARE_PACKET_LONGEST];
+    size_t size = packet_write(&packet_reports, report, atomic_load(&speaks_oldest)
+                               ? NVSHARE_PROTOCOL_OLDEST : NVSHARE_PROTOCOL_VERSION, packet);
     ssize_t sent;
-    packet_write(&packet_reports, report, packet);
     do
-        sent = send(socket, packet, sizeof packet, MSG_NOSIGNAL);
+        sent = send(socket, packet, size, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof packet;
+    return sent == (ssize_t)size;
 }
 
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor, int timeout_ms)
@@ -265,7 +274,7 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
     int came;
-    char packet[NVSHARE_PACKET_SIZE];
+    char packet[NVSHARE_PACKET_LONGEST];
     ssize_t length = own_file_receive(connection, packet, sizeof packet, &came);
     if (descriptor != NULL)
         *descriptor = came;
@@ -273,14 +282,13 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
         own_file_close(came);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (length != (ssize_t)sizeof packet) {
-        if (length > 0)
-            complain("nvshared sent a record of %zd bytes instead of %zu; leaving it",
-                     length, sizeof packet);
+    if (length <= 0)
+        return -1;
+    if (!packet_read(&packet_orders, packet, (size_t)length, order, sizeof *order)) {
+        complain("nvshared sent a record of the wrong length %zd; leaving it", length);
         return -1;
     }
-    packet_read(&packet_orders, packet, order, sizeof *order);
-    if (order->version != NVSHARE_PROTOCOL_VERSION && order->type != NVSHARE_REFUSED) {
+    if (order->version < NVSHARE_PROTOCOL_OLDEST || order->version > NVSHARE_PROTOCOL_VERSION) {
         complain("nvshared speaks protocol %u, this library %u; leaving it",
                  order->version, NVSHARE_PROTOCOL_VERSION);
         return -1;
@@ -290,15 +298,17 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
 
 bool connection_next(int connection, unsigned type, struct nvshare_order *order)
 {
-    uint16_t next;
-    return recv(own_file_descriptor(connection), &next, sizeof next,
-                MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT) == NVSHARE_PACKET_SIZE
-           && next == type && connection_receive(connection, order, NULL, 0) == 1;
+    char packet[NVSHARE_PACKET_LONGEST];
+    struct nvshare_order next;
+    ssize_t length = recv(own_file_descriptor(connection), packet, sizeof packet,
+                          MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+    return length > 0 && packet_read(&packet_orders, packet, (size_t)length, &next, sizeof next)
+           && next.type == type && connection_receive(connection, order, NULL, 0) == 1;
 }
 
 static bool send_text(int socket, uint16_t type, const char *text)
 {
-    struct nvshare_report report = { .type = type, .version = NVSHARE_PROTOCOL_VERSION };
+    struct nvshare_report report = { .type = type };
     memcpy(report.text, text, sizeof report.text);
     return text[0] == '\0' || connection_send(socket, &report);
 }
@@ -307,7 +317,7 @@ static bool send_terms(const struct client *client, int socket)
 {
     static const struct nvshare_terms none;
     struct nvshare_report report = {
-        .type = NVSHARE_GANG, .version = NVSHARE_PROTOCOL_VERSION, .terms = client->terms,
+        .type = NVSHARE_GANG, .terms = client->terms,
     };
     return memcmp(&client->terms, &none, sizeof none) == 0 || connection_send(socket, &report);
 }
@@ -328,7 +338,6 @@ bool client_introduce(const struct client *client, int socket, const struct nvsh
 
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
 {
-    report.version = NVSHARE_PROTOCOL_VERSION;
     report.memory = client->memory;
     report.memory.host += client->uncounted;
     report.pin_reason = client->pin_reason;
@@ -495,8 +504,16 @@ void client_settle(void)
         close_entry(latest.client, entry);
 }
 
+/* Whether a LIMITS grants what a COMMIT asked for; `beyond`: if `wanted` is 0. */
+static bool grants(const struct nvshare_order *answer, uint64_t wanted, uint64_t beyond)
+{
+    if (wanted != 0 ? answer->limits.commit < wanted : answer->limits.beyond < beyond)
+        return false;
+    return answer->version == NVSHARE_PROTOCOL_OLDEST || (answer->flags & NVSHARE_GRANTED) != 0;
+}
+
 void client_commit_answered(struct client *client, uint64_t number,
-                            const struct nvshare_limits *answer)
+                            const struct nvshare_order *answer)
 {
     client->answered_commit = number;
     if (!client->reason_begun)
@@ -508,7 +525,8 @@ void client_commit_answered(struct client *client, uint64_t number,
         struct open_commit *entry = &client->open_commits[i];
         if (entry->number == 0 || entry->number > number || entry->granted != 0)
             continue;
-        if (answer != NULL && entry->number == number && answer->commit >= entry->wanted)
+        if (answer != NULL && entry->number == number
+            && grants(answer, entry->wanted, 0))
             entry->granted = now_microseconds();
         else
             close_entry(client, entry);
@@ -523,7 +541,7 @@ void client_set_limits(struct client *client, const struct nvshare_order *order)
         reclaim(client, RECLAIM_ALL, 0);
     /* LIMITS that answers no open COMMIT must not count as the answer to a later COMMIT. */
     if (order->number > client->answered_commit && order->number <= client->last_commit)
-        client_commit_answered(client, order->number, &order->limits);
+        client_commit_answered(client, order->number, order);
     bell_ring(&client->commit_bell);
 }
 
@@ -654,7 +672,7 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
             UNLESS_LEFT(give_back_beyond, client, bytes);
             answered = request_commit(client, 0, 0);
         }
-        if (answered && client->commit_answer.beyond >= wanted)
+        if (answered && grants(&client->commit_answer, 0, wanted))
             return true;
         client->memory.beyond -= bytes;
         if (answered) {
@@ -695,8 +713,8 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
             continue;
         bool ours = request_commit(client, wanted, pins);
         /* A refusal is final unless threads have freed memory meanwhile or reclaim() frees some. */
-        if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
-            && !reclaim(client, RECLAIM_ALL, until)) {
+        if (ours && !grants(&client->commit_answer, wanted, 0)
+            && client_need(client) + size >= wanted && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);
             break;
         }

@@ -68,7 +68,7 @@ struct client {
     } open_commits[OPEN_COMMITS_MAX];
     bool waits_for_entry;            /* a thread waits for a free entry */
     uint64_t answered_commit;        /* number of the last answered COMMIT */
-    struct nvshare_limits commit_answer;     /* limits in the last answer to a COMMIT */
+    struct nvshare_order commit_answer;      /* the last answer to a COMMIT */
     char reason[REASON_LONGEST];     /* text of the last REASON: why a COMMIT was refused */
     bool reason_begun;               /* a part of `reason` has arrived, but not yet its LIMITS */
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
@@ -206,6 +206,9 @@ void process_end_watch(void);
 
 int connection_open(void);             /* a handle; or -1 and errno */
 bool connection_send(int connection, const struct nvshare_report *report);
+/* The next connection speaks the other version of the protocol: one has ended before its first order,
+ * as an earlier daemon ends a connection whose version it does not know. */
+void connection_try_other_version(void);
 /* Returns 1: an order has come; 0: no order within `timeout_ms`; -1: the connection has ended.
  * *descriptor: a handle of the file descriptor sent along, or -1; `descriptor` NULL: closes it. */
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
@@ -227,7 +230,7 @@ void client_settle(void);
 void client_set_limits(struct client *client, const struct nvshare_order *order);
 /* Records the answer to a COMMIT; NULL: a HELLO voids it. Voids earlier ungranted COMMITs. */
 void client_commit_answered(struct client *client, uint64_t number,
-                            const struct nvshare_limits *answer);
+                            const struct nvshare_order *answer);
 /* Appends the text of a REASON to client->reason. */
 void client_append_refusal(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* bytes: `to_pin` of a report */

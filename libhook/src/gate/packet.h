@@ -10,10 +10,10 @@
 
 struct packet_field {
     uint16_t type;                   /* the message that has the field */
-    uint16_t member;                 /* its offset and size in the record */
-    uint8_t member_size;
-    uint8_t offset;                  /* and in the packet */
-    uint8_t size;
+    uint16_t member;                 /* offset in the record */
+    uint8_t size;                    /* in the record and in a packet */
+    uint8_t offset;                  /* in a packet */
+    uint8_t old_offset, old_size;    /* in a packet of version 2; 0 bytes: not there */
 };
 
 struct packet_fields {
@@ -24,8 +24,10 @@ struct packet_fields {
 /* Fields of struct nvshare_order, and of struct nvshare_report. */
 extern const struct packet_fields packet_orders, packet_reports;
 
-/* Encodes a record in NVSHARE_PACKET_SIZE bytes at `packet`. */
-void packet_write(const struct packet_fields *fields, const void *record, void *packet);
-/* Decodes NVSHARE_PACKET_SIZE bytes into a record of `size` bytes. Of a message of unknown type only
- * type and version are set. */
-void packet_read(const struct packet_fields *fields, const void *packet, void *record, size_t size);
+/* Encodes a record at `packet`, which has NVSHARE_PACKET_LONGEST bytes. Returns the packet's size. */
+size_t packet_write(const struct packet_fields *fields, const void *record, unsigned version,
+                    void *packet);
+/* Decodes a packet. Sets only type and version for an unknown type or version. False: the packet has
+ * a wrong length. */
+bool packet_read(const struct packet_fields *fields, const void *packet, size_t size, void *record,
+                 size_t record_size);

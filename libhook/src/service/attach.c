@@ -142,8 +142,9 @@ static const char *refusal_text(unsigned reason)
         : "refuses this program for a reason this library does not know";
 }
 
-/* Sends HELLO, reads the answer. Returns why the client is not admitted; NULL: it is admitted. */
-static const char *introduce(struct client *client)
+/* Sends HELLO, reads the answer. Returns why the client is not admitted; NULL: it is admitted.
+ * *ended: the daemon has ended the connection without an answer. */
+static const char *introduce(struct client *client, bool *ended)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
     struct nvshare_order answer;
@@ -162,6 +163,7 @@ static const char *introduce(struct client *client)
             got = 0;
         }
     }
+    *ended = got < 0;
     if (got == 1 && answer.type == NVSHARE_LIMITS) {
         client->limits = answer.limits;
         return NULL;
@@ -174,7 +176,13 @@ static const char *introduce(struct client *client)
 static bool introduce_patiently(struct client *client)
 {
     const char *problem;
-    while ((problem = introduce(client)) != NULL && must_retry(problem)) {
+    bool ended, has_tried_other = false;
+    while ((problem = introduce(client, &ended)) != NULL) {
+        if (ended)
+            connection_try_other_version();
+        if ((!ended || has_tried_other) && !must_retry(problem))
+            break;
+        has_tried_other = ended;
         {
             DEFERRED;
             own_file_close(client->socket);

@@ -248,10 +248,13 @@ static bool reconnect(const struct client *client, const struct nvshare_report *
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *wake, struct nvshare_order *order)
 {
-    bool wake_sent = false;
+    bool wake_sent = false, received = true;
     for (;;) {
         if (own_file_descriptor(client->socket) < 0) {
+            if (!received)
+                connection_try_other_version();
             wake_sent = reconnect(client, hello);
+            received = own_file_descriptor(client->socket) < 0;
             if (own_file_descriptor(client->socket) < 0)
                 nanosleep(&(struct timespec){ .tv_nsec = RECONNECT_NS }, NULL);
             continue;                /* a thread may have called the driver meanwhile */
@@ -260,6 +263,7 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
             wake_sent = connection_send(client->socket, wake);
         int connection = client_wait(client, NEVER);
         int got = connection < 0 ? 0 : connection_receive(connection, order, NULL, 0);
+        received |= got == 1;
         if (got == 1 && order->type == NVSHARE_UNPARK)
             return;
         if (got == 1 && order->type == NVSHARE_INTRODUCE)

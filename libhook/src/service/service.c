@@ -400,6 +400,8 @@ static int64_t keep_connection(struct client *client)
     bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
+        if (!service->received)
+            connection_try_other_version();
         service->received = false;
         service->retry_at = now + RECONNECT_FIRST_US;
     }

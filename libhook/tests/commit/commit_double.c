@@ -64,12 +64,26 @@ SEEN void release(uint64_t bytes)
     one.memory.pinned -= bytes;
 }
 
-SEEN void answer(uint64_t number, uint64_t commit)
+static void limits(const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
-    one.limits = (struct nvshare_limits){ .commit = commit };
-    client_commit_answered(&one, number, &one.limits);
+    one.limits = order->limits;
+    client_commit_answered(&one, order->number, order);
     bell_ring(&one.commit_bell);
+}
+
+/* An answer in version 2, where the commit alone says whether the request is granted. */
+SEEN void answer(uint64_t number, uint64_t commit)
+{
+    limits(&(struct nvshare_order){ .version = NVSHARE_PROTOCOL_OLDEST, .number = number,
+                                    .limits.commit = commit });
+}
+
+SEEN void answer_granted(uint64_t number, uint64_t commit, bool granted)
+{
+    limits(&(struct nvshare_order){ .version = NVSHARE_PROTOCOL_VERSION, .number = number,
+                                    .flags = granted ? NVSHARE_GRANTED : 0,
+                                    .limits.commit = commit });
 }
 
 SEEN void reason(const char *text)

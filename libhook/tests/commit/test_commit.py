@@ -136,6 +136,18 @@ def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(process
     assert process.to_pin() == 0
 
 
+def test_answer_says_by_its_flag_whether_the_request_is_granted(process: Process) -> None:
+    """A promise that exceeds the request is no grant to pin, and need not be lowered."""
+    refused = process.request(5)
+    process.call("answer_granted", 1, 50, False)
+    refused.returns(False)
+    granted = process.request(5)
+    process.call("answer_granted", 2, 50, True)
+    granted.returns(True)
+    assert process.to_pin() == 5
+    granted.take()
+
+
 def test_unused_grant_to_pin_memory_is_given_up_after_a_minute(process: Process) -> None:
     assert process.passes(SECOND) == -1
     first = process.request(5)

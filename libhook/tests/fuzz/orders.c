@@ -35,11 +35,13 @@ static void order(struct input *input)
         NVSHARE_PREALLOCATE, NVSHARE_LEAVE,
     };
     struct nvshare_order order = {
-        .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,
-        .flags = (uint32_t)take(input, 1), /* covers all flags of orders */
+        .type = types[take(input, 1) % sizeof types],
         .number = figure(input), .room = figure(input),
         .host = figure(input),
     };
+    uint32_t flags = (uint32_t)take(input, 1);   /* covers all flags of orders, and the version */
+    order.version = flags % 16 == 0 ? NVSHARE_PROTOCOL_OLDEST : NVSHARE_PROTOCOL_VERSION;
+    order.flags = flags | (order.type == NVSHARE_LIMITS && flags % 2 != 0 ? NVSHARE_GRANTED : 0);
     if (order.type == NVSHARE_LIMITS)
         order.limits = (struct nvshare_limits){
             .commit = figure(input), .most = figure(input), .total = figure(input),
@@ -53,8 +55,8 @@ static void order(struct input *input)
 /* A packet of an invalid size, version or type. */
 static void garbage(struct input *input)
 {
-    uint8_t packet[2 * NVSHARE_PACKET_SIZE] = { 0 };
-    size_t size = NVSHARE_PACKET_SIZE;
+    uint8_t packet[2 * NVSHARE_PACKET_LONGEST] = { 0 };
+    size_t size = NVSHARE_PACKET_OLDEST;
     uint8_t kind = (uint8_t)take(input, 1);
     if (kind % 2 == 0)
         size = 1 + take(input, 1) % sizeof packet;

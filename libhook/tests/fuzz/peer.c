@@ -97,16 +97,15 @@ void peer_send(const void *packet, size_t size)
 
 void peer_send_order(const struct nvshare_order *order)
 {
-    char packet[NVSHARE_PACKET_SIZE];
-    packet_write(&packet_orders, order, packet);
-    peer_send(packet, sizeof packet);
+    char packet[NVSHARE_PACKET_LONGEST];
+    peer_send(packet, packet_write(&packet_orders, order, order->version, packet));
 }
 
 static void order(unsigned type, uint64_t pairs, uint64_t room)
 {
     struct nvshare_order order = {
         .type = (uint16_t)type, .version = NVSHARE_PROTOCOL_VERSION, .number = pairs,
-        .room = room, .host = 2 * CARD,
+        .room = room, .host = 2 * CARD, .flags = type == NVSHARE_LIMITS ? NVSHARE_GRANTED : 0,
     };
     if (type == NVSHARE_LIMITS)
         order.limits = (struct nvshare_limits){
@@ -117,7 +116,9 @@ static void order(unsigned type, uint64_t pairs, uint64_t room)
 
 static void understand(const struct nvshare_report *report, bool right)
 {
-    MUST(report->version == NVSHARE_PROTOCOL_VERSION, "version %u", report->version);
+    /* After a connection without an order the hook tries the other version. */
+    MUST(report->version == NVSHARE_PROTOCOL_VERSION || report->version == NVSHARE_PROTOCOL_OLDEST,
+         "version %u", report->version);
     MUST(report->type >= NVSHARE_HELLO && report->type <= NVSHARE_WAITING,
          "a hook does not send type %u", report->type);
     const struct nvshare_memory *memory = &report->memory;
@@ -143,15 +144,15 @@ void peer_read(bool right, int timeout_ms)
     for (int records = 0; records < 1000; records++, timeout_ms = 0) {
         if (connection < 0 || !comes(connection, timeout_ms))
             return;
-        char packet[NVSHARE_PACKET_SIZE];
+        char packet[NVSHARE_PACKET_LONGEST];
         struct nvshare_report report;
         ssize_t size = recv(connection, packet, sizeof packet, MSG_TRUNC);
         if (size <= 0) {
             peer_hang_up();
             return;
         }
-        MUST(size == (ssize_t)sizeof packet, "a packet of %zd bytes", size);
-        packet_read(&packet_reports, packet, &report, sizeof report);
+        MUST(packet_read(&packet_reports, packet, (size_t)size, &report, sizeof report),
+             "a packet of %zd bytes", size);
         understand(&report, right);
     }
 }
