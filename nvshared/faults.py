@@ -74,6 +74,10 @@ KINDS: dict[str, Kind] = {
         WARNING, "settings made now are forgotten if nvshared ends",
         "make room on the disk, or let nvshared write to the folder: it writes them within seconds",
         alert_after="5m"),
+    "state-unread": Kind(
+        WARNING, "part of what nvshared kept over its restart is not in force",
+        "see the file that was put aside (.aside-N), make these settings again, and restart "
+        "nvshared", alert_after="5m"),
     "history-unwritten": Kind(
         WARNING, "the history of usage is not written",
         "make room on the disk, or let nvshared write to the file: it tries again each minute",

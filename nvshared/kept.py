@@ -45,6 +45,7 @@ class KeptFile:
         self._lock = Lock()             # held for a write: keep_again() is called in another thread
         self._unwritten: object = None  # what the last keep() could not write
         self.failure = ""               # why it could not; "": it was written
+        self.unused = ""                # what of the file was not understood, and is not in force
 
     def load(self, read: Callable[[Any, Complain], Read]) -> tuple[Read | None, bool]:
         """Returns what `read` makes of the file, None if the whole file is of no use, and whether
@@ -122,6 +123,7 @@ class KeptFile:
         names = (self.path.with_name(f"{self.path.name}.aside-{number}") for number in numbers)
         aside = next((name for name in names if not os.path.lexists(name)), None)
         words = "; ".join(wrong[:SAID]) + ("; …" if len(wrong) > SAID else "")
+        unused, self.unused = self.unused, f"{self.path}: {words}"
         try:
             if aside is None:
                 raise OSError(f"{ASIDES} have been put aside already, take some away")
@@ -131,7 +133,7 @@ class KeptFile:
                 self.path.rename(aside)
         except OSError as error:
             if not data and isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                self._guarded = None    # the file is no longer there
+                self._guarded, self.unused = None, unused       # the file is no longer there
                 return
             self._guarded = data, wrong
             failure = (f"{self.path} is left as it is until it can be put aside: "

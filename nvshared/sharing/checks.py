@@ -13,7 +13,7 @@ from nvshared.clock import Clock, repeat
 from nvshared.errors import NvshareError
 from nvshared.lanes import Run, call
 from nvshared.machine import host
-from nvshared.machine.peer import Peer
+from nvshared.machine.peer import Peer, printable
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.units import SECOND
@@ -23,6 +23,7 @@ SAMPLE_EVERY = 60 * SECOND              # us between two samples of each card
 FRESH = SECOND                          # us for which the results of a look count as present
 PATIENCE = SECOND                       # us that a look waits for NVML or a file system
 HELPER_AGAIN = 60 * SECOND              # us between two tries of an nvshare-checkpoint that failed
+DETAIL_LONGEST = 1000                   # characters of a detail that quotes a file
 NEEDED = 1 << 14                        # bytes that the state folder must have room for
 
 
@@ -77,6 +78,8 @@ class Checks:
             failures = [file.failure for file in manager.files if file.failure]
             if not failures:
                 manager.unkept = ""
+            unused = "; ".join(file.unused for file in manager.files if file.unused)
+            faults.set("state-unread", printable(unused)[:DETAIL_LONGEST])
             faults.set("state-unwritable", unwritable or manager.unkept or "".join(failures[:1]))
         if refused := manager.refused:
             ended = await call(self._run, "refused", partial(_ended, refused), PATIENCE)

@@ -201,6 +201,14 @@ def state_folder(lab: Lab) -> Mend:
     return mend
 
 
+def unread_state(lab: Lab) -> Mend:
+    lab.state.mkdir()
+    (lab.state / "tenants.json").write_text(
+        r'{"version": 1, "tenants": {"user:1000": {"weight": "\ud800"}}, "users": {}}')
+    lab.start()
+    return None                         # the next start understands what was written
+
+
 def history(lab: Lab) -> Mend:
     put_back = state_folder(lab)
     assert put_back is not None
@@ -264,6 +272,7 @@ CAUSES: dict[str, Callable[[Lab], Mend]] = {
     "gpu-exclusive": card("exclusive"), "gpu-mig": mig, "gpu-contested": another_daemon,
     "gpu-unshared": stranger, "disk-unusable": disk, "helper-failing": helper,
     "library-refused": other_version, "state-unwritable": state_folder,
+    "state-unread": unread_state,
     "history-unwritten": history, "settings-refused": settings, "bus-lost": bus,
     "few-descriptors": descriptors, "kubelet-unreached": kubelet,
 }
