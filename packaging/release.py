@@ -85,13 +85,13 @@ def version(source: Path) -> str:
     return found[1]
 
 
-def build(name: str, parts: Sequence[str], time: int) -> Path:
+def build(name: str, commit: str, parts: Sequence[str], time: int) -> Path:
     """Builds the parts from a new clone; returns the folder with what was made."""
     source, made = WORK / name / "source", WORK / name / "made"
     shutil.rmtree(WORK / name, ignore_errors=True)
     made.mkdir(parents=True)
     git("clone", "--quiet", "--no-local", str(ROOT), str(source))
-    git("checkout", "--quiet", "--detach", git("rev-parse", "HEAD"), cwd=source)
+    git("checkout", "--quiet", "--detach", commit, cwd=source)
     if (ROOT / WHEELS / "complete").exists():       # fetched before, by their hashes
         shutil.copytree(ROOT / WHEELS, source / WHEELS)
     for part in parts:
@@ -162,7 +162,7 @@ def main() -> int:
     commit, time = git("rev-parse", "HEAD"), int(git("log", "-1", "--format=%ct"))
     os.environ |= {"SOURCE_DATE_EPOCH": str(time), "TZ": "UTC", "LC_ALL": "C.UTF-8"}
     os.umask(0o022)
-    first, second = (build(name, parts, time) for name in ("first", "second"))
+    first, second = (build(name, commit, parts, time) for name in ("first", "second"))
     found, again = digests(first), digests(second)
     if differing := sorted(name for name in found.keys() | again.keys()
                            if found.get(name) != again.get(name)):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian 12 that a container boots: made once, kept outside the checkout, never changed.
+"""The Debian that a container boots: made once, kept outside the checkout, never changed.
+
+Debian 12, or the suite that NVSHARE_DEBIAN_SUITE names (trixie: Debian 13).
 
 Dependencies of the packages under test are not installed in the tree, only downloaded to apt's
 cache there: `apt install ./nvshared_*.deb` must determine and install the dependencies, as on an
@@ -16,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SUITE = "bookworm"
-PYTHON = "3.11"                         # the Python version of bookworm
+SUITE = os.environ.get("NVSHARE_DEBIAN_SUITE", "bookworm")
+PYTHON = {"bookworm": "3.11", "trixie": "3.13"}[SUITE]
 MIRROR = os.environ.get("NVSHARE_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
 # A small server: basic packages of Debian, and programs that a preloaded library might disturb.
