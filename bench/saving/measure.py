@@ -75,22 +75,30 @@ class Bench:
             capture_output=True, check=True)
         return [one for one in json.loads(done.stdout)["entries"] if one["pid"] == pid]
 
+    def helpers(self) -> list[int]:
+        """The processes of nvshare-save."""
+        mine, found = f"NVSHARE_SAVED={self.images}".encode(), []
+        for path in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if b"saver.py" in (path / "cmdline").read_bytes() and mine in (
+                        path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+        return found
+
+    def end(self) -> None:
+        self.daemon.end()
+        while self.helpers():           # the last one may be removing a folder
+            time.sleep(0.1)
+
     def kill(self, victim: str, after: float) -> None:
         time.sleep(after)
         if victim == "daemon":
             self.daemon.process.popen.kill()
+            self.daemon.process.popen.wait()    # during() asks whether it has ended
             return
-        found = []
+        found = self.helpers()
         if victim == "criu":
-            for folder in self.images.glob("*/"):
-                found += saver.workers(folder)
-        else:
-            mine = f"NVSHARE_SAVED={self.images}".encode()
-            for path in Path("/proc").iterdir():
-                with contextlib.suppress(OSError):
-                    if b"saver.py" in (path / "cmdline").read_bytes() and mine in (
-                            path / "environ").read_bytes().split(b"\0"):
-                        found.append(int(path.name))
+            found = [pid for folder in self.images.glob("*/") for pid in saver.workers(folder)]
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -238,7 +246,7 @@ def measure(mib: int, rounds: int, seconds: float) -> dict[str, Any]:
         for program in programs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program.pid, signal.SIGKILL)
-        bench.daemon.end()
+        bench.end()
     return {"programs": rows, "kills": dict(bench.kills), "mib": mib,
             "card": next(iter(NVML().find())).name}
 
