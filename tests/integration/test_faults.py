@@ -37,7 +37,8 @@ import sys
 from nvshared.hook.protocol import Type
 from tests.integration.fakehook import Hook
 hook = Hook(sys.argv[1], bytes.fromhex(sys.argv[2]))
-hook.say(Type.HELLO, version=99)
+hook.version = 99
+hook.say(Type.HELLO)
 print(hook.hear().type.name, flush=True)
 sys.stdin.read()
 """
