@@ -316,6 +316,7 @@ class Session:
         self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # after a move: the client on its old card, until HELLO
         self._terms = ClientTerms()     # as the program's environment gives them
+        self._requested = (0, 0)        # number and `wanted` of the last COMMIT in version 2
 
     def take_over(self) -> None:
         """Sends INTRODUCE with a random number to a client that knows an earlier daemon or card."""
@@ -354,6 +355,9 @@ class Session:
             self.looking_up = False
             if not self.finished:
                 self._wire.resume(partial(self._handle, record))
+
+        if record.type is Type.COMMIT and record.version == OLDEST and record.wanted:
+            self._requested = record.number, record.wanted
 
         # HELLO and COMMIT are answered only once the limits of the client's cgroups are known.
         if record.type in (Type.COMMIT, Type.HELLO):
@@ -511,10 +515,18 @@ class Session:
         page = self._page(order) if needs_page else None
         if needs_page and page is None:
             return
-        self._send(_record(order), page)
+        self._send(self._refusing(_record(order)), page)
         if self._parked.checkpointed and isinstance(order, actions.Load | actions.Run):
             assert self.client is not None
             self._manager.moving.wake(self.client)
+
+    def _refusing(self, order: OrderRecord) -> OrderRecord:
+        """Lowers the commit of a refusal: in version 2 the hook would take it for a grant."""
+        number, wanted = self._requested
+        if (order.type is not Type.LIMITS or not order.number or order.number != number
+                or order.flags & Flag.GRANTED):
+            return order
+        return replace(order, commit=min(order.commit, wanted - 1))
 
     def _send(self, order: OrderRecord, page: int | None = None) -> None:
         if self._parked.holds:

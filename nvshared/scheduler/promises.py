@@ -214,8 +214,6 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     if waits:
         return False
     refused = domain is not None and within < 0 and (domain.of_tenant or (fits and not squeezed))
-    if promise.commit >= wanted:        # the hook would take LIMITS as a grant
-        promise.commit = min(promise.commit, client.memory.need)
     reason = domain.reason if refused and domain is not None else ""
     _send_limits(card, client, request.number, _largest_commit(card, client), reason)
     return True

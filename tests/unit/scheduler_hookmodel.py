@@ -246,13 +246,13 @@ class Hook:
         elif self.commit_waits and limits.number == self.last_request:
             self.answered = self.last_request
             first = self.commit_waits.pop(0)
-            if first.pins and self.requested_bytes <= limits.commit:
+            if first.pins and limits.granted:
                 self.granted_pins.append(first)
                 if first.pause:
                     self.world.at(self.world.now + first.pause, lambda: self._take(first))
                 else:
                     self._take(first)
-            elif self.need + first.size <= limits.commit:
+            elif limits.granted and self.need + first.size <= limits.commit:
                 first.take()
             else:
                 self.refused += 1

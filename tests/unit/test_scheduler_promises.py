@@ -47,7 +47,7 @@ def granted(talk: Talk, client: int, size: float, number: int = 1, pins: float =
     """Whether a COMMIT is granted; None: not answered yet."""
     for told in limits(talk.ask(client, number, size, pins), client):
         if told.number == number:
-            return told.commit >= int(size * GIB)
+            return told.granted
     return None
 
 

@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 from nvshared.errors import NvshareError, ProtocolError
 from nvshared.hook import session
 from nvshared.hook.packets import decode_report
-from nvshared.hook.protocol import Flag, OrderRecord, Park, Refusal, ReportRecord, Type, Wait
+from nvshared.hook.protocol import (
+    OLDEST,
+    VERSION,
+    Flag,
+    OrderRecord,
+    Park,
+    Refusal,
+    ReportRecord,
+    Type,
+    Wait,
+)
 from nvshared.hook.session import MOST_BYTES, ParkedHook, Session
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
@@ -188,6 +198,18 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
         OrderRecord(
             Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE | Flag.REPORT_BUSY | Flag.STEP,
             step_pause=9, idle_window=7)]
+
+
+@pytest.mark.parametrize(("version", "granted", "commit"), [
+    (VERSION, False, 9), (VERSION, True, 9), (OLDEST, False, 7), (OLDEST, True, 9)])
+def test_refusal_lowers_a_larger_commit_only_for_a_hook_that_would_take_it_for_a_grant(
+        hook: Hook, version: int, granted: bool, commit: int) -> None:
+    """In version 2 each LIMITS with a commit of the requested size is a grant."""
+    hook.says(ReportRecord(Type.COMMIT, number=2, wanted=8, pins=3, version=version))
+    hook.is_told(Limits(1, 0, 9, 9, GIB))
+    hook.is_told(Limits(1, 2, 9, 9, GIB, granted=granted))
+    assert [(one.number, one.commit, one.flags) for one in hook.wire.sent] == [
+        (0, 9, 0), (2, commit, Flag.GRANTED if granted else 0)]
 
 
 @pytest.mark.parametrize(("record", "event"), [
