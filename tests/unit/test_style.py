@@ -3,6 +3,7 @@
 
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,16 @@ def run(*command: str) -> None:
                           text=True, check=False)
     if done.returncode != 0:
         pytest.fail(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(),
+    reason="git, or a checkout, is missing")
+def test_repository_holds_no_folder_without_a_purpose() -> None:
+    command = ["git", "-c", "safe.directory=*", "ls-files"]    # another user may own the checkout
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    folders = {line.split("/")[0] for line in listed.stdout.splitlines() if "/" in line}
+    assert folders == set(FOLDERS)      # a daemon started by hand may have left its state here
 
 
 def test_ruff_finds_no_errors() -> None:
