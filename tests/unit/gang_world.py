@@ -164,7 +164,7 @@ class Machine:
         self.random = Random(seed)
         self.delay = delay
         self.time = Time()
-        base = Settings(capacity=0, total=0, host_budget=64 * GIB, tq=SECOND, writeback=False)
+        base = Settings(capacity=0, total=0, host_budget=80 * GIB, tq=SECOND, writeback=False)
         defaults = Defaults(
             replace(base, **settings),  # type: ignore[arg-type]
             lambda _: GPUDefaults(NO_RESERVE, 256 * MIB))

@@ -40,6 +40,13 @@ possible = st.one_of(st.just(Memory()), st.builds(
 ))
 figures = st.one_of(possible, possible, possible, st.builds(Memory, *[sizes] * 9))
 PATIENCE = 3600                         # seconds of the daemon's time
+
+
+def _flags_of(version: int, said: int) -> int:
+    """The flags for which messages of the version have bits: 16 before version 3."""
+    return said if version == protocol.VERSION else said & 0xffff
+
+
 flags = st.integers(0, (1 << 16) - 1) | st.builds(int, st.sampled_from(Flag))
 kinds = st.sampled_from([kind for kind in Type if kind > Type.HELLO])
 
@@ -141,6 +148,7 @@ class Liars(RuleBasedStateMachine):
     def hello(self, liar: Liar, memory: Memory, said: int, commit: int, other: bool,
               version: int) -> None:
         uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
+        said = _flags_of(version, said)
         liar.say(encode_report(ReportRecord(Type.HELLO, said, memory=memory, uuid=uuid,
                                             commit=commit, version=version)))
 
@@ -149,7 +157,7 @@ class Liars(RuleBasedStateMachine):
           version=st.sampled_from([protocol.VERSION, protocol.OLDEST]))
     def say(self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int,
             times: int, version: int) -> None:
-        known = liar.numbers()
+        known, said = liar.numbers(), _flags_of(version, said)
         for _ in range(times):
             liar.say(encode_report(ReportRecord(kind, said, known[number % len(known)], memory,
                                                 wanted=size, pins=size, moved=size, took=size,
