@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs all benchmarks that this machine allows, one after the other, and keeps each result in
-bench/results/. Says which it skipped, and why. `make figures` then draws docs/performance.md.
+bench/results/. Names each skipped benchmark with the reason. `make figures` then draws
+docs/performance.md.
 
 About an hour on a machine with two cards, and ten minutes without a card.
 """

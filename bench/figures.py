@@ -382,7 +382,7 @@ def page() -> str:
 
 
 def draw(figure: Figure, path: Path) -> None:
-    """Writes the chart as SVG whose text stays text. Raises ImportError without matplotlib."""
+    """Writes the chart as SVG, with texts as text. Raises ImportError without matplotlib."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -67,7 +67,7 @@ def together(card: Card, seconds: float, programs: Sequence[Program], options: S
     the lines of the daemon's trace to `trace`."""
     if options is None:
         return work(card, programs, {**card.environment, **unshared()}, seconds)
-    # On a simulated card all programs are of one user, for whom rules would hold for all of them.
+    # On a simulated card one user runs all programs: a rule of a user would hold for each of these.
     with (
         message_bus(card.log.parent) if card.simulated else nullcontext("none") as bus,
         serving(card, programs, (*options, "--bus", bus)) as daemon,

@@ -339,7 +339,7 @@ async def test_command_with_unwritable_stdout_fails_with_the_reason(
     assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
 
 
-async def test_top_with_a_closed_stdin_says_that_it_needs_a_terminal(
+async def test_top_with_a_closed_stdin_reports_that_a_terminal_is_needed(
         ctl: Run, private: PrivateBus) -> None:
     ended = await run("bash", "-c", f"{QUOTED} top <&-", NVSHARE_BUS=private.address)
     assert ended.code == ExitCode.INVALID_ARGS

@@ -132,7 +132,7 @@ def test_device_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node)
     sharing.kubelet.allocate([f"{uuids(sharing)[1]}::3"])
 
 
-def test_kubelet_that_stops_is_a_fault_of_each_daemon_until_it_runs_again(sharing: Node) -> None:
+def test_stopped_kubelet_is_a_fault_of_each_daemon_until_kubelet_runs_again(sharing: Node) -> None:
     said = ("nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs: kubelet takes "
             f"no connections at {sharing.kubelet.folder}/device-plugins/kubelet.sock")
 

@@ -423,7 +423,7 @@ def test_program_stays_saved_when_criu_is_killed_at_any_step_of_a_restore(
 @pytest.mark.parametrize(
     "helper", [False, pytest.param(True, marks=pytest.mark.long)], ids=["criu", "criu and helper"])
 @pytest.mark.parametrize("line", ["Unfreezing tasks into 2", "Writing stats"])
-def test_program_runs_or_is_saved_when_criu_is_killed_as_it_ends_the_program(
+def test_program_runs_or_is_saved_when_criu_is_killed_at_the_end_of_a_dump(
     site: Site, start: Start, line: str, helper: bool
 ) -> None:
     fault = Fault(site)
@@ -444,7 +444,7 @@ def test_program_runs_or_is_saved_when_criu_is_killed_as_it_ends_the_program(
     assert program.step() == "0"
 
 
-def test_what_criu_leaves_when_it_is_killed_with_its_helper_is_no_save_that_goes_on(
+def test_folder_of_a_save_whose_criu_and_helper_were_killed_is_not_shown_as_saving(
     site: Site, start: Start
 ) -> None:
     fault = Fault(site)

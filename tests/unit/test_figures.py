@@ -14,7 +14,7 @@ from bench import everything, figures
 ROOT = Path(__file__).parents[2]
 
 
-def test_performance_page_is_what_make_figures_makes_of_the_results() -> None:
+def test_performance_page_equals_the_output_of_make_figures() -> None:
     assert figures.PAGE.read_text() == figures.page()
 
 

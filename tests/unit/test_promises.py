@@ -31,7 +31,7 @@ def test_kept_lists_are_of_the_protocols_that_the_daemon_speaks() -> None:
         assert (promised.FOLDER / f"protocol-{version}.txt").exists()
 
 
-def test_version_stands_alike_wherever_a_release_names_it() -> None:
+def test_version_is_equal_in_all_files_of_a_release() -> None:
     places = {
         "packaging/debian/changelog": r"^nvshared \((\S+)\) ",
         "packaging/rpm/nvshared.spec": r"global our_version (\S+)\}",

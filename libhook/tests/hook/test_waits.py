@@ -75,7 +75,7 @@ def test_waits_def_names_an_existing_test_for_each_wait() -> None:
         assert test == "OWN" or f"def {aliases.get(test, test)}(" in tests, function
 
 
-def test_waits_def_says_of_each_wait_of_a_program_what_stays_if_the_thread_leaves() -> None:
+def test_waits_def_with_a_wait_of_a_programs_thread_names_the_state_that_stays() -> None:
     for file, function, _, _, test, cancelled, left, case in ENTRY.findall(LIST):
         assert (test == "OWN") == (cancelled == ""), function
         assert (case == "NONE") == (cancelled == "DEFERRED" or "the process ends" in left), function
