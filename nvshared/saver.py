@@ -203,8 +203,8 @@ def last(log: str) -> str:
 
 
 def spare() -> None:
-    """Has the kernel end another process for want of memory: without CRIU the program may be lost,
-    whose registers CRIU alone has."""
+    """Asks the kernel to end another process when memory runs out. CRIU alone has the program's
+    registers, so that the end of CRIU may lose the program."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("-1000")
 
