@@ -69,7 +69,7 @@ SLOW := $(addprefix tests/unit/test_,scheduler_%.py gangs.py history_file.py scr
 QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(wildcard $(addprefix tests/unit/test_scheduler_,turns.py busy.py failure.py)) \
 	$(addprefix tests/bus/test_,calls.py clients.py) \
-	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
+	$(addprefix tests/integration/test_,random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
 .PHONY: bench figures demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-moving bench-saving bench-tiers bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment

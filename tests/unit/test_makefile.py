@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Makefile in folders that were moved, or in which nothing can be preloaded."""
+"""The Makefile: folders that were moved or cannot be preloaded from, and the files it names."""
 
 import shutil
 import subprocess
@@ -49,3 +49,9 @@ def test_make_in_a_folder_that_cannot_be_preloaded_from_installs_nothing(
     assert ended.returncode != 0
     assert "has a blank or a colon" in ended.stderr
     assert not (folder / ".venv").exists()
+
+
+def test_each_test_file_of_test_quick_exists() -> None:
+    printed = make(ROOT, "--eval=quick-files: ; @printf '%s\\n' $(QUICK)", "quick-files").stdout
+    assert printed
+    assert [name for name in printed.split() if not (ROOT / name).exists()] == []
