@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-#   make demo     two programs that do not fit together share one GPU, shown live
+#   make demo     two programs that do not fit together share one GPU
 #   make test     every test that this machine allows but the long ones, and what was left out
 #   make test-quick     half a minute on two cores, for the loop of whoever edits: something of each room
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too

@@ -13,6 +13,7 @@ import io
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -73,7 +74,13 @@ async def pictures(simulate: bool, seconds: float) -> dict[str, str]:
         folder = Path(name)
         gpu = _whole(await find(folder, simulate))
         async with AsyncExitStack() as stack:
-            bus = await stack.enter_async_context(service(gpu, folder))
+            bus = f"unix:path={folder / 'bus'}"
+            process = await stack.enter_async_context(running(
+                ["dbus-daemon", "--session", f"--address={bus}", "--nofork", "--print-address=1"],
+                os.environ, stop=signal.SIGTERM))
+            assert process.stdout is not None
+            await process.stdout.readline()         # it listens
+            await stack.enter_async_context(service(gpu, folder, bus))
             for program, share in {**IDLE, **BUSY, **UNSHARED}.items():
                 work = WORK if program in BUSY else ["--hold"]
                 memory = _memory(int(gpu.capacity * share))

@@ -13,8 +13,6 @@ import contextlib
 import ctypes
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import sys
@@ -26,20 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 from nvshared import library
-from nvshared.control import Daemon
-from nvshared.control.snapshot import Snapshot
 from nvshared.errors import NvshareError
+from nvshared.machine import host
 from nvshared.quantity import rounded
-from nvshared.tui.screen import Dashboard
 from nvshared.tui.tables import NARROWEST, Column, size
-from nvshared.units import GIB, KIB, MIB
+from nvshared.units import GIB, MIB
 
 PR_SET_PDEATHSIG = 1
 PATIENCE = 3.0                          # seconds between running()'s `stop` and SIGKILL
@@ -198,11 +188,7 @@ def _simulated(environment: dict[str, str], folder: Path, why: str) -> DemoGPU:
 
 
 def _real(environment: dict[str, str], name: str, total: int, free: int) -> DemoGPU:
-    available = re.search(r"^MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    if available is None:
-        raise NvshareError("/proc/meminfo does not say how much memory is available")
-    host_memory = int(HOST_SHARE * int(available[1]) * KIB)
-    capacity = min(free, MOST, host_memory) // MIB * MIB
+    capacity = min(free, MOST, int(HOST_SHARE * host.free())) // MIB * MIB
     why = f"{rounded(capacity)} of its {rounded(total)} are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
     return DemoGPU(name, total, capacity, False, why, free - capacity, environment)
@@ -217,36 +203,20 @@ SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_
 
 
 @contextlib.asynccontextmanager
-async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
-    """Runs nvshared for the programs of `gpu`, tracing to TRACE. Yields its bus; "": no bus.
+async def service(gpu: DemoGPU, folder: Path, bus: str = "none") -> AsyncIterator[None]:
+    """Runs nvshared for the programs of `gpu`, tracing to TRACE.
 
     Raises NvshareError if the daemon does not start."""
     (folder / TRACE).touch()
     async with contextlib.AsyncExitStack() as stack:
-        bus = ""
-        if program := shutil.which("dbus-daemon"):
-            bus = await _start_bus(stack, program, folder)
         configuration = folder / "nvshared.conf"
         # In percent, because the capacity applies to all cards, and other cards may be smaller.
         configuration.write_text(
-            f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus or 'none'}\n"
+            f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus}\n"
             f"trace = {folder / TRACE}\nstate-dir = {folder / 'state'}\n"
             f"[gpu]\ntq = {TQ}\ncapacity = {100 * gpu.capacity / gpu.total:.2f}%\n")
         await _start_daemon(stack, gpu, folder, configuration)
-        yield bus
-
-
-async def _start_bus(stack: contextlib.AsyncExitStack, program: str, folder: Path) -> str:
-    process = await stack.enter_async_context(running(
-        [program, "--session", f"--address=unix:path={folder / 'bus'}", "--nofork",
-         "--print-address=1"],
-        os.environ, stop=signal.SIGTERM))
-    assert process.stdout is not None
-    address = (await process.stdout.readline()).decode().strip()
-    if not address:
-        words = await errors_of(process)
-        raise NvshareError(f"a message bus for the demonstration did not start: {words}")
-    return address
+        yield
 
 
 async def _start_daemon(stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: Path,
@@ -315,100 +285,33 @@ class Handovers:
                     yield pid
 
 
-ENDED = {"finished", "checked", "failed"}
+class Lines:
+    """Prints a line for each event of an act, with the seconds since the act began."""
 
-
-@dataclass(slots=True)
-class Progress:
-    task: Task
-    step: int = 0
-    words: str = "starting"
-
-
-class Show:
-    """Shows the demonstration: a picture on a terminal (`live`), else a line for each event."""
-
-    def __init__(self, file: TextIO, live: Live | None = None) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._live = live
-        self._programs: dict[int, Progress] = {}
-        self._title = ""
-        self._start = time.monotonic()
-        self._snapshot: Snapshot | None = None
+        self._start = 0.0
+        self.tasks: dict[int, Task] = {}        # by process
 
     def act(self, title: str) -> None:
-        self._programs.clear()
-        self._title, self._snapshot, self._start = title, None, time.monotonic()
-        if self._live is None:
-            print(f"\n{title}", file=self._file, flush=True)
-        self._draw()
+        self.tasks.clear()
+        self._start = time.monotonic()
+        print(f"\n{title}", file=self._file, flush=True)
 
-    def program_started(self, task: Task, pid: int) -> None:
-        self._programs[pid] = Progress(task)
-        self._draw()
-
-    def program_event(self, pid: int, event: Event) -> None:
-        """Shows an event that a program printed, or the event "failed" that the caller made."""
-        progress = self._programs[pid]
-        match event["event"]:
-            case "allocated":
-                progress.words = f"has {size(event['bytes'])} of GPU memory"
-            case "step":
-                progress.step = event["step"]
-                progress.words = f"step {progress.step} of {progress.task.steps}"
-            case "finished":
-                progress.words = "checking every word on the CPU"
-            case "checked":
-                progress.words = "right" if event["right"] else "WRONG"
-            case "failed":
-                progress.words = event["message"]
-        if event["event"] in ENDED:             # a line at each step would be too many
-            self._print(f"{progress.task.name}: {progress.words}")
-        self._draw()
+    def say(self, task: Task, words: str) -> None:
+        seconds = time.monotonic() - self._start
+        print(f"{seconds:6.1f} s  {task.name}{words}", file=self._file, flush=True)
 
     def turn_started(self, holder: int, memory: Memory) -> None:
-        """Shows that a turn of the process `holder` began, and where the programs' memory is."""
+        """Says that a turn of the process `holder` began, and where the programs' memory is."""
         parts = []
-        for pid, progress in self._programs.items():
+        for pid, task in self.tasks.items():
             if pid in memory:
                 resident, swapped = memory[pid]
                 away = f" and {size(swapped)} in host memory" if swapped else ""
-                parts.append(f"{progress.task.name} has {size(resident)} on it{away}")
-        if program := self._programs.get(holder):
-            self._print(f"{program.task.name} holds the GPU; {', '.join(parts)}")
-
-    def snapshot_taken(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._draw()
-
-    def _print(self, text: str) -> None:
-        if self._live is None:
-            seconds = time.monotonic() - self._start
-            print(f"{seconds:6.1f} s  {text}", file=self._file, flush=True)
-
-    def _draw(self) -> None:
-        if self._live is None:
-            return
-        parts: list[RenderableType] = [Text(self._title, style="bold")]
-        if self._snapshot is not None:
-            parts.append(Dashboard(self._snapshot))
-        bars = Table.grid(padding=(0, 2))
-        for pid, progress in self._programs.items():
-            bars.add_row(
-                Text(progress.task.name), Text(f"[{pid}]", style="dim"),
-                ProgressBar(total=progress.task.steps, completed=progress.step, width=30),
-                Text(progress.words, style="bold red" if progress.words == "WRONG" else ""))
-        self._live.update(Group(*parts, bars), refresh=True)
-
-
-@contextlib.contextmanager
-def show_on(file: TextIO) -> Iterator[Show]:
-    """A Show for `file`: a picture on a terminal, removed at the end; lines elsewhere."""
-    if not file.isatty() or os.environ.get("TERM") == "dumb":
-        yield Show(file)
-        return
-    with Live(console=Console(file=file), auto_refresh=False, transient=True) as live:
-        yield Show(file, live)
+                parts.append(f"{task.name} has {size(resident)} on it{away}")
+        if holder in self.tasks:
+            self.say(self.tasks[holder], f" holds the GPU; {', '.join(parts)}")
 
 
 SHARE = 0.7                             # part of the GPU's memory that each program needs
@@ -417,7 +320,7 @@ STEP_GPU_US = 700_000                   # microseconds that a step's kernels spi
 STEP_CPU_MS = 700                       # milliseconds of CPU time of a step
 CHUNKS = 12                             # most allocations that a program makes
 BLOCK = 2 * MIB                         # granularity of device memory; the driver rounds sizes up
-POLL = 0.2                              # seconds between two polls of the daemon
+POLL = 0.2                              # seconds between two readings of the trace
 HOLD_CHUNK = GIB                        # bytes of one allocation of the ballast
 
 
@@ -440,45 +343,44 @@ def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
     return task("A", 1), task("B", 2)
 
 
-async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
-    async with service(gpu, folder) as bus:
-        with (
-            (folder / TRACE).open(encoding="utf-8") as trace,
-            Daemon(bus) if bus else contextlib.nullcontext() as daemon,
-        ):
+async def together(gpu: DemoGPU, folder: Path, lines: Lines) -> Act:
+    async with service(gpu, folder):
+        with (folder / TRACE).open(encoding="utf-8") as trace:
             handovers = Handovers(trace)
-            first, second = (_perform(task, gpu.sharing(), show) for task in tasks(gpu))
+            first, second = (_perform(task, gpu.sharing(), lines) for task in tasks(gpu))
             performing = asyncio.gather(first, second)
             try:
-                while not performing.done():
-                    await _update(handovers, daemon, show)
+                ended = False
+                while not ended:
+                    ended = performing.done()
+                    for holder in handovers.new():
+                        lines.turn_started(holder, handovers.memory)
                     await asyncio.wait([performing], timeout=POLL)
                 outcomes = await performing
             finally:
                 performing.cancel()
                 await asyncio.gather(performing, return_exceptions=True)
-            await _update(handovers, daemon, show)
     moved = handovers.bytes_in + handovers.bytes_out
     return Act("together, with nvshared", outcomes, max(one.seconds for one in outcomes),
                handovers.handovers, moved)
 
 
-async def in_turn(gpu: DemoGPU, show: Show) -> Act:
-    first, second = [await _perform(task, gpu.environment, show) for task in tasks(gpu)]
+async def in_turn(gpu: DemoGPU, lines: Lines) -> Act:
+    first, second = [await _perform(task, gpu.environment, lines) for task in tasks(gpu)]
     return Act("one after the other", (first, second), first.seconds + second.seconds)
 
 
-async def unshared(gpu: DemoGPU, show: Show) -> Act:
+async def unshared(gpu: DemoGPU, lines: Lines) -> Act:
     """Act 3, without nvshared: program 2 starts once program 1 has allocated its memory."""
     first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
         if gpu.ballast >= GIB:
             await stack.enter_async_context(_ballast(gpu))
         allocated = asyncio.Event()
-        performing = asyncio.create_task(_perform(first, gpu.environment, show, allocated))
+        performing = asyncio.create_task(_perform(first, gpu.environment, lines, allocated))
         try:
             await allocated.wait()
-            two = await _perform(second, gpu.environment, show)
+            two = await _perform(second, gpu.environment, lines)
             outcomes = (await performing, two)
         finally:
             performing.cancel()
@@ -486,7 +388,7 @@ async def unshared(gpu: DemoGPU, show: Show) -> Act:
     return Act("together, without nvshared", outcomes, max(one.seconds for one in outcomes))
 
 
-async def _perform(task: Task, environment: Mapping[str, str], show: Show,
+async def _perform(task: Task, environment: Mapping[str, str], lines: Lines,
                    allocated: asyncio.Event | None = None) -> Outcome:
     """Runs the program to its end. Sets `allocated` once the program has its memory, or ends."""
     allocated = allocated or asyncio.Event()
@@ -495,7 +397,7 @@ async def _perform(task: Task, environment: Mapping[str, str], show: Show,
     seconds, checksum, right = 0.0, "", False
     try:
         async with running(task.command(), environment) as process:
-            show.program_started(task, process.pid)
+            lines.tasks[process.pid] = task
             assert process.stdout is not None
             errors = asyncio.create_task(errors_of(process))
             async for line in process.stdout:
@@ -505,26 +407,18 @@ async def _perform(task: Task, environment: Mapping[str, str], show: Show,
                         allocated.set()
                     case "finished":
                         seconds, checksum = loop.time() - start, event["checksum"]
+                        lines.say(task, ": checking every word on the CPU")
                     case "checked":
                         right = event["right"]
-                show.program_event(process.pid, event)
+                        lines.say(task, ": right" if right else ": WRONG")
             status = await process.wait()
             *_, words = (await errors).splitlines() or [""]
     finally:
         allocated.set()
     message = words.removeprefix("nvshare-workload: ")
     if status != 0:
-        show.program_event(process.pid, {
-            "event": "failed", "message": message or f"ended with status {status}"})
+        lines.say(task, f": {message or f'ended with status {status}'}")
     return Outcome(task, status, checksum, right and status == 0, seconds, message)
-
-
-async def _update(handovers: Handovers, daemon: Daemon | None, show: Show) -> None:
-    for holder in handovers.new():
-        show.turn_started(holder, handovers.memory)
-    if daemon is not None:
-        # In another thread, as a slow reply of the daemon must not delay the handling of a signal.
-        show.snapshot_taken(await asyncio.to_thread(daemon.snapshot))
 
 
 @contextlib.asynccontextmanager
@@ -628,11 +522,11 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
         print(f"The GPU {is_what}{gpu.why}.\nTwo programs share it. Each needs {memory // MIB} of "
               f"{gpu.capacity // MIB} MiB of its memory, {memory / gpu.capacity:.0%}.", file=file,
               flush=True)
-        with show_on(file) as show:
-            show.act("Together, with nvshared: they take turns.")
-            first = await together(gpu, folder, show)
-            show.act("One after the other.")
-            second = await in_turn(gpu, show)
-            show.act("Together, without nvshared: the second finds no memory.")
-            third = await unshared(gpu, show)
+        lines = Lines(file)
+        lines.act("Together, with nvshared: they take turns.")
+        first = await together(gpu, folder, lines)
+        lines.act("One after the other.")
+        second = await in_turn(gpu, lines)
+        lines.act("Together, without nvshared: the second finds no memory.")
+        third = await unshared(gpu, lines)
         return Report(gpu, first, second, third)

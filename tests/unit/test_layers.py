@@ -30,7 +30,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "dbus": WORDS,
     "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
-    "demo": {*WORDS, "library", "control", "tui"},
+    "demo": {*WORDS, "library", "machine", "tui"},
     "kubelet": {*WORDS, "library", "kept", "containers", "control", "report"},
     "cli": {*WORDS, "library", "containers", "control", "tui", "demo", "doctor", "preload"},
 }
@@ -40,7 +40,7 @@ FOREIGN: dict[str, set[str]] = {
     "argcomplete": {"cli"},
     "dbus_next": {"dbus", "bus", "control"},
     "pynvml": {"machine.nvml"},
-    "rich": {"cli", "tui", "demo"},
+    "rich": {"cli", "tui"},
     "prometheus_client": {"report.metrics", "report.families"},
     "sdnotify": {"report.systemd"},
     "grpc": {"kubelet.rpc"},
