@@ -69,6 +69,7 @@ MOST_WORDS = {
     "docs/moving.md": 900, "docs/kubernetes.md": 3000, "docs/strategies.md": 800,
     "docs/slurm.md": 1000, "docs/monitoring.md": 1200, "docs/security.md": 3000,
     "docs/performance.md": 1200, "docs/limits.md": 1200, "docs/trial.md": 350,
+    "docs/saving.md": 1200,
 }
 RESULT = re.compile(r"bench/results/|(?<![\w./])20\d\d-?\d\d-?\d\d")
 
@@ -95,6 +96,23 @@ def test_documents_link_only_to_existing_files(document: Path) -> None:
         link for link in links
         if link and "://" not in link and not (document.parent / link).exists()]
     assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_documents_link_only_to_existing_sections(document: Path) -> None:
+    broken = []
+    for link in LINK.findall(document.read_text()):
+        name, _, section = link.partition("#")
+        page = document.parent / name if name else document
+        if section and "://" not in link and page.suffix == ".md":
+            broken += [] if section in anchors(page) else [link]
+    assert broken == []
 
 
 @pytest.mark.parametrize("page", MOST_WORDS)
