@@ -12,12 +12,10 @@ import json
 import logging
 import os
 import platform
-import queue
 import random
 import re
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -339,55 +337,6 @@ def watch(
                 logger.warning("%s are not read: %s", words, error)
         if error is not None or time.monotonic() - began < FIRST_PAUSE:
             time.sleep(pause.seconds(error))
-
-
-class Writer:
-    """Writes an object to the API server when it changes, in a thread; repeats failed writes."""
-
-    def __init__(self, words: str, write: Callable[[Any], object]) -> None:
-        """`write` may raise as APIServer.ask() does: it is repeated after a pause then."""
-        self._words = words
-        self._write = write
-        self._wanted: Any = None
-        self._pending: queue.SimpleQueue[tuple[Any, bool]] = queue.SimpleQueue()
-        self.is_written = False         # the API server has the object queued last
-        self.is_pending = False         # it is still to be written
-        threading.Thread(target=self._run, name=words, daemon=True).start()
-
-    def set_wanted(self, wanted: Any) -> None:
-        """Queues the object for writing, unless it equals the object queued last."""
-        if wanted != self._wanted:
-            self._wanted = wanted
-            self._put(is_again=False)
-
-    def write_again(self) -> None:
-        """Queues the last object, if any, again: the API server has lost it, or has another."""
-        if self._wanted is not None:
-            self._put(is_again=True)
-
-    def _put(self, *, is_again: bool) -> None:
-        self.is_written, self.is_pending = False, True
-        self._pending.put((self._wanted, is_again))
-
-    def _run(self) -> None:
-        problem, pause = "", Pause()
-        wanted, is_again = self._pending.get()
-        while True:
-            if is_again:                # not in step with another writer of the same object
-                time.sleep(pause.seconds())
-            while not self._pending.empty():
-                wanted, _ = self._pending.get()
-            self.is_pending = False     # what is seen of the object from now on may be ours
-            try:
-                self._write(wanted)
-                logger.info("%s: written", self._words)
-                problem, self.is_written = "", self._pending.empty()
-                wanted, is_again = self._pending.get()
-            except FAILURES as error:
-                if problem != (problem := str(error) or repr(error)):
-                    logger.warning("%s cannot be written: %s", self._words, error)
-                time.sleep(pause.seconds(error))
-                is_again = False
 
 
 def _certificates(text: bytes) -> str:

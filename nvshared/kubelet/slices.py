@@ -4,17 +4,21 @@
 docs/kubernetes.md has the capacities. Kubelet removes slices, for instance when it starts; a watch
 notices that, and which GPUs other drivers offer."""
 
+import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import NODES, Writer, server, watch
+from nvshared.kubelet.api import FAILURES, NODES, Pause, server, watch
 from nvshared.kubelet.card import Card, Offer
 from nvshared.kubelet.claims import DRIVER, quantity
 from nvshared.kubelet.node import NodeObject
+
+logger = logging.getLogger(__name__)
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 UNAVAILABLE_TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
@@ -84,6 +88,12 @@ def valid(one: Any) -> Any:
     return one
 
 
+def _is_of(one: Any, devices: list[dict[str, Any]]) -> bool:
+    """Whether a slice, or None, has these devices."""
+    return one is not None and covers(
+        one["spec"].get("devices") or [], [{"taints": []} | device for device in devices])
+
+
 class Published:
     """Writes what is wanted of the node, and with DRA the slice: again if that was changed."""
 
@@ -95,29 +105,31 @@ class Published:
         self._node = node
         self._name = f"{node}-{DRIVER}"
         self._known: dict[str, Any] = {}        # this node's ResourceSlices by name
-        self._devices: list[dict[str, Any]] | None = None
+        self._devices: list[dict[str, Any]] | None = None       # wanted; None: not known yet
+        self._written: list[dict[str, Any]] | None = None       # what the API server has of these
+        self._hurry = threading.Event()
         self.node = NodeObject(kubeconfig, node)
-        self._slice: Writer | None = None
+        self._on_other_drivers = on_other_drivers
         if on_other_drivers is not None:
-            self._on_other_drivers = on_other_drivers
-            self._slice = Writer("the ResourceSlice", self._write_slice)
+            threading.Thread(target=self._keep_slice, name="slice", daemon=True).start()
             threading.Thread(target=watch, name="slices", daemon=True, args=(
                 "ResourceSlices", kubeconfig, SLICES, node, True, valid, self._update)).start()
 
     @property
     def has_slice(self) -> bool:
         """Whether the API server has the slice that is wanted."""
-        return self._slice is not None and self._slice.is_written
+        return self._devices is not None and self._written == self._devices
 
     def publish(self, offer: Offer) -> None:
         """Sets the offer to publish."""
         self.node.publish(offer)
         offered = offer.offered()
-        if self._slice is not None and (offered or not offer.common_problem):
+        if self._on_other_drivers is not None and (offered or not offer.common_problem):
             self._devices = [
                 device_entry(card, clients, is_tainted=bool(offer.problem(card)))
                 for card, clients in offered.items()]
-            self._slice.set_wanted(self._devices)
+            if not self.has_slice:
+                self._hurry.set()
 
     def _update(self, event: str, payload: Any) -> None:
         if event == "LISTED":
@@ -126,20 +138,40 @@ class Published:
             self._known.pop(payload["metadata"]["name"], None)
         else:
             self._known[payload["metadata"]["name"]] = payload
-        there = (self._known.get(self._name) or {}).get("spec") or {}
-        if self._slice is not None and not self._slice.is_pending and not covers(
-                there.get("devices") or [], [{"taints": []} | one for one in self._devices or ()]):
-            self._slice.write_again()
-        self._on_other_drivers(devices_of_other_drivers(self._known))
+        if not _is_of(self._known.get(self._name), self._devices or []):
+            self._written = None        # or the event is older than what was written
+            self._hurry.set()
+        if self._on_other_drivers is not None:
+            self._on_other_drivers(devices_of_other_drivers(self._known))
+
+    def _keep_slice(self) -> None:
+        problem, pause, last = "", Pause(), None
+        while True:
+            self._hurry.wait()
+            self._hurry.clear()
+            if (devices := self._devices) is None:
+                continue
+            if devices == last:             # not in step with another writer of the slice
+                time.sleep(pause.seconds())
+            try:
+                self._write_slice(devices)
+                self._written, last, problem = devices, devices, ""
+            except FAILURES as error:
+                if problem != (problem := str(error) or repr(error)):
+                    logger.warning("the ResourceSlice cannot be written: %s", error)
+                time.sleep(pause.seconds(error))
+                self._hurry.set()
 
     def _write_slice(self, devices: list[dict[str, Any]]) -> None:
-        """Creates our slice, or replaces the existing one. Raises as APIServer.ask() does."""
+        """Has the API server have our slice with these devices. Raises as APIServer.ask() does."""
         api = server(self._kubeconfig)
         listed, _ = api.objects(SLICES, self._node, dict)
-        there = [one["metadata"] for one in listed if one["metadata"]["name"] == self._name]
-        if there:
+        there = next((one for one in listed if one["metadata"]["name"] == self._name), None)
+        if _is_of(there, devices):
+            return
+        if there is not None:
             wanted = ("name", "resourceVersion", "ownerReferences")
-            meta = {key: one for key, one in there[0].items() if key in wanted}
+            meta = {key: one for key, one in there["metadata"].items() if key in wanted}
         else:
             node = api.send("GET", f"{NODES}/{self._node}")["metadata"]
             meta = {"name": self._name, "ownerReferences": [{   # deleted with the node
@@ -150,5 +182,6 @@ class Published:
                 "driver": DRIVER, "nodeName": self._node,
                 "pool": {"name": self._node, "generation": 1, "resourceSliceCount": 1},
                 "devices": devices}}
-        method, path = ("PUT", f"{SLICES}/{self._name}") if there else ("POST", SLICES)
+        method, path = ("POST", SLICES) if there is None else ("PUT", f"{SLICES}/{self._name}")
         api.send(method, path, body)
+        logger.info("the ResourceSlice: written")

@@ -4,6 +4,7 @@
 import io
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 
 from nvshared import __version__
 from nvshared.kubelet import api
-from nvshared.kubelet.api import LONGEST_PAUSE, Pause, Refused, Since, Writer, server, watch
+from nvshared.kubelet.api import LONGEST_PAUSE, Pause, Since, server, watch
+from nvshared.kubelet.card import Card, Offer
 from nvshared.kubelet.node import LEAVING_TAINT, NodeObject
 from nvshared.kubelet.pods import MOST_EVENTS, MOST_TRIES, MOST_WRITES, Writes
-from nvshared.kubelet.slices import covers
+from nvshared.kubelet.slices import Published, covers
 
 PODS = "/api/v1/pods"
 Answer = tuple[int, Mapping[str, str], Any]     # status, headers, and an object or lines of a watch
@@ -220,27 +222,39 @@ def test_pauses_are_short_again_after_a_calm_time(monkeypatch: pytest.MonkeyPatc
     assert pause.seconds() <= 1.6
 
 
-def test_writer_repeats_the_newest_object_until_it_is_written(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nvshared.kubelet.api.time.sleep", lambda _: None)
-    written: list[int] = []
-    done = threading.Event()
+def test_resource_slice_is_written_until_the_api_server_takes_it_and_again_when_it_is_lost(
+        serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvshared.kubelet.api.random.uniform", lambda *_: 0.001)
+    slices: list[dict[str, Any]] = []
+    tries = 0
 
-    def write(wanted: int) -> None:
-        written.append(wanted)
-        if len(written) < 3:
-            raise Refused("busy", 503)
-        done.set()
+    def answer(method: str, asked: dict[str, str]) -> Answer:
+        nonlocal tries
+        if method == "POST":
+            tries += 1
+            if tries < 3:
+                return 503, {}, {"message": "busy"}
+            slices.append(next(
+                one for one in reversed(script.bodies) if one.get("kind") == "ResourceSlice"))
+        elif "watch" in asked:
+            return 503, {}, {}
+        elif "fieldSelector" in asked:
+            return 200, {}, {"metadata": {"resourceVersion": "1"}, "items": slices}
+        return 200, {}, {"metadata": {"name": "n", "uid": "u"}}
 
-    writer = Writer("it", write)
-    writer.set_wanted(1)
-    assert done.wait(60)
-    assert written == [1, 1, 1]
-    done.clear()
-    writer.set_wanted(1)                # nothing new
-    writer.write_again()
-    assert done.wait(60)
-    assert written == [1, 1, 1, 1]
+    script = serve(answer)
+    offer = Offer([("", 1)])
+    offer.update((Card("GPU-1", 0, "00000000:17:00.0"),))
+    published = Published(script.kubeconfig, "n", lambda _: None)
+    for number in (3, 4):
+        while tries < number or not published.has_slice:
+            published.publish(offer)
+            time.sleep(0.01)
+        assert [one["name"] for one in slices[0]["spec"]["devices"]] == ["gpu-1"]
+        published.publish(offer)            # nothing new
+        slices.clear()
+        published._update("LISTED", [])
+    assert tries == 4
 
 
 def test_writes_that_the_api_server_refuses_delay_no_others(
