@@ -169,19 +169,10 @@ def read_gpus(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> 
 
 def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
     """The GPU with these D-Bus properties. `given`: devices of other plugins, with the resource."""
-    uuid = gpu["UUID"]
-    card = Card(uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
-    if gpu["State"] == "lost":
-        problem = f"{uuid} fell off the bus, or its driver is gone"
-    elif gpu["Fault"]:
-        problem = f"{uuid} cannot be relied on: {gpu['Fault']}"
-    elif gpu["MIG"]:
-        problem = f"{uuid} is divided (MIG), and nvshared shares whole cards"
-    elif avoided := [words for _, _, words, _, is_avoided, *_ in gpu.get("Faults", ())
-                     if is_avoided]:
-        problem = f"{uuid} cannot be shared: {'; '.join(avoided)}"
-    else:
-        problem = conflict(card, given)
+    card = Card(gpu["UUID"], gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
+    avoided = [words for _, _, words, _, is_avoided, *_ in gpu["Faults"] if is_avoided]
+    problem = f"{card.uuid} cannot be shared: {'; '.join(avoided)}" if avoided else (
+        conflict(card, given))
     return replace(card, problem=problem, numa=numa_node(gpu["PCIBusID"]))
 
 

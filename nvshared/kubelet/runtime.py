@@ -72,30 +72,30 @@ class Runtime:
 
 def root_directory() -> Path | None:
     """The running kubelet's --root-dir; None if it is not given, or no kubelet is to be seen."""
-    for process in PROCESSES.glob("[0-9]*"):
-        with suppress(OSError):         # the process has ended
-            if _is_kubelet(process):
-                command = (process / "cmdline").read_text(errors="replace")
-                return Path(named) if (named := _option(command, "root-dir")) else None
-    return None
+    named = _option(_kubelet(), "root-dir")
+    return Path(named) if named else None
 
 
 def endpoint() -> Path | None:
     """The container runtime's socket from the running kubelet's options; None if not given."""
+    command = _kubelet()
+    named = _option(command, "container-runtime-endpoint")
+    try:
+        if not named and (file := _option(command, "config")):
+            named = yaml.safe_load(Path(file).read_text())["containerRuntimeEndpoint"]
+        return Path(named.removeprefix("unix://")) if named else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        logger.debug("kubelet's configuration is not used: %r", error)
+        return None
+
+
+def _kubelet() -> str:
+    """The command line of the running kubelet; "": none is to be seen."""
     for process in PROCESSES.glob("[0-9]*"):
-        try:
-            if not _is_kubelet(process):
-                continue
-            command = (process / "cmdline").read_text(errors="replace")
-            named = _option(command, "container-runtime-endpoint")
-            if not named and (file := _option(command, "config")):
-                named = yaml.safe_load(Path(file).read_text())["containerRuntimeEndpoint"]
-            return Path(named.removeprefix("unix://")) if named else None
-        except OSError:                 # the process has ended, or its file is unreadable
-            continue
-        except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-            logger.debug("%s's configuration is not used: %r", process, error)
-    return None
+        with suppress(OSError):         # the process has ended
+            if _is_kubelet(process):
+                return (process / "cmdline").read_text(errors="replace")
+    return ""
 
 
 def _is_kubelet(process: Path) -> bool:

@@ -216,7 +216,7 @@ def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(sharing: Node
         wait_until(lambda: not errors.exists())
     sharing.allocatable(10)
     first, second = uuids(sharing)
-    assert f"{second} cannot be relied on: Xid 79" in sharing.refused(f"{second}::0")
+    assert "an error of GPU 1 that no program causes: Xid 79" in sharing.refused(f"{second}::0")
     sharing.kubelet.allocate([f"{first}::0"])
     sharing.kill_daemon()               # an administrator restarts it after a reset of the GPU
     sharing.daemon()

@@ -139,16 +139,15 @@ def test_offered_shares_of_unshareable_cards_are_unhealthy() -> None:
 
 
 @pytest.mark.parametrize(("changed", "problem"), [
-    ({"MIG": True}, "GPU-0a is divided (MIG)"), ({"State": "lost"}, "GPU-0a fell off the bus"),
-    ({"Fault": "Xid 79"}, "GPU-0a cannot be relied on: Xid 79"), ({}, ""),
+    ({}, ""),
     ({"Faults": [("gpu-exclusive", "critical", "GPU 0 lets one process", "", True, {})]},
      "GPU-0a cannot be shared: GPU 0 lets one process"),
     ({"Faults": [("gpu-unshared", "warning", "programs use it", "", False, {})]}, ""),
 ])
 def test_card_is_offered_with_the_problem_that_the_daemon_reports(
         changed: dict[str, Any], problem: str) -> None:
-    gpu = {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": False, "Fault": "",
-           "PCIBusID": "", "Name": "", "MemoryTotal": 0, **changed}
+    gpu = {"UUID": "GPU-0a", "Index": 0, "Faults": [], "PCIBusID": "", "Name": "",
+           "MemoryTotal": 0, **changed}
     assert of_daemon(gpu, {}).problem.startswith(problem)
     assert bool(problem) == bool(of_daemon(gpu, {}).problem)
 
@@ -378,7 +377,7 @@ def test_shares_have_the_numa_node_of_their_card(
     (tmp_path / "0000:17:00.0").mkdir()
     if text is not None:
         (tmp_path / "0000:17:00.0/numa_node").write_text(text)
-    gpu = {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": False, "Fault": "",
+    gpu = {"UUID": "GPU-0a", "Index": 0, "Faults": [],
            "PCIBusID": "00000000:17:00.0", "Name": "", "MemoryTotal": 0}
     offer = Offer([("", 1)])
     offer.update((of_daemon(gpu, {}),))
