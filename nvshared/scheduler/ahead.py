@@ -5,9 +5,10 @@ docs/internals/scheduler.md explains the goals, calm, wasted writebacks and the 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
-from nvshared.scheduler.card import BURST, Card
+from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
 from nvshared.scheduler.events import AntiThrash
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, latest_first, victims
@@ -20,7 +21,24 @@ REPLAN_LEAST = SECOND // 10             # us until a prefetch is planned again, 
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
 WAIT_LEAST = 100 * MILLISECOND          # no wait begins while BusPatience.left is smaller
 CHANGES_APART = 10 * MILLISECOND        # least time between two changes of BusPatience.waits
+BURST = 500 * MILLISECOND               # most us in a row that moves wait for a program's copies
 BLOCKS = 2                              # blocks preallocated beyond the need: blocks may be split
+
+
+@dataclass(slots=True)
+class BusPatience:
+    """How long moves in one direction may still wait for a program that copies. A token bucket of
+    microseconds: it drains while moves wait, and fills up to BURST otherwise."""
+
+    left: int = BURST
+    waits: bool = False                 # moves wait now
+    at: int = 0                         # time at which `left` was computed
+    since: int | None = None            # time of the last change of `waits`
+
+
+class _Patience(dict[Direction, BusPatience]):
+    def __init__(self) -> None:
+        super().__init__((direction, BusPatience()) for direction in Direction)
 
 
 def interrupt(card: Card) -> None:
@@ -31,7 +49,7 @@ def interrupt(card: Card) -> None:
         for move in client.moves:
             match move.goal, move.order:
                 case Goal.HEAD, _:
-                    continues = not card.patience[move.direction].waits
+                    continues = not card.records.of(_Patience)[move.direction].waits
                 case Goal.WRITEBACK, Writeback(size=0):     # copies borrowed memory to the host
                     continues = _quiet(card) and not client.holds and not copies_out
                 case Goal.WRITEBACK, _:
@@ -106,9 +124,9 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
     early = head is not None and bool(copying) and _is_early(card, head, tq)
     for direction in Direction:
         must_wait = early and direction in copying
-        if not must_wait and not card.patience[direction].waits:
+        bus, now = card.records.of(_Patience)[direction], card.now
+        if not must_wait and not bus.waits:
             continue                    # while no move waits, `left` fills up
-        bus, now = card.patience[direction], card.now
         left = bus.left + (bus.at - now if bus.waits else now - bus.at)
         bus.left, bus.at = min(max(left, 0), BURST), now
         if bus.waits and (not must_wait or card.due(now + bus.left)):
@@ -135,15 +153,15 @@ def _load_ahead(
     goal: Goal | None,
 ) -> bool:
     """Orders evictions and a LOAD of up to `missing` bytes. False: nothing was ordered."""
-    before = len(card.actions)
+    before, patience = len(card.actions), card.records.of(_Patience)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)  # bytes left free for holders
     short = missing + cushion - card.free - expected_room(card) if missing else 0
-    if short > 0 and not card.patience[Direction.OUT].waits:
+    if short > 0 and not patience[Direction.OUT].waits:
         evictions = Evictions(card)
         # A running client keeps up to SLACK_MOST beyond its need: it may soon reuse that much.
         evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
-    waits = card.patience[Direction.IN].waits or bool(client.moves)
+    waits = patience[Direction.IN].waits or bool(client.moves)
     if not waits and card.due(client.failures.load.until):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)

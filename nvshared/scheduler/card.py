@@ -4,231 +4,27 @@ current event causes. All moves of memory are ordered here, so that they are rec
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from operator import add, attrgetter, sub
-from typing import NamedTuple
 
 from nvshared.scheduler import actions
-from nvshared.scheduler.actions import Action, Load, MoveOrder, Run, TurnEnd
-from nvshared.scheduler.client import PACE, Average, Direction, Goal, Move, Phase, ScheduledClient
-from nvshared.scheduler.domains import BudgetPart, Domain, Domains, Loan, Neighbour, Stake
-from nvshared.scheduler.events import AntiThrash, PinReason, Priority, Settings, Standing
+from nvshared.scheduler.actions import Action, Load, MoveOrder, TurnEnd
+from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient
+from nvshared.scheduler.domains import BudgetPart, Domains, Loan, Neighbour
+from nvshared.scheduler.events import Settings
+from nvshared.scheduler.groups import Groups
+from nvshared.scheduler.records import PACE, Average, Records
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import SECOND
 
-# Groups by name, with the condition of membership. Each phase names a group, too.
-GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
-    "everyone": lambda c: True,
-    "queued": lambda c: c.queued,                   # waits; neither terms nor gang forbid a turn
-    "holding": lambda c: c.holds,
-    "moving": lambda c: c.moves,                    # an order to move memory is unanswered
-    "answering": lambda c: c.moves and not c.unresponsive,
-    "evicting": lambda c: c.moving(Direction.OUT) and not c.unresponsive,
-    "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
-    "writing_back": lambda c: c.moves and any(m.goal is Goal.WRITEBACK for m in c.moves),
-    "requesting": lambda c: c.promise.request,
-    "unused_commit": lambda c: c.committed > c.memory.need,
-    "granted_to_pin": lambda c: c.promise.pins,     # its hook may not have received grants to pin
-    "memory_limited": lambda c: c.terms.memory_limit,
-    "undrainable": lambda c: c.memory.pin_reason,
-    "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
-    # Nothing of the client can be evicted, and its promise is larger than such a client may keep.
-    "undrainable_overcommitted": lambda c: c.memory.pin_reason and (
-        c.promise.wanted > c.memory.need
-        or c.promise.commit > max(c.used, c.memory.need + c.to_pin)),
-    "queued_permanent": lambda c: c.queued and c.is_permanent,
-    "permanent": lambda c: c.holds and c.is_permanent,
-    "suspended": lambda c: c.terms.suspended,
-    "hurried": lambda c: c.terms.deadline,          # its turns are to begin by a deadline
-    "ganged": lambda c: c.standing,
-    "granted": lambda c: (
-        c.standing is Standing.GRANTED and c.phase is Phase.WAITING and not c.terms.suspended),
-    "rationed": lambda c: c.rationed,
-    # Chosen or running, but lacks room or has memory that is not resident.
-    "lacking": lambda c: (
-        c.phase in (Phase.LOADING, Phase.RUNNING) and (c.room_deficit or not c.whole)),
-    "occupying": lambda c: c.charged,
-    # Holders that submit nothing while an "urgent" client has work in flight.
-    "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
-    "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
-    "borrowing": lambda c: c.lender,                # may hold memory of another card
-    "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
-    "storable": lambda c: c.storable,
-    "disk_limited": lambda c: c.disk_limits,
-    # Clients with resident blocks, of which the disk may hold copies.
-    "stored": lambda c: c.memory.disk and c.memory.resident,
-    # The cost of the client's last hand-over is known, and it holds the card or is queued.
-    "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
-}
 # Most unanswered orders to a client, so that its hook begins the next order at once.
 DEPTH = 2
-MARGINS_MOST = 16                       # most clients of an account that count in domains.margin
 TRANSIT_PART = 8                        # with a disk, loans leave 1/8 of host memory free,
 TRANSIT_BLOCKS = 2                      # and at least 2 blocks, for blocks on the way to the disk
 HELLO_PATIENCE = 2 * SECOND             # gathering lasts longer for clients without HELLO
-BURST = 500 * MILLISECOND               # most us in a row that moves wait for a program's copies
-
-
-class Account(NamedTuple):
-    """Sums over the clients of an account, see promises.py."""
-
-    unshown: int = 0                    # bytes promised beyond the figures of NVML and the kernel
-    pinned_unshown: int = 0
-    clients: int = 0                    # number of clients that a margin is kept for, see counted()
-
-
-class Figures(NamedTuple):
-    """Figures of one client, or their sums over all clients; bytes."""
-
-    charged: int = 0
-    host_charged: int = 0
-    committed: int = 0
-    used: int = 0
-    pinned: int = 0
-    pinned_shown: int = 0
-    beyond: int = 0
-    unshown: int = 0                    # promised, not shown by NVML or kernel; 0: no account
-    need: int = 0
-    filled: int = 0
-    out_of_reach: int = 0
-    disk: int = 0
-    swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
-    unpinned_commit: int = 0            # used for single clients only, never as a sum over clients
-
-
-class Counted(NamedTuple):
-    """A client's part in groups and sums, kept so that it can be subtracted again."""
-
-    groups: tuple[str, ...] = ()
-    figures: Figures = Figures()
-    account: str = ""
-    of_account: Account = Account()     # the client's part in the sums of its account
-    # Three entries, for host memory, tenants' memory limits and disk limits: the domains in which
-    # the client counts, and the amounts that the client adds to the sums of each domain.
-    stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), Stake()),) * 3
-
-
-def counted(client: ScheduledClient) -> Counted:
-    """A client's part in groups and sums. Fast, as it is computed at each change of the client."""
-    committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
-    beyond, unpinned = client.beyond, max(0, committed - expected)
-    unshown = max(0, committed - client.shown) + beyond
-    groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
-    figures = Figures(
-        charged=client.charged, host_charged=client.host_counted, committed=committed,
-        used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
-        unshown=unshown if client.account else 0,
-        need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
-        out_of_reach=client.out_of_reach,
-        disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
-        unpinned_commit=unpinned)
-    unused = committed - figures.used
-    of_host = Stake(
-        unpinned + beyond, unused, client.memory.allocated - client.stored + beyond,
-        figures.host_charged + beyond)
-    return Counted(
-        groups, figures, client.account,
-        Account(unshown, expected - shown, int(bool(committed) or not client.account)),
-        ((client.domains, of_host), (client.memory_limits, Stake(committed, unused)),
-         (client.disk_limits, Stake(taken=figures.disk))))
-
-
-NOTHING = Counted()
-
-
-class Groups:
-    """The clients of a card by group, and sums over them.
-
-    Each change of a figure that counts adds the client's id to `touched` (Counting.__setattr__).
-    The client is counted anew before the next read. Members and sums are updated incrementally,
-    because each event reads about sixty of them.
-    """
-
-    def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
-        """`clients`: by id. A caller that adds or removes a client adds its id to `touched`."""
-        self.touched: set[int] = set()
-        self._clients = clients
-        self._counted: dict[int, Counted] = {}
-        self._members: dict[str, set[int]] = {name: set() for name in (*GROUPS, *Phase)}
-        self._sums = Figures()
-        self._changed: dict[str, set[int]] = {}
-        self._accounts: dict[str, Account] = {}
-
-    def settle(self) -> None:
-        """Counts anew the clients that have changed, also in the sums of their domains."""
-        while self.touched:
-            id = self.touched.pop()
-            for changed in self._changed.values():
-                changed.add(id)
-            before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
-            now = NOTHING if client is None else counted(client)
-            if client is not None:
-                self._counted[id] = now
-            for part, change in ((before, sub), (now, add)):
-                sums = self._accounts.pop(part.account, Account())
-                if any(sums := Account(*map(change, sums, part.of_account))):
-                    self._accounts[part.account] = sums
-            for name in {*before.groups} ^ {*now.groups}:
-                self._members[name] ^= {id}
-            self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
-            for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
-                if held != new_stakes:
-                    for domain in held[0]:
-                        domain.count(id, None)
-                    for domain in new_stakes[0]:
-                        domain.count(id, new_stakes[1])
-
-    def __getitem__(self, name: str) -> list[ScheduledClient]:
-        """The members of a group, in the order in which the clients joined the card."""
-        self.settle()
-        return [self._clients[id] for id in sorted(self._members[name])]
-
-    @property
-    def sums(self) -> Figures:
-        """The sums of the figures over all clients."""
-        self.settle()
-        return self._sums
-
-    def each(self) -> list[tuple[int, Figures]]:
-        """The figures of each client, with its id. Cheaper than the client's properties."""
-        self.settle()
-        return [(id, one.figures) for id, one in self._counted.items()]
-
-    def accounts(self) -> Mapping[str, Account]:
-        """The sums by account, of accounts with a figure that is not 0."""
-        self.settle()
-        return self._accounts
-
-    def margins(self) -> int:
-        """The number of clients for which a margin of host memory is kept."""
-        return sum([
-            min(one.clients, MARGINS_MOST) if account else one.clients
-            for account, one in self.accounts().items()])
-
-    def queue(self) -> list[ScheduledClient]:
-        """The queued clients, in the order of their `queue_number`."""
-        return sorted(self["queued"], key=attrgetter("queue_number"))
-
-    def take_changed(self, reader: str) -> list[ScheduledClient]:
-        """Clients that have changed since the last call with this `reader`, in order of joining."""
-        self.settle()
-        changed = self._changed.get(reader, self._clients.keys())
-        self._changed[reader] = set()
-        return [self._clients[id] for id in sorted(changed) if id in self._clients]
-
-
-@dataclass(slots=True)
-class BusPatience:
-    """How long moves in one direction may still wait for a program that copies; see ahead.py. A
-    token bucket of microseconds: it drains while moves wait, and fills up to BURST otherwise."""
-
-    left: int = BURST
-    waits: bool = False                 # moves wait now
-    at: int = 0                         # time at which `left` was computed
-    since: int | None = None            # time of the last change of `waits`
+SHORTFALL = 10 * SECOND                 # a LOAD without memory lowers the capacity for this time
 
 
 @dataclass(slots=True)
@@ -250,37 +46,20 @@ class Card:
     deadline: int | None = None         # the earliest time at which a new plan may differ
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
-    expecting: list[Node] = field(default_factory=list)  # nodes with Node.ahead above 0
-    policy: object = None               # see policy.of()
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of the waiting client, by the last plan
-    shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people
     latency: Average = Average(1000, 1000, 1)   # us from STOP to STOPPED, less the drain's time
     pace: Average = PACE                # average us per byte of hand-overs
     shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
     shortfall_until: int = 0            # `shortfall` is assumed until this time
-    last_evicted: int = 0               # when any client last evicted anything
-    # For promises.send_limits, which checks whether clients need new LIMITS:
-    growth_figures: tuple[int, ...] = (0,) * 6      # figures when a full check began last
-    domain_left: dict[str, int] = field(default_factory=dict)   # bytes at the last check, by name
-    limits_unchecked: set[int] = field(default_factory=set)     # ids of clients still to be checked
-    check_limits_at: int = 0            # time of the next check of a client in `limits_unchecked`
-    common_run: Run | None = None   # the last RUN, before changes for single clients
-    watched: bool = False               # holders report idleness though no client waits; ahead.py
-    publishing: set[int] = field(default_factory=set)  # ids of clients sent PUBLISH; see turns.py
-    watchers: list[int] = field(default_factory=list)   # ids of clients sent WATCH of `publishing`
-    busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py
-    busy_since: int = 0                 # when `busy_members` changed last
-    patience: dict[Direction, BusPatience] = field(
-        default_factory=lambda: {direction: BusPatience() for direction in Direction})
     counters: Counters = field(default_factory=Counters)
     division: Division = field(default_factory=Division)        # divides the card's time
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))    # of turns and waits
+    records: Records = field(default_factory=Records)   # of modules that use this one
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)
-        self.shown_tq = self.settings.longest_tq
 
     def add(self, client: ScheduledClient) -> None:
         """Adds a new client."""
@@ -307,15 +86,51 @@ class Card:
                 node.members.discard(id)
         return client
 
+    def begin(self, now: int) -> None:
+        """Begins an event."""
+        self.now, self.actions, self.deadline = max(now, self.now), [], None
+
+    def configure(self, settings: Settings) -> None:
+        """Replaces the settings, the capacity included."""
+        self.settings, self.shortfall = settings, 0
+
+    def await_hello(self, expected: bool) -> None:
+        """Records whether a client of an earlier daemon has not said HELLO yet."""
+        self.awaiting = expected
+
+    def lose(self) -> None:
+        """The card is gone."""
+        self.lost = self.host.lost = self.disk.lost = True
+        self.note_head(None, contended=False)
+
+    def note_head(self, blocked: ScheduledClient | None, *, contended: bool) -> None:
+        """Records the client that waits for another's turn to end, by the last plan."""
+        self.head, self.contended = None if blocked is None else blocked.id, contended
+
+    def note_latency(self, latency: int) -> None:
+        """Records the us from STOP to STOPPED, less the drain's time."""
+        self.latency = self.latency.after(latency)
+
+    def note_pace(self, pace: float) -> None:
+        """Records the us per byte of a hand-over."""
+        self.pace = self.pace.after(pace)
+
+    def fall_short(self, missing: int) -> None:
+        """Lowers the capacity for a while: a client could not fill the last `missing` bytes of its
+        room. While `free` is negative, that shows the earlier shortfall again."""
+        shortfall = self.shortfall + missing if self.free >= 0 else max(self.shortfall, missing)
+        self.shortfall = min(shortfall, self.settings.capacity)
+        self.shortfall_until = self.now + SHORTFALL
+
+    def end_shortfall(self) -> None:
+        """Restores the capacity if it is time to."""
+        if self.shortfall and self.due(self.shortfall_until):
+            self.shortfall = 0
+
     @property
     def gathered(self) -> int:
         """When gathering ends; later while a client of an earlier daemon has not said HELLO."""
         return self.gathering_until + (HELLO_PATIENCE if self.awaiting else 0)
-
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether clients take turns even if they fit together."""
-        return self.settings.anti_thrash is AntiThrash.ON or bool(self.busy_members)
 
     @property
     def capacity(self) -> int:

@@ -8,39 +8,9 @@ from nvshared.scheduler import events
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
 from nvshared.scheduler.domains import Domain, Loan, Neighbour
 from nvshared.scheduler.events import Evidence, Memory, Standing, Terms
+from nvshared.scheduler.records import PACE, Average, Backoff, Counting, Pauses, Records
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
-
-RECENT = 4                              # a new measurement has a weight of at least 1/4
-FAR = 4.0                               # a measurement counts as 1/4 to 4 times the average
-# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12,000, 25,000 and 50,000. With the middle
-# speed as the start value, a first turn is at worst half or twice as long as it should be.
-USUAL_SPEED = 25_000
-FAST = 20 * USUAL_SPEED                 # a faster average counts as this when outliers are clamped
-
-
-@dataclass(frozen=True, slots=True)
-class Average:
-    """A running average of `number` measurements, at most RECENT. The first replaces the start
-    value. Outliers (the host was paging, a load was repeated) are clamped to FAR times the average.
-    """
-
-    value: float
-    least: float                        # smaller averages count as this when outliers are clamped
-    number: int = 0
-
-    def after(self, measured: float) -> "Average":
-        """The average with one more measurement."""
-        if self.number:
-            most = max(self.value, self.least) * FAR
-            measured = min(max(measured, self.value / FAR), most)
-        number = min(self.number + 1, RECENT)
-        return Average(self.value + (measured - self.value) / number, self.least, number)
-
-
-PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # us per byte of a hand-over; see turns.py
-PAUSE = Average(0, SECOND)              # us that a client stays idle between two turns: ahead.py
-
 
 # A client's phase is one of the states IDLE to DRAINING; the other states follow from figures.
 Phase = ClientState
@@ -129,38 +99,6 @@ class Turn:
 WRITEBACK_AFTER = SECOND // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
-    """How long a client pauses between two uses of the card; us. See ahead.py."""
-
-    usual: Average = PAUSE
-    spread: Average = PAUSE             # deviation of pauses from `usual`
-
-    def after(self, pause: int) -> "Pauses":
-        """The averages with one more pause."""
-        known, far = self.usual.number, abs(pause - self.usual.value)
-        return Pauses(self.usual.after(pause), self.spread.after(far) if known else self.spread)
-
-    def left(self, since: int) -> float:
-        """The us for which a pause that began `since` us ago will probably still last."""
-        usual = self.usual.value
-        spread = self.spread.value if self.spread.number else usual
-        return max(abs(usual - since), spread)
-
-
-@dataclass(slots=True)
-class Counting:
-    """Marks the client for recounting (card.Groups) when a field changes."""
-
-    id: int                             # the client's id
-    touched: set[int]                   # ids of clients that changed
-
-    def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-        if name not in ("id", "touched"):
-            self.touched.add(self.id)
-
-
 @dataclass(slots=True)
 class Promise(Counting):
     """How far a client may grow, its COMMIT request, and the last LIMITS; see promises.py."""
@@ -183,25 +121,10 @@ class Promise(Counting):
 
 
 @dataclass(slots=True)
-class Pause:
-    """A pause after a failure, twice as long after each further failure in a row; us."""
-
-    least: int
-    most: int
-    until: int = 0                      # the order is not tried again before this time
-    length: int = 0
-
-    def extend(self, now: int) -> None:
-        """Begins the pause after another failure."""
-        self.length = min(max(2 * self.length, self.least), self.most)
-        self.until = now + self.length
-
-
-@dataclass(slots=True)
 class Failures:
     """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
 
-    load: Pause = field(default_factory=lambda: Pause(SECOND // 4, 2 * SECOND))
+    load: Backoff = field(default_factory=lambda: Backoff(SECOND // 4, 2 * SECOND))
     evict_after: int = 0                # no EVICT before this time: the last EVICT had no effect
     evictions_ignored: int = 0          # EVICTs without effect in a row
     pinned_until: int = 0               # until this time its memory counts as pinned; moves.py
@@ -209,7 +132,7 @@ class Failures:
     spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
     drains: int = 0                     # drains in a row that did not end
     store_since: int = 0                # when a block was last stored, or a STORE was sent
-    store: Pause = field(default_factory=lambda: Pause(SECOND, 64 * SECOND))
+    store: Backoff = field(default_factory=lambda: Backoff(SECOND, 64 * SECOND))
     copies_after: int = 0               # no order to give up copies on the disk before this time
 
 
@@ -250,10 +173,6 @@ class ScheduledClient(Counting):
 
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # Crowded was reported in the current wait
-    # After a gap the client has no busy turns until the end of this pause; see turns.py.
-    busy_exclusion: Pause = field(default_factory=lambda: Pause(2 * SECOND, 64 * SECOND))
-    # Ids of clients with which it never has busy turns: there it did not drain. See turns.py.
-    busy_apart: frozenset[int] = frozenset()
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no writeback before its next turn: nothing is left
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
@@ -268,6 +187,7 @@ class ScheduledClient(Counting):
     idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn
     promise: Promise = field(init=False)
     history: History = field(init=False)
+    records: Records = field(default_factory=Records)   # of modules that use this one
 
     def __post_init__(self) -> None:
         self.promise = Promise(self.id, self.touched)

@@ -8,6 +8,7 @@ docs/internals/scheduler.md explains how a gang's turn begins and ends.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nvshared.scheduler import busy
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -45,7 +46,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
     return Member(
         client.standing, client.phase, client.since,
         turn is not None or waits or limited if parked is None else parked.wants,
-        client.unpinned_need == 0 and not card.one_at_a_time, client.unpinned_need, alone,
+        client.unpinned_need == 0 and not busy.one_at_a_time(card), client.unpinned_need, alone,
         client.unpinned_need > alone or (card.tight and not card.fits([client])),
         client.terms.suspended or client.unresponsive or limited, client.not_before,
         client.ready, client.whole, parked is not None, client.is_permanent, client.unresponsive,

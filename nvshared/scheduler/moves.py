@@ -7,6 +7,7 @@ counts, during a LOAD the new one. docs/internals/scheduler.md explains the move
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from nvshared.scheduler import policy, promises
 from nvshared.scheduler.actions import Evict, Writeback
@@ -37,7 +38,6 @@ HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IGNORED_EVICTS = 3                      # EVICTs without effect until a client counts as pinned
 PINNED_FOR = 60 * SECOND                # us for which that client then counts as pinned
-SHORTFALL = 10 * SECOND                 # a LOAD without memory lowers the capacity for this time
 RESERVE_PART = 8                        # 1/8 of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # less than 1/8 of host memory or disk free: little is free
@@ -49,11 +49,20 @@ COPIES_AGAIN = SECOND                   # between orders to a client to give up 
 COPIES_TAKE = SECOND // 4
 
 
+@dataclass(slots=True)
+class _Evicted:
+    at: int = 0                         # when any client of the card last evicted anything
+
+
+def last_evicted(card: Card) -> int:
+    """The time (us) at which any client last evicted anything."""
+    return card.records.of(_Evicted).at
+
+
 def plan(card: Card) -> int:
     """Evicts memory for holders that lack room, and loads their memory into the free room. Returns
     the bytes of host memory that evictions lack."""
-    if card.shortfall and card.due(card.shortfall_until):
-        card.shortfall = 0
+    card.end_shortfall()
     while True:                         # an order may need less host memory than was planned
         before, host_short = len(card.actions), _move(card)
         if len(card.actions) == before:
@@ -329,7 +338,7 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
 def _evicted(card: Card, client: ScheduledClient, answer: Moved, done: Move, before: int) -> None:
     card.count(client, bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
-        card.last_evicted = card.now
+        card.records.of(_Evicted).at = card.now
         if client.written_back:         # how many of its copies are left is unknown, so none count
             client.written_back, client.writeback_after = 0, WRITEBACK_AFTER
     failures = client.failures
@@ -356,12 +365,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Moved, done: Move) -> b
     if client.memory.host <= done.order.host:
         client.failures.trim_after = 0
     if answer.no_memory:
-        # Other clients give up room that this client could not fill. While `free` is negative, the
-        # failure shows the earlier shortfall again.
-        missing = max(0, client.charged - client.memory.filled)
-        shortfall = card.shortfall + missing if card.free >= 0 else max(card.shortfall, missing)
-        card.shortfall = min(shortfall, card.settings.capacity)
-        card.shortfall_until = card.now + SHORTFALL
+        card.fall_short(max(0, client.charged - client.memory.filled))
     client.cut = answer.yielded and done.cut
     # The LOAD gave room for all memory, but loaded nothing, and some memory is still swapped.
     idle = not (answer.bytes or client.whole or client.cut or client.moves)

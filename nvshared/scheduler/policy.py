@@ -6,9 +6,10 @@ what its methods say: who fits, that priorities come first, gangs and limits are
 policies. docs/internals/scheduler.md explains them.
 """
 
+from dataclasses import dataclass, field
 from math import inf
 
-from nvshared.scheduler import queue
+from nvshared.scheduler import busy, queue
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Priority, Standing
@@ -16,7 +17,6 @@ from nvshared.units import MILLISECOND, SECOND
 
 HANDOVER_FACTOR = 19                    # automatic quantum / hand-over: 1/20 of time is hand-over
 LEAST_TQ = 100 * MILLISECOND
-BUSY_TQ = 500 * MILLISECOND             # quantum of busy turns, in which no memory moves
 LONG_DRAIN = 100 * MILLISECOND          # a paced client drains in 50 ms as a rule
 # While clients without a deadline wait and none of them runs, they lose patience by the time that
 # passes; while one runs, they regain REGAINED times that. So they run for a quarter of the time.
@@ -72,8 +72,8 @@ class Policy:
     def fixed_quantum(self, card: Card) -> int | None:
         """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""
         tq = card.settings.tq
-        if card.busy_members:
-            return BUSY_TQ if tq is None else min(tq, BUSY_TQ)
+        if busy.members(card):
+            return busy.BUSY_TQ if tq is None else min(tq, busy.BUSY_TQ)
         return tq
 
 
@@ -178,10 +178,14 @@ class Deadline(Policy):
 POLICIES: dict[str, type[Policy]] = {"fair": Policy, "fifo": Fifo, "deadline": Deadline}
 
 
+@dataclass(slots=True)
+class _Current:
+    policy: Policy = field(default_factory=Policy)
+
+
 def of(card: Card) -> Policy:
     """The policy in force on a card. A change of the setting begins with a new object."""
-    kind = POLICIES[card.settings.policy]
-    if type(card.policy) is not kind:
-        card.policy = kind()
-    assert isinstance(card.policy, Policy)
-    return card.policy
+    kind, current = POLICIES[card.settings.policy], card.records.of(_Current)
+    if type(current.policy) is not kind:
+        current.policy = kind()
+    return current.policy

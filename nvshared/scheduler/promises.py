@@ -5,17 +5,18 @@ docs/internals/scheduler.md explains promises, pinning, trust, claims and eviden
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter, itemgetter
 
 from nvshared.quantity import sized
 from nvshared.scheduler import events, queue
 from nvshared.scheduler.actions import Limits
-from nvshared.scheduler.card import MARGINS_MOST, Account, Card
+from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Overclaims, Phase, Pin, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.scheduler.events import CommitAsked, Memory, PinReason, TenantTerms
+from nvshared.scheduler.groups import MARGINS_MOST, Account
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 OVERGRANT_PART = 16                     # a grant exceeds the request by 1/16 of promisable bytes,
@@ -29,6 +30,16 @@ CHECKED_AT_ONCE = 4                     # most clients for which one plan checks
 CHECKS_APART = MILLISECOND              # us until the LIMITS of further clients are checked
 EXACT_RUNS = 8                          # most clients for which _beside_disk_limits() is exact
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
+
+
+@dataclass(slots=True)
+class _Checks:
+    """Which clients may need new LIMITS."""
+
+    growth: tuple[int, ...] = (0,) * 6  # figures of the card when a full check began last
+    left: dict[str, int] = field(default_factory=dict)  # bytes left in domains at the last check
+    unchecked: set[int] = field(default_factory=set)    # ids of clients still to be checked
+    at: int = 0                         # time of the next check of a client in `unchecked`
 
 
 def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
@@ -110,26 +121,26 @@ def send_limits(card: Card) -> None:
     common = (
         settings.total, settings.capacity, min(_promisable(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()))
-    changed = card.groups.take_changed("limits")
-    if any(abs(new - old) > minor for new, old in zip(common, card.growth_figures, strict=True)):
-        card.growth_figures = common
-        card.limits_unchecked.update(card.clients)
+    changed, checks = card.groups.take_changed("limits"), card.records.of(_Checks)
+    if any(abs(new - old) > minor for new, old in zip(common, checks.growth, strict=True)):
+        checks.growth = common
+        checks.unchecked.update(card.clients)
     else:
         both = (card.domains, card.memory_limits)
         for domain in chain.from_iterable(one.take_changed(card.groups) for one in both):
             left = min(_promisable_in(domain) + domain.sums.unused, settings.total)
-            if abs(left - card.domain_left.get(domain.name, settings.total)) > minor:
-                card.domain_left[domain.name] = left
-                card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
+            if abs(left - checks.left.get(domain.name, settings.total)) > minor:
+                checks.left[domain.name] = left
+                checks.unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
-    if card.limits_unchecked and card.due(card.check_limits_at):
-        ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]   # more would delay events
-        card.limits_unchecked.difference_update(ids)
-        if card.limits_unchecked:
-            card.check_limits_at = card.now + CHECKS_APART
-            card.due(card.check_limits_at)
+    if checks.unchecked and card.due(checks.at):
+        ids = sorted(checks.unchecked)[:CHECKED_AT_ONCE]    # more would delay events
+        checks.unchecked.difference_update(ids)
+        if checks.unchecked:
+            checks.at = card.now + CHECKS_APART
+            card.due(checks.at)
     to_check = [card.clients[id] for id in ids if id in card.clients]
-    for client in [*to_check, *(c for c in changed if c.id not in card.limits_unchecked)]:
+    for client in [*to_check, *(c for c in changed if c.id not in checks.unchecked)]:
         most, last = _largest_commit(card, client), client.promise
         if abs(most - last.last_most) > least or last.last_total != _total_for(card, client):
             _send_limits(card, client, 0, most)

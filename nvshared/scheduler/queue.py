@@ -115,9 +115,7 @@ def bill_holders(card: Card) -> None:
     """Bills holders, and adds the expected rest of their turns to `Node.ahead`."""
     if card.tenants.requesting:
         card.tenants.meet(card.now, active(card, 1, 2))
-    for node in card.expecting:
-        node.ahead = 0
-    card.expecting = []
+    card.tenants.expect_none()
     for client in card.groups["holding"]:
         bill(card, client)
 
@@ -129,8 +127,7 @@ def bill(card: Card, client: ScheduledClient) -> None:
     lasted = 0 if turn.started is None else (until - turn.counted) * DEFAULT_WEIGHT
     for node in client.path[1:3]:
         node.bill(card.now)
-        node.ahead += max(0, _virtual_turn_time(card, node) - lasted / node.rate)
-        card.expecting.append(node)
+        card.tenants.expect(node, max(0, _virtual_turn_time(card, node) - lasted / node.rate))
 
 
 def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITING) -> None:

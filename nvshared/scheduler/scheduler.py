@@ -10,7 +10,18 @@ here.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nvshared.scheduler import ahead, events, gang, moves, policy, promises, queue, snapshot, turns
+from nvshared.scheduler import (
+    ahead,
+    background,
+    events,
+    gang,
+    moves,
+    policy,
+    promises,
+    queue,
+    snapshot,
+    turns,
+)
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn
@@ -43,12 +54,12 @@ class Scheduler:
             settings, now, now + settings.gather, self.host, self.disk, neighbour or Neighbour(),
             domains or Domains(), self.memory_limits)
         if settings.gather:
-            self._card.deadline = now + settings.gather
+            self._card.due(now + settings.gather)
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
         """Handles an event. Returns actions, in order; of a new client, Limits come first."""
         card = self._card
-        card.now, card.actions, card.deadline = max(now, card.now), [], None
+        card.begin(now)
         queue.roll_quotas(card)
         _record(card, event)
         if card.lost:
@@ -157,9 +168,9 @@ def _record(card: Card, event: events.Event) -> None:
                 card.tenants.weigh(card.now, *client.path[1:3])
                 queue.forget(card, client.path, client.tenants)
         case events.SettingsChanged():
-            card.settings, card.shortfall = event.settings, 0
+            card.configure(event.settings)
         case events.CapacityChanged():
-            card.settings, card.shortfall = replace(card.settings, capacity=event.bytes), 0
+            card.configure(replace(card.settings, capacity=event.bytes))
         case events.GPULost():
             _lose(card)
         case events.TermsChanged():
@@ -171,7 +182,7 @@ def _record(card: Card, event: events.Event) -> None:
         case events.TenantChanged():
             _set_tenant_terms(card, event.tenant, event.terms)
         case events.Awaited():
-            card.awaiting = event.expected
+            card.await_hello(event.expected)
         case events.Preempted():
             for client in card.holders if card.contended else ():
                 client.its_turn.preempted = True
@@ -268,15 +279,14 @@ def _plan(card: Card) -> None:
     host_short = moves.plan(card)
     ahead.plan(card, blocked, tq)
     moves.store_blocks(card, host_short)
-    turns.pace_background(card)
+    background.pace(card)
     promises.send_limits(card)
     turns.report_stuck(card)            # again, to set the deadline for orders of this plan
 
 
 def _lose(card: Card) -> None:
     """Ends all turns, the queue and all orders, and opens all gates."""
-    card.lost = card.host.lost = card.disk.lost = True
-    card.contended, card.head = False, None
+    card.lose()
     for client in card.groups["everyone"]:
         _release(card, client)
 

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from math import inf, isfinite
 from typing import NamedTuple
 
-from nvshared.scheduler import policy, queue, turns
+from nvshared.scheduler import busy, policy, queue, turns
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -89,7 +89,7 @@ def take(card: Card) -> Snapshot:
     """Takes a snapshot of the state after the last event."""
     states = {
         CardState.LOST: card.lost, CardState.GATHERING: card.now < card.gathered,
-        CardState.IDLE: not card.holders, CardState.BUSY: bool(card.busy_members),
+        CardState.IDLE: not card.holders, CardState.BUSY: bool(busy.members(card)),
         CardState.TURNS: card.contended, CardState.SHARED: True}
     return Snapshot(
         now=card.now, state=next(state for state, applies in states.items() if applies),
@@ -147,7 +147,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
     for client in policy.of(card).order(card):
         position, left = len(found) + 1, None
         if client.unpinned_need <= alone and not client.unresponsive:
-            while ends and (card.one_at_a_time or taken + client.unpinned_need > alone):
+            while ends and (busy.one_at_a_time(card) or taken + client.unpinned_need > alone):
                 end, _, freed = heappop(ends)
                 now, taken = max(now, end), taken - freed
             ready = now + card.load_time(client, client.missing_bytes)

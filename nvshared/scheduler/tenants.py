@@ -181,6 +181,17 @@ class Tenants:
     accounts: dict[str, Node] = field(default_factory=dict)     # with the Quota, by tenant name
     limited: dict[Node, None] = field(default_factory=dict)     # nodes with a compute limit
     requesting: dict[Node, None] = field(default_factory=dict)  # nodes with a compute request
+    expecting: list[Node] = field(default_factory=list) # nodes with Node.ahead above 0
+
+    def expect(self, node: Node, more: float) -> None:
+        """Adds virtual time that a current turn will probably add to a node."""
+        node.ahead += more
+        self.expecting.append(node)
+
+    def expect_none(self) -> None:
+        for node in self.expecting:
+            node.ahead = 0
+        self.expecting.clear()
 
     def terms_for(self, tenant: str) -> TenantTerms:
         """The terms of a tenant."""

@@ -6,15 +6,15 @@ idleness.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from nvshared.scheduler import ahead, events, gang, policy, queue
-from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
+from nvshared.scheduler import ahead, busy, events, gang, moves, policy, queue
+from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, count_turn_takers
 from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, Turn
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
-from nvshared.scheduler.policy import BUSY_TQ, LEAST_TQ
+from nvshared.scheduler.policy import LEAST_TQ
 from nvshared.units import MILLISECOND, SECOND
 
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
@@ -41,13 +41,16 @@ NOT_CHOSEN_FOR = SECOND                 # us for which that client is not chosen
 WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a quantum
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
-BUSY_PROOF = SECOND                     # from the last holder's BUSY to the begin of busy turns
-RETURNS_WITHIN = 20 * MILLISECOND       # most us from a busy client's drain until it waits again
-BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a client in busy turns
-REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
 OTHERS_IDLE = 2 * SECOND                # idle window if no client waits and no memory need move
-EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the exclusion
-WATCHED_MOST = 64                       # clients that a background client watches at most
+
+
+@dataclass(slots=True)
+class _Runs:
+    """The last RUNs on a card."""
+
+    common: Run | None = None           # before changes for single clients
+    watched: bool = False               # holders report idleness though no client waits; ahead.py
+    shown_tq: int | None = None         # us; the last automatic quantum, as shown to people
 
 
 def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
@@ -83,8 +86,8 @@ def note_report(card: Card, client: ScheduledClient, report: events.Record) -> N
             turn.busy = None if report.gaps else card.now
             if not report.gaps:
                 client.rest(card.now, None)     # it has worked for longer than since its IDLE
-            elif client.id in card.busy_members:
-                _end_busy_turns(card, client)
+            elif client.id in busy.members(card):
+                busy.end(card, client)
 
 
 def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None:
@@ -100,11 +103,11 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
     client.invited = False
     if turn.ending is not None and turn.parked is None:
         latency = card.now - client.since - answer.microseconds   # less the drain
-        card.latency = card.latency.after(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
+        card.note_latency(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
     client.failures.drains, client.failures.spare_host_unusable = 0, False
     card.end_turn(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, card.now)
-    client.idle_end_window, run = None, card.common_run
+    client.idle_end_window, run = None, card.records.of(_Runs).common
     if turn.ending is TurnEnd.IDLE and turn.last_run is not None and run is not None:
         client.idle_end_window = run.idle_window if run.pace else IDLE_WATCHED
     held = card.now - turn.started
@@ -191,13 +194,12 @@ def plan(card: Card) -> Admission:
     gang.plan(card)
     _put_back_stalled(card)
     _repair(card)
-    _review_busy_turns(card)            # members may run together if busy turns end here
+    busy.review(card)            # members may run together if busy turns end here
     blocked, tq = _settle(card)
-    while _review_busy_turns(card):
+    while busy.review(card):
         blocked, tq = _settle(card)
     blocked = blocked or gang.claim(card)
-    card.contended = blocked is not None or _crowded(card)
-    card.head = None if blocked is None else blocked.id
+    card.note_head(blocked, contended=blocked is not None or _crowded(card))
     _stop_idle_holders(card)
     _send_runs(card, blocked, tq)
     return blocked, tq
@@ -231,14 +233,14 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
     def fits(staying: list[ScheduledClient]) -> bool:
         members = [c for c in (*staying, client) if not c.is_permanent]
         alone = sum(not c.unresponsive for c in members) <= 1
-        return (alone or not card.one_at_a_time) and card.room_left_with(members) >= kept
+        return (alone or not busy.one_at_a_time(card)) and card.room_left_with(members) >= kept
 
     return fits
 
 
 def _crowded(card: Card) -> bool:
     """Whether more than one client runs although clients are to take turns."""
-    return card.one_at_a_time and count_turn_takers(card.groups[Phase.RUNNING]) > 1
+    return busy.one_at_a_time(card) and count_turn_takers(card.groups[Phase.RUNNING]) > 1
 
 
 def _choose(card: Card, client: ScheduledClient, ends_with: frozenset[int] = frozenset()) -> None:
@@ -268,7 +270,7 @@ def _put_back_stalled(card: Card) -> None:
     for client in stalled:
         under_way = client.moves or card.groups["evicting"]
         patience = card.settings.stuck_after if under_way else STALLED
-        if card.due(max(client.since, client.progress, card.last_evicted) + patience):
+        if card.due(max(client.since, client.progress, moves.last_evicted(card)) + patience):
             client.queue_number = next(card.serials)
             queue.cancel_turn(card, client)
             client.not_before = card.now + NOT_CHOSEN_FOR
@@ -280,7 +282,7 @@ def _repair(card: Card) -> None:
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
         members = [c for c in staying if not c.is_permanent]
-        if (not card.one_at_a_time or count_turn_takers(members) <= 1) and card.fits(members):
+        if (not busy.one_at_a_time(card) or count_turn_takers(members) <= 1) and card.fits(members):
             return
         staying.remove(client)
         queue.cancel_turn(card, client)
@@ -298,13 +300,13 @@ def _repair(card: Card) -> None:
 
 
 def _admit(card: Card) -> Admission:
-    one_at_a_time, busy = card.one_at_a_time, bool(card.busy_members)
+    one_at_a_time, busy_turns = busy.one_at_a_time(card), bool(busy.members(card))
     for client in card.groups["queued_permanent"]:
         if not client.unresponsive:
             _choose(card, client)   # cannot drain: it runs beside any holders
     number = len(card.groups["holding"]) - len(card.groups["permanent"])
     number -= sum(
-        (c.unresponsive and not c.is_permanent) or (busy and _drains_beside(card, c))
+        (c.unresponsive and not c.is_permanent) or (busy_turns and busy.drains_beside(card, c))
         for c in card.groups["holding"])
     alone = card.room_if_alone
     room_left = alone - sum(c.unpinned_need for c in card.groups["holding"]
@@ -452,7 +454,8 @@ def _start(card: Card) -> bool:
         if turn.bytes_missing is not None:
             if turn.bytes_missing >= MEASURABLE:
                 pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
-                client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
+                client.pace = client.pace.after(pace)
+                card.note_pace(pace)
             client.cost = card.load_time(client, turn.bytes_missing)
             card.count(client, handovers=1, handover=took)
         learnt = learnt or client.cost is not None or before is not None
@@ -471,7 +474,7 @@ def _stop_idle_holders(card: Card) -> None:
     if card.contended or card.settings.draining:
         return
     running = card.groups[Phase.RUNNING]
-    others_idle = _awaits_idle(card) and all(
+    others_idle = busy.awaits_idle(card) and all(
         c.its_turn.busy is not None or c.its_turn.rests_since is not None for c in running)
     if not (ahead.pauses_matter(card) or others_idle):
         return
@@ -489,23 +492,24 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
-    moves = card.contended and not card.busy_members    # whether memory moves between turns
+    swaps = card.contended and not busy.members(card)   # whether memory moves between turns
     rules = policy.of(card)
+    runs, shown = card.records.of(_Runs), tq_in_force(card)
     if not endless and rules.fixed_quantum(card) is None:
         # By measured hand-overs; that to a blocked client without a measurement is estimated.
         fresh = rules.quantum(
                 card, None if blocked is None or blocked.cost is not None else blocked)
-        if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
-            card.shown_tq = fresh
+        if SHOWN_CHANGE * abs(fresh - shown) > shown:
+            runs.shown_tq = fresh
     common = Run(
-        0, pace=card.contended or bool(card.busy_members) or rules.paces(card),
-        report_idle=moves or not card.contended,
-        report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
-        idle_window=_idle_window(card, blocked), report_busy=_busy_reports_matter(card))
+        0, pace=card.contended or bool(busy.members(card)) or rules.paces(card),
+        report_idle=swaps or not card.contended,
+        report_copies=(swaps or ahead.writeback_pays(card)) and card.settings.bus_sharing,
+        idle_window=_idle_window(card, blocked), report_busy=busy.reports_matter(card))
     changed = card.groups.take_changed("turns")
-    if not endless or card.common_run != common or card.watched != watched:
+    if not endless or runs.common != common or runs.watched != watched:
         changed = running
-    card.common_run, card.watched = common, watched
+    runs.common, runs.watched = common, watched
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
@@ -514,7 +518,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             # A turn that began in this plan has no deadline for its quantum yet.
             card.due(rules.turn_end(card, client, blocked, tq))
         window = _idle_window_of(client, IDLE_WATCHED) if watched else 0
-        if moves or client.rationed:
+        if swaps or client.rationed:
             window = common.idle_window
             window = _idle_window_of(client, window) if card.contended else window
         elif not card.contended:
@@ -540,143 +544,10 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         card.send(run)
 
 
-def _busy_reports_matter(card: Card) -> bool:
-    """Whether holders are to report BUSY. A client that runs alone reports none."""
-    if card.busy_members:
-        return True
-    several = 1 < len(card.groups[Phase.RUNNING]) <= REPORT_MOST
-    return several and not card.contended and _busy_turns_allowed(card)
-
-
-def _awaits_idle(card: Card) -> bool:
-    """Whether clients that are not busy are to report idleness, so that busy turns could begin."""
-    if card.busy_members or not _busy_reports_matter(card):
-        return False
-    running = card.groups[Phase.RUNNING]
-    busy = sum(client.its_turn.busy is not None for client in running)
-    return 1 < busy < len(running)
-
-
-def _review_busy_turns(card: Card) -> bool:
-    """Begins or ends busy turns. True: the set of clients that may run has changed."""
-    if not card.busy_members:
-        return _begin_busy_turns(card)
-    members = [card.clients[id] for id in sorted(card.busy_members) if id in card.clients]
-    for client in members:
-        if _cannot_drain(card, client):
-            others = (client.busy_apart | card.busy_members) & card.clients.keys()
-            client.busy_apart = frozenset(others - {client.id})
-    wanting = (*card.groups["holding"], *card.groups["queued"])
-    goes_on = (
-        all(client.id in card.busy_members for client in wanting)
-        and _busy_turns_allowed(card) and _suit_busy_turns(members) and card.fits(members))
-    gap = next((one for one in members if _has_gap(card, one)), None) if goes_on else None
-    if gap is not None or not goes_on:
-        _end_busy_turns(card, gap)
-    return not card.busy_members
-
-
-def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None:
-    """Ends busy turns. `excluded`: a member with a gap, barred from busy turns for a while."""
-    if excluded is not None:
-        if card.now - card.busy_since >= EXCLUDED_RESET:
-            excluded.busy_exclusion.length = 0
-        excluded.busy_exclusion.extend(card.now)
-    card.busy_members, card.busy_since = frozenset(), card.now
-
-
-def _busy_turns_allowed(card: Card) -> bool:
-    """Whether the anti-thrash mode allows busy turns, and all holders can be stopped."""
-    mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
-    return mode and not card.groups["permanent"]
-
-
-def _suit_busy_turns(members: list[ScheduledClient]) -> bool:
-    """Whether terms and state of these clients allow busy turns among them."""
-    priority = members[0].priority if members else Priority.BACKGROUND
-    ids = {client.id for client in members}
-    return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
-        client.priority is not priority or client.rationed or client.memory.pin_reason
-        or client.terms.suspended or client.unresponsive or client.standing
-        or not client.busy_apart.isdisjoint(ids)
-        for client in members)
-
-
-def _begin_busy_turns(card: Card) -> bool:
-    members = card.groups[Phase.RUNNING]
-    if len(members) < max(2, len(card.groups["holding"])) or not _busy_turns_allowed(card) or any(
-        card.groups[name] for name in ("queued", "lacking", Phase.LIMITED)
-    ):
-        return False
-    since = card.busy_since + BUSY_PROOF
-    for client in members:
-        turn = client.its_turn
-        if turn.busy is None or turn.rests_since is not None:
-            return False
-        since = max(since, turn.busy + BUSY_PROOF, client.busy_exclusion.until, turn.stop_after)
-    if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since):
-        return False
-    card.busy_members = frozenset(client.id for client in members)
-    card.busy_since = card.now
-    return True
-
-
-def _has_gap(card: Card, client: ScheduledClient) -> bool:
-    """Whether the client does not use its turns."""
-    if client.phase is Phase.IDLE:
-        return card.due(client.since + RETURNS_WITHIN)
-    return client.phase is Phase.RUNNING and client.its_turn.idle
-
-
-def _drains_long(card: Card, client: ScheduledClient) -> bool:
-    return client.phase is Phase.DRAINING and card.due(client.since + BUSY_DRAIN_MOST)
-
-
-def _drains_beside(card: Card, client: ScheduledClient) -> bool:
-    """Whether others run while this client drains: its work may wait for theirs.
-
-    The turn began before busy turns, so that much work may be in flight, which is no proof of that.
-    """
-    return (client.id in card.busy_members and (client.its_turn.started or 0) < card.busy_since
-            and _drains_long(card, client))
-
-
-def _cannot_drain(card: Card, client: ScheduledClient) -> bool:
-    """Whether its work waits for others', or takes their time, although little is in flight."""
-    if client.phase is Phase.RUNNING:
-        return client.its_turn.stop_after > card.now        # a drain has failed
-    return (client.phase is Phase.DRAINING
-            and (client.its_turn.started or 0) >= card.busy_since and _drains_long(card, client))
-
-
-def pace_background(card: Card) -> None:
-    """Sends PUBLISH and WATCH, with which background clients see urgent clients' work in flight."""
-    background = [client.id for client in card.groups["background"]]
-    if not card.watchers and not background:
-        return
-    urgent = card.groups["urgent"] if background else []
-    urgent.sort(key=lambda client: not client.holds)
-    publishing = {client.id for client in urgent[:WATCHED_MOST]}
-    for id in sorted(publishing - card.publishing):
-        card.send(Publish(id, True))
-    former = [id for id in card.watchers if id not in background and id in card.clients]
-    for id in background + former:
-        before = card.publishing if id in card.watchers else set()
-        after = publishing if id in background else set()
-        for watched in sorted(before - after):
-            card.send(Watch(id, watched, False))
-        for watched in sorted(after - before):
-            card.send(Watch(id, watched, True))
-    for id in sorted(card.publishing - publishing):
-        if id in card.clients:
-            card.send(Publish(id, False))
-    card.publishing, card.watchers = publishing, background
-
-
 def tq_in_force(card: Card) -> int:
     """The quantum in force; if it is auto and no client waits, the last automatic one."""
     tq = policy.of(card).fixed_quantum(card)
-    return min(card.shown_tq, card.settings.longest_tq) if tq is None else tq
+    return card.records.of(_Runs).shown_tq or card.settings.longest_tq if tq is None else tq
 
 
 def _idle_window(card: Card, head: ScheduledClient | None) -> int:
@@ -687,7 +558,8 @@ def _idle_window(card: Card, head: ScheduledClient | None) -> int:
     if head is not None:
         costs = round(card.latency.value) + card.load_time(head, head.missing_bytes)
     window = min(max(costs, IDLE_LEAST), IDLE_MOST)
-    before = 0 if card.common_run is None else card.common_run.idle_window
+    last = card.records.of(_Runs).common
+    before = 0 if last is None else last.idle_window
     return before if before < RESEND_FACTOR * window and window < RESEND_FACTOR * before else window
 
 

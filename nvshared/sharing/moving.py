@@ -21,9 +21,9 @@ from nvshared.lanes import Run, call, here
 from nvshared.machine import cgroup, checkpoint, host
 from nvshared.machine.checkpoint import NOT_ORDERED, Answer, NotSent, Step
 from nvshared.scheduler.actions import ClientState
-from nvshared.scheduler.client import PACE, Average
 from nvshared.scheduler.domains import SharedBudget
 from nvshared.scheduler.events import Event, GPULost
+from nvshared.scheduler.records import PACE, Average
 from nvshared.sharing.gpu import GPU, Client, Parkable
 from nvshared.units import GIB, MIB, SECOND
 

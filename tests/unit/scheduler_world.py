@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
-from nvshared.scheduler import Scheduler
+from nvshared.scheduler import Scheduler, busy
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
@@ -276,7 +276,7 @@ class World:
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
         for action in actions:
             self._check_action(action, starting)
-        members = self.scheduler._card.busy_members
+        members = busy.members(self.scheduler._card)
         waits = self.scheduler.snapshot().waits
         queued = [id for id, wait in waits.items() if wait.position]
         assert not members or members.issuperset(queued), "another client waits"
@@ -382,9 +382,9 @@ class World:
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
             # Two busy clients take turns; an idle holder beside them is stopped first.
             # If a busy client rests, it is stopped as well, and the reports of others lapse.
-            busy = max(self._busy, self._count_busy()) > 1
-            busy = busy or bool(self.scheduler._card.busy_members)
-            assert full or crowded or busy or now.queue_length, "stopped, and nobody wants it"
+            several = max(self._busy, self._count_busy()) > 1
+            several = several or bool(busy.members(self.scheduler._card))
+            assert full or crowded or several or now.queue_length, "stopped, and nobody wants it"
 
     def _ordered(self, hook: Hook) -> list[Order]:
         doing = [hook.doing] if hook.doing is not None else []

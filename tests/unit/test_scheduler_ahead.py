@@ -8,7 +8,7 @@ import pytest
 
 from nvshared.scheduler import turns
 from nvshared.scheduler.actions import Action, Evict, Load, Run, TurnEnd, TurnEnded, Writeback
-from nvshared.scheduler.card import BURST
+from nvshared.scheduler.ahead import BURST
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import AntiThrash, SettingsChanged, Terms, TermsChanged
 from nvshared.units import GIB, SECOND

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler import policy, turns
+from nvshared.scheduler import busy
 from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
 from nvshared.scheduler.events import (
     AntiThrash,
@@ -49,7 +49,7 @@ class Pair(Talk):
     def take_turns(self) -> list[Action]:
         for client in self.memory:
             self.busy(client)
-        self.now += turns.BUSY_PROOF
+        self.now += busy.BUSY_PROOF
         return self.tick()
 
     def one_runs(self) -> int:
@@ -81,7 +81,7 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for _ in range(6):
-        pair.now += policy.BUSY_TQ
+        pair.now += busy.BUSY_TQ
         actions = pair.tick()
         assert actions == [Stop(holder)]
         pair.now += 30 * MILLISECOND
@@ -107,18 +107,18 @@ def test_busy_report_is_requested_only_while_a_limited_number_of_clients_run() -
     assert requested(TWO) == [True]
     pair.leave(TWO)
     assert requested(ONE)[-1:] == [False]
-    for client in range(2, turns.REPORT_MOST + 2):
+    for client in range(2, busy.REPORT_MOST + 2):
         pair.memory[client] = pair.memory[ONE]
         pair.join(client, 0, 0, wants=True)
         pair.granted.add(client)
-    assert len(pair.running) == turns.REPORT_MOST + 1
+    assert len(pair.running) == busy.REPORT_MOST + 1
     assert requested(ONE)[-2:] == [True, False]
 
 
 def test_busy_turns_begin_once_both_clients_have_been_busy_for_a_minimum_time() -> None:
     pair = Pair()
     for client, gaps, passes in (
-        (ONE, False, 10 * SECOND), (TWO, False, turns.BUSY_PROOF - 1), (ONE, True, 10 * SECOND),
+        (ONE, False, 10 * SECOND), (TWO, False, busy.BUSY_PROOF - 1), (ONE, True, 10 * SECOND),
     ):
         pair.busy(client, gaps=gaps)
         pair.now += passes
@@ -133,7 +133,7 @@ def test_busy_turns_end_after_a_pause_in_a_turn_or_a_reopened_gate(
     if gap:
         pair.busy(holder, gaps=True)
     else:
-        pair.now += policy.BUSY_TQ
+        pair.now += busy.BUSY_TQ
         pair.tick()
         pair.reopened(holder)
     assert len(pair.running) == 3
@@ -145,7 +145,7 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):
         while holder != ONE:
-            pair.now += policy.BUSY_TQ
+            pair.now += busy.BUSY_TQ
             holder = pair.answer(pair.tick())
         pair.busy(ONE, gaps=True)
         ended = pair.now
@@ -157,9 +157,9 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
             actions = pair.tick()
         assert pair.now - ended == rest * SECOND
         holder = pair.answer(actions)
-    pair.now += turns.EXCLUDED_RESET
+    pair.now += busy.EXCLUDED_RESET
     while (holder := pair.answer(pair.tick())) != ONE:
-        pair.now += policy.BUSY_TQ
+        pair.now += busy.BUSY_TQ
     pair.busy(ONE, gaps=True)
     for client in (ONE, TWO):
         pair.busy(client)
@@ -171,7 +171,7 @@ def test_busy_report_of_a_client_after_the_end_of_the_turn_is_ignored() -> None:
     holder = pair.one_runs()
     other = ONE + TWO - holder
     assert pair.busy(other, gaps=True) == []
-    pair.now += policy.BUSY_TQ
+    pair.now += busy.BUSY_TQ
     assert pair.tick() == [Stop(holder)]
     assert pair.busy(holder, gaps=True) == []
     assert pair.takes_turns()
@@ -180,18 +180,18 @@ def test_busy_report_of_a_client_after_the_end_of_the_turn_is_ignored() -> None:
 def test_busy_turns_end_when_a_participating_client_stays_idle() -> None:
     pair = Pair()
     holder = pair.one_runs()
-    pair.now += policy.BUSY_TQ
+    pair.now += busy.BUSY_TQ
     pair.tick()
     pair.stopped(holder, wants=False)
     assert pair.takes_turns()
-    pair.now += turns.RETURNS_WITHIN - 1
+    pair.now += busy.RETURNS_WITHIN - 1
     pair.want(holder)                       # the program had only waited for its work in flight
     assert pair.takes_turns()
     holder = ONE + TWO - holder
-    pair.now += policy.BUSY_TQ
+    pair.now += busy.BUSY_TQ
     pair.tick()
     pair.stopped(holder, wants=False)
-    pair.now += turns.RETURNS_WITHIN
+    pair.now += busy.RETURNS_WITHIN
     pair.tick()
     assert not pair.takes_turns()
     pair.want(holder)
@@ -201,7 +201,7 @@ def test_busy_turns_end_when_a_participating_client_stays_idle() -> None:
 def drain_slowly(pair: Pair, actions: list[Action]) -> int:
     """The client stopped by the actions does not drain; after a while the other client runs."""
     (slow,) = (a.client for a in actions if isinstance(a, Stop))
-    pair.now += turns.BUSY_DRAIN_MOST - 1
+    pair.now += busy.BUSY_DRAIN_MOST - 1
     assert pair.tick() == []
     pair.now += 1
     assert [a.client for a in pair.tick() if isinstance(a, Run)] == [ONE + TWO - slow]
@@ -211,13 +211,13 @@ def drain_slowly(pair: Pair, actions: list[Action]) -> int:
 def test_slow_drain_of_a_turn_that_began_before_busy_turns_lets_the_other_client_run() -> None:
     pair = Pair()
     (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
-    pair.now += turns.BUSY_DRAIN_MOST
+    pair.now += busy.BUSY_DRAIN_MOST
     assert pair.tick() == []                # the other client runs
     slow = drain_slowly(pair, pair.stopped(first))      # the other turn has lasted long enough
     assert slow != first
     assert pair.takes_turns()
     pair.stopped(slow)                      # much was in flight: the turns go on
-    pair.now += policy.BUSY_TQ
+    pair.now += busy.BUSY_TQ
     assert pair.answer(pair.tick()) == slow
     assert pair.takes_turns()
 
@@ -226,9 +226,9 @@ def test_slow_drain_of_a_turn_that_began_before_busy_turns_lets_the_other_client
 def test_clients_have_no_busy_turns_again_after_one_did_not_drain_in_them(reopens: bool) -> None:
     pair = Pair()
     pair.one_runs()
-    pair.now += policy.BUSY_TQ
+    pair.now += busy.BUSY_TQ
     pair.answer(pair.tick())                # both turns before busy turns have ended
-    pair.now += policy.BUSY_TQ
+    pair.now += busy.BUSY_TQ
     actions = pair.tick()
     if reopens:
         (slow,) = (a.client for a in actions if isinstance(a, Stop))
@@ -269,7 +269,7 @@ def test_busy_turns_of_two_clients_begin_once_an_idle_third_client_is_stopped() 
     pair.busy(TWO)
     assert pair.idle(THREE)[0] == Stop(THREE)
     pair.stopped(THREE, wants=False)
-    pair.now += turns.BUSY_PROOF
+    pair.now += busy.BUSY_PROOF
     holder = pair.answer(pair.tick())
     assert pair.takes_turns()
     pair.want(THREE)

@@ -16,9 +16,9 @@ import pytest
 from nvshared.hook.protocol import REASONS
 from nvshared.scheduler import Scheduler, queue
 from nvshared.scheduler.actions import Action, Evict
-from nvshared.scheduler.card import GROUPS, MARGINS_MOST, Figures, counted
 from nvshared.scheduler.domains import Stake
 from nvshared.scheduler.events import AntiThrash, Event, PinReason, Priority, Settings, TenantTerms
+from nvshared.scheduler.groups import GROUPS, MARGINS_MOST, Figures, counted
 from nvshared.scheduler.policy import POLICIES
 from nvshared.scheduler.promises import PINNING_PART
 from nvshared.units import MIB, MILLISECOND, SECOND
