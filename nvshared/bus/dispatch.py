@@ -52,7 +52,8 @@ POLKIT = (
 _ALLOW_USER_INTERACTION = 1
 POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no password is asked for
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus, while
-                                        # one of its calls is pending
+                                        # one of its calls is pending,
+DEPARTURE_INTERVAL = 5.0                # while its Drain or a fault that it reported holds
 CHECKS = 64                             # most checks pending at polkit, of all callers
 CHECKS_EACH_USER = 8
 CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending check
@@ -93,9 +94,8 @@ class Checks:
         answer.add_done_callback(done)
         try:
             async with asyncio.timeout(None if caller.interactive else POLKIT_PATIENCE):
-                while not (await asyncio.wait([answer], timeout=PRESENCE_INTERVAL))[0]:
-                    if not await caller.present():
-                        raise BusError(ErrorType.NO_REPLY.value, "the caller has left the bus")
+                # Cancelled if the caller leaves the bus: _drop_departed().
+                ((granted, challenge, _),) = await asyncio.shield(answer)
         except TimeoutError as error:
             reason = f"it did not answer within {POLKIT_PATIENCE:.0f} s"
             raise BusError(ErrorType.NO_REPLY.value, reason) from error
@@ -106,7 +106,6 @@ class Checks:
                 self._connection.post(Message(
                     *POLKIT, "CancelCheckAuthorization", signature="s", body=[name],
                     flags=MessageFlag.NO_REPLY_EXPECTED))
-        ((granted, challenge, _),) = answer.result()
         return granted, challenge
 
 
@@ -135,9 +134,10 @@ class Caller:
         """Process id of the caller. Raises BusError if it has left the bus."""
         return int(await self._ask_bus("GetConnectionUnixProcessID"))
 
-    async def present(self) -> bool:
-        """Whether the caller is still on the bus, as far as the bus tells."""
-        return not await has_left(self._connection, self.name)
+    async def departure(self) -> None:
+        """Waits until the caller has left the bus, as far as the bus tells."""
+        while not await has_left(self._connection, self.name):     # noqa: ASYNC110
+            await asyncio.sleep(DEPARTURE_INTERVAL)
 
     async def _ask_bus(self, member: str) -> Any:
         (found,) = await self._connection.ask(BUS, member, "s", [self.name])

@@ -39,7 +39,6 @@ from nvshared.sharing.tenancy import TenantView
 from nvshared.terms import CLIENT_TERMS
 from nvshared.units import SECOND
 
-DRAINER_INTERVAL = 5.0                  # seconds between checks that Drain's caller is present
 DETAIL_LONGEST = 500                    # most characters of a reported fault's detail
 DRAINER_LINGER = 10.0                   # seconds that draining goes on after the caller has left
 
@@ -440,10 +439,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
             self._reporters[fault] = task
 
     async def _watch_reporter(self, fault: str, sender: Caller) -> None:
-        is_present = True
-        while is_present:
-            await asyncio.sleep(DRAINER_INTERVAL)
-            is_present = await sender.present()
+        await sender.departure()
         del self._reporters[fault]
         self.manager.faults.set(fault, "")
 
@@ -523,10 +519,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         await _kept(self.manager, self.manager.reset_settings())
 
     async def _drain(self, sender: Caller) -> None:
-        is_present = True
-        while is_present:
-            await asyncio.sleep(DRAINER_INTERVAL)
-            is_present = await sender.present()
+        await sender.departure()
         await asyncio.sleep(DRAINER_LINGER)
         del self._drainers[sender.name]
         self.manager.drain(bool(self._drainers))

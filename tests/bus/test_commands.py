@@ -132,7 +132,7 @@ async def test_drain_command_names_and_waits_for_programs_with_swapped_memory(
 
 async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nvshared.bus.services.DRAINER_INTERVAL", 0.01)
+    monkeypatch.setattr("nvshared.bus.dispatch.DEPARTURE_INTERVAL", 0.01)
     monkeypatch.setattr("nvshared.bus.services.DRAINER_LINGER", 0.01)
     monkeypatch.setattr("nvshared.cli.settings.DRAIN_POLL", 0.01)
     gpu = manager.gpus[0]

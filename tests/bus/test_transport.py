@@ -336,8 +336,7 @@ async def test_caller_counts_as_present_unless_the_bus_says_otherwise_or_has_end
         raise BusError(error, "no answer")
 
     bus = cast(BusConnection, SimpleNamespace(ask=ask))
-    caller = dispatch.Caller(bus, library_call(":1.1").message, None)
-    assert await caller.present() is present
+    assert await dispatch.has_left(bus, ":1.1") is not present
 
 
 async def test_pending_calls_of_a_caller_end_when_the_caller_leaves_the_bus(
