@@ -9,14 +9,13 @@ import json
 import os
 import pwd
 import re
-import resource
 import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,16 +25,14 @@ from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import Snapshot
 from nvshared.errors import NotPermitted, NotRunning, NvshareError
 from nvshared.faults import Fault, Severity
-from nvshared.machine import cgroup, checkpoint, host, saving
-from nvshared.machine.cgroup import Group, Limit
+from nvshared.machine import checkpoint, host, saving
 from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.machine.peer import shown
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE, TRIAL_FOLDER, WITHOUT_GPU
 from nvshared.preload import switch, trial
 from nvshared.preload.tree import Tree
-from nvshared.quantity import rounded, sized
-from nvshared.settings.config import Config, load
-from nvshared.units import GIB
+from nvshared.quantity import rounded
+from nvshared.settings.config import load
 
 
 class Grade(StrEnum):
@@ -67,7 +64,6 @@ def examine(bus: str) -> list[Finding]:
         *daemon_findings(bus, answer),
         *driver_findings(inspection, snapshot),
         *program_findings(inspection, snapshot),
-        *neighbour_findings(inspection, snapshot, neighbour_mode()),
         *static_pod_findings(),
         *container_findings(),
         *host_memory_findings(inspection, snapshot)]
@@ -134,52 +130,6 @@ def fault_findings(topic: str, faults: Iterable[Fault]) -> Iterator[Finding]:
         yield Finding(grade, topic or one.id, one.words, one.remedy)
 
 
-def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
-                       mode: str) -> Iterator[Finding]:
-    """Which cards can swap to other cards, by the setting `neighbour`, and why others cannot."""
-    cards, topic = [card.facts for card in inspection.cards], "neighbour"
-    linked = [facts for facts in cards if facts.linked]
-    alone = ", ".join(str(facts.index) for facts in cards if not facts.linked)
-    shared = len(snapshot.gpus) if snapshot is not None else 0
-    if shared > len(cards) > 0:
-        yield note(
-            topic, f"this container sees {len(cards)} of {shared} GPUs: its programs cannot "
-            "use the memory of other GPUs", "give it the GPUs that are linked to its own GPUs")
-    elif mode == "off" and len(cards) > 1:
-        yield note(topic, "evicted memory of each GPU goes to host memory: neighbour = off, or "
-                   "tiers lacks neighbour")
-    elif len(cards) == 1:
-        only = cards[0].index
-        yield ok(topic, f"evicted memory of GPU {only} goes to host memory: there is no other GPU")
-    elif cards:
-        if linked:
-            numbers = ", ".join(str(facts.index) for facts in linked)
-            yield ok(topic, f"over NVLink, evicted memory of GPU {numbers} can go to other GPUs")
-        if alone:
-            bus = any(facts.reached for facts in cards if not facts.linked)
-            yield note(topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it "
-                       "to no other GPU",
-                       "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
-        yield from _not_lending(inspection, snapshot if mode == "auto" else None)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and len(visible.split(",")) < len(cards):
-        yield note(
-            topic, f"with CUDA_VISIBLE_DEVICES={visible}, programs use these GPUs' memory alone",
-            "append the GPUs that are linked to the programs' own")
-
-
-def _not_lending(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
-    ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
-    for card in inspection.cards if snapshot is not None else ():
-        processes = card.sample.processes if card.sample is not None else None
-        others = [one.pid for one in processes or () if one.pid not in {*ours, os.getpid()}]
-        if card.facts.linked and (others or processes is None):
-            why = f"{shown(others[0])} does not share it" if others else (
-                "NVML does not list the processes that use it")
-            yield note("neighbour", f"GPU {card.facts.index} lends no memory to other GPUs: {why}",
-                       "neighbour = on lends its memory nevertheless")
-
-
 def _inspect(nvml: NVML, facts: Facts) -> InspectedGPU:
     try:
         return InspectedGPU(facts, nvml.is_exclusive(facts.uuid), nvml.sample(facts.uuid))
@@ -225,25 +175,6 @@ def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Itera
             yield warning(
                 "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
                 "restart the program to use the new library")
-    yield from _memory_limits(inspection, sorted({client.pid for client in clients}))
-
-
-def _memory_limits(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
-    """Findings about programs in cgroups with a memory limit below the size of the largest card."""
-    card = max((card.facts.memory_total for card in inspection.cards), default=0)
-    inside: dict[Limit, list[int]] = {}
-    limit_of = cache(Group.limit)       # read once, so that programs are grouped by equal limits
-    for pid in pids:
-        groups = cgroup.chain(host.process(pid, "cgroup"))
-        limits = [limit for group in groups if (limit := limit_of(group)) is not None]
-        if limits and (least := min(limits, key=lambda one: one.size)).size < card:
-            inside.setdefault(least, []).append(pid)
-    for limit, members in inside.items():
-        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-        yield note(
-            "memory limit", f"{shown(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
-            f"which {rounded(limit.free)} are free, and the card has {rounded(card)}",
-            "nvshared refuses GPU memory that could not be evicted within this limit: nvshared(8)")
 
 
 def _unshared_finding(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
@@ -510,7 +441,6 @@ def _preload_finding() -> Finding:
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-LOCKED_MEMORY = GIB                     # bytes; programs may fail to pin memory at a lower limit
 
 
 def host_memory_findings(
@@ -522,21 +452,6 @@ def host_memory_findings(
         yield _budget_finding(sum(card.facts.memory_total for card in inspection.cards),
                               answered=snapshot is not None)
     yield _huge_pages()
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    words = f"{soft >> 10} KiB for programs started from here"
-    if soft == resource.RLIM_INFINITY or soft >= LOCKED_MEMORY:
-        yield ok("locked memory", "no limit" if soft == resource.RLIM_INFINITY else words)
-    else:
-        yield note("locked memory", words, "if a program fails to pin host memory, raise the "
-                   "limit: ulimit -l unlimited, or LimitMEMLOCK=infinity in its unit")
-
-
-def neighbour_mode() -> str:
-    """The setting `neighbour`; off if `tiers` excludes it; the default if the file is invalid."""
-    config = Config()
-    with suppress(NvshareError):
-        config = load(None, os.environ, {})
-    return config.neighbour if "neighbour" in config.tiers else "off"
 
 
 def _budget_finding(cards: int, *, answered: bool = False) -> Finding:

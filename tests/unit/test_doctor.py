@@ -3,11 +3,10 @@
 
 import dataclasses
 import json
-import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import Finding, Grade, InspectedGPU, Inspection
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
-from nvshared.machine import cgroup, host
+from nvshared.machine import host
 from nvshared.machine.nvml import Process, Sample
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
@@ -71,42 +70,6 @@ def test_doctor_grades_a_card_by_mode_and_nvml_sample(
     assert words in card.words
 
 
-@pytest.mark.parametrize(("number", "reached", "shared", "mode", "visible", "words"), [
-    (1, "linked", 1, "auto", "", [
-        "evicted memory of GPU 0 goes to host memory: there is no other GPU"]),
-    (1, "linked", 2, "auto", "", ["this container sees 1 of 2 GPUs"]),
-    (2, "linked", 2, "off", "", [
-        "evicted memory of each GPU goes to host memory: neighbour = off"]),
-    (2, "linked", 2, "on", "", ["evicted memory of GPU 0, 1 can go to other GPUs"]),
-    (2, "reached", 2, "auto", "", ["NVLink links it to no other"]),
-    (2, "", 2, "auto", "", ["evicted memory of GPU 0, 1 goes to host memory"]),
-    (2, "linked", 2, "on", "1", [
-        "can go to other GPUs", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
-    (2, "linked to another", 2, "auto", "0,1", [
-        "can go to other GPUs", "GPU 0 lends no memory to other GPUs: ",
-        "GPU 1 lends no memory to other GPUs: "]),
-])
-def test_doctor_says_whether_and_why_no_other_card_can_lend_memory_to_a_card(
-        number: int, reached: str, shared: int, mode: str, visible: str, words: list[str],
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    names = ["GPU-0", "GPU-1"]
-    others = {"": [], "linked to another": ["GPU-other"]}.get(reached, names)
-    facts = [dataclasses.replace(
-        FACTS, index=index, uuid=name, reached=frozenset({*others} - {name}),
-        linked=frozenset({*others} - {name} if "linked" in reached else ()),
-    ) for index, name in enumerate(names[:number])]
-    inspection = Inspection("1", tuple(InspectedGPU(one, False, OTHERS) for one in facts))
-    snapshot = a_snapshot()._replace(gpus=(cast("Any", None),) * shared)
-    found = list(checks.neighbour_findings(inspection, snapshot, mode))
-    assert len(found) == len(words)
-    assert all(said in one.words for one, said in zip(found, words, strict=True))
-    if reached in ("", "reached"):
-        assert bool(found[0].advice) is bool(reached)
-
-
 def test_doctor_names_programs_without_the_library_or_with_a_replaced_library(
         monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {11: "7f00-7f01 r-xp 0 fe:00 1 /bin/cat\n",
@@ -133,23 +96,6 @@ def test_doctor_names_programs_without_the_library_or_with_a_replaced_library(
         ("unshared", "warning")] * 2
 
 
-def test_doctor_names_programs_with_a_cgroup_memory_limit_below_the_memory_of_the_card(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
-    monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
-    monkeypatch.setattr(host, "process", lambda pid, _: f"0::/{'box' if pid < 9 else ''}\n")
-    (tmp_path / "box").mkdir()
-    (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")
-    (tmp_path / "box" / "memory.current").write_text(f"{GIB}\n")
-    inspection = Inspection("1", (InspectedGPU(FACTS, False, Sample()),))
-    _, limit = checks.program_findings(
-        inspection, a_snapshot(a_client(1), a_client(2), a_client(9)))
-    assert (limit.topic, limit.grade) == ("memory limit", Grade.NOTE)
-    assert f"[1] and 1 more: {tmp_path}/box/memory.max is" in limit.words
-    (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total}\n")
-    assert len(list(checks.program_findings(inspection, a_snapshot(a_client(1))))) == 1
-
-
 @pytest.mark.parametrize(("settings", "cards_total", "grade", "words"), [
     ("", 90 * GIB, Grade.WARNING, "less than the 90.0 GiB of the cards"),
     ("[gpu]\nswap-budget = 10GiB\n", 0, Grade.OK, "10.0 GiB of host memory, as configured"),
@@ -171,21 +117,17 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     assert (budget.grade, words in budget.words) == (grade, True), budget
 
 
-@pytest.mark.parametrize(("text", "limit", "pages", "locked"), [
-    ("[always] madvise never", resource.RLIM_INFINITY, Grade.OK, Grade.OK),
-    ("always [madvise] never", 2 * GIB, Grade.OK, Grade.OK),
-    ("always madvise [never]", 64 << 10, Grade.WARNING, Grade.NOTE),
-    (None, 0, Grade.NOTE, Grade.NOTE),
+@pytest.mark.parametrize(("text", "grade"), [
+    ("[always] madvise never", Grade.OK), ("always [madvise] never", Grade.OK),
+    ("always madvise [never]", Grade.WARNING), (None, Grade.NOTE),
 ])
-def test_doctor_grades_huge_pages_and_the_limit_of_locked_memory(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, limit: int, pages: Grade,
-        locked: Grade) -> None:
+def test_doctor_grades_huge_pages(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, grade: Grade) -> None:
     monkeypatch.setattr(checks, "HUGE_PAGES", tmp_path / "enabled")
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     if text is not None:
         (tmp_path / "enabled").write_text(text + "\n")
-    _, *found = checks.host_memory_findings(Inspection())
-    assert [one.grade for one in found] == [pages, locked]
+    _, pages = checks.host_memory_findings(Inspection())
+    assert pages.grade == grade
 
 
 def systemd_says(monkeypatch: pytest.MonkeyPatch, folder: Path, shown: str | None) -> None:
