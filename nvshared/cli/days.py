@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage by days of the local time zone, which have 23 or 25 hours where clocks are changed.
 
-nvshared knows steps of equal length only. So a period with a change of clocks is asked for in
-pieces between such days, and these days by themselves. Times are microseconds since 1970."""
+nvshared knows steps of equal length only. So of a period with a change of clocks each step is asked
+for by itself. Times are microseconds since 1970."""
 
 import time as clock
 from collections import Counter
@@ -15,7 +15,6 @@ from nvshared.units import SECOND
 
 DAY = 86400 * SECOND
 FIRST = date(1970, 1, 1).toordinal()
-PIECE = 19                              # most days of a question: 1,001 names each, 20,000 rows
 
 Ask = Callable[[int, int, int, int], History]   # since, until, step, names: see Daemon.history()
 
@@ -50,32 +49,13 @@ def by_days(ask: Ask, since: int, until: int, step: int, names: int) -> History:
     if is_even or (plain.since_usec, plain.step_usec) != (starts[0], step):
         return plain
     found = []
-    for first, end in _pieces(starts, step):
-        # One row for the whole piece (0) if it is a single day of another length.
-        length = step if not _is_odd((first, end), step) else 0
-        one = ask(first, min(end, until), length, 0)
-        if (one.since_usec, one.step_usec) != (first, length) or one.until_usec > end:
+    for first, end in pairwise(starts):     # at most two months: older hours are not kept
+        one = ask(first, min(end, until), 0, 0)
+        if one.since_usec != first or one.until_usec > end:
             return plain                # rounded to the hours or days that are kept
         found.append(one)
     rows = [row for one in found for row in one.rows]
     return plain._replace(rows=tuple(_joined(rows, names)), edges_usec=tuple(starts))
-
-
-def _is_odd(piece: tuple[int, int], step: int) -> bool:
-    return (piece[1] - piece[0]) % step != 0
-
-
-def _pieces(starts: Sequence[int], step: int) -> list[tuple[int, int]]:
-    """Joins steps of the usual length, up to PIECE of them; each other step is a piece."""
-    found: list[tuple[int, int]] = []
-    for first, end in pairwise(starts):
-        joins = end - first == step and found and not _is_odd(found[-1], step) and (
-            end - found[-1][0] <= PIECE * DAY)
-        if joins:
-            found[-1] = found[-1][0], end
-        else:
-            found.append((first, end))
-    return found
 
 
 def _joined(rows: Sequence[Used], most: int) -> list[Used]:
