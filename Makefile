@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 #   make demo     two programs that do not fit together share one GPU
-#   make test     every test that this machine allows but the long ones, and what was left out
-#   make test-quick     half a minute on two cores, for the loop of whoever edits: something of each room
+#   make test     every test that this machine allows but the long ones, with a list of the rest
+#   make test-quick     half a minute on two cores, while you edit: some tests of each room
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-drivers   the library's with each older driver simulated; NVSHARE_SIM_DRIVER=550 is one
 #   make test-pythons   the unit level with each Python from 3.11 to 3.14 that there is
 #   make test-LEVEL     unit, hook, bus, integration, system, kubernetes or gpu alone
 #                       JOBS=1: one test at a time, else four
-#   make bench          all benchmarks that this machine allows, and what was left out: an hour on two
-#                       cards; KINDS="rl peers" runs those alone. What needs PyTorch takes .venv's
+#   make bench          all benchmarks that this machine allows, with a list of the rest: an hour on two
+#                       cards; KINDS="rl peers" runs those alone. PyTorch is taken from .venv
 #   make figures        docs/performance.md and its charts, from bench/results/
-#   make bench-gate     what the gate costs a launch
-#   make bench-training what the library costs a training (needs a GPU and PyTorch)
-#   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
-#   make bench-attacked what others feel while a user attacks the daemon (as root)
-#   make bench-handover what a hand-over takes: bytes, time, what others feel (a GPU, or simulated);
+#   make bench-gate     cost of the gate for a launch
+#   make bench-training cost of the library for a training (needs a GPU and PyTorch)
+#   make bench-daemon   cost of the daemon: decisions, memory, wake-ups; how fast nvsharectl is
+#   make bench-attacked delay of others while a user attacks the daemon (as root)
+#   make bench-handover bytes and time of a hand-over, delay of others (a GPU, or simulated);
 #                       VARIANTS="two-large ..." measures those alone
-#   make bench-shares   what each of several programs gets of a card, next to what it should get
+#   make bench-shares   each program's share of a card, next to its due share
 #   make bench-models   how long requests to many models on a card take, and where the time goes
-#   make bench-rl       what a hand-over between a trainer and a rollout engine takes
-#   make bench-moving   what parking, waking and moving PyTorch programs takes, at random and by
+#   make bench-rl       time of a hand-over between a trainer and a rollout engine
+#   make bench-moving   time to park, wake and move PyTorch programs, at random and by
 #                       balance = on, too (a GPU; two to move)
-#   make bench-saving   what saving programs by CRIU and restoring them takes, at random and with
+#   make bench-saving   time to save and restore programs by CRIU, at random and with
 #                       kills, too (as root, with CRIU; a GPU, or simulated)
 #   make bench-tiers    how fast swapped memory moves on to a disk and comes back, beside a plain loop
 #   make bench-peers    the same programs under nvshared and under other projects (NVSHARE_PEERS)
-#   make bench-preload  what the library costs the start of a program that has no use for it
-#   make bench-colocation  programs that share a card, and what each takes alone
+#   make bench-preload  cost of the library for the start of a program without CUDA
+#   make bench-colocation  programs that share a card, and the time of each alone
 #   make simulate       a day of 1,000 tenants under a policy, in virtual time:
 #                       OPTIONS="--policy FILE --svg FILE"; --help has all
 #   make soak           hand-overs every 100 ms for an hour (MINUTES=60; 10 on a card): no byte wrong,
@@ -36,7 +36,7 @@
 #   make deb, rpm       packages for distributions, see packaging/README.md
 #   make release        all of these, checksums and a bill of materials: built twice and compared
 #   make image          images for Kubernetes, see docs/kubernetes.md
-# demo and test install what they need: Debian packages (as root, or with sudo)
+# demo and test install missing packages: Debian's (as root, or with sudo)
 # and a Python environment in .venv.
 
 PYTHON ?= python3

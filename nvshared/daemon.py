@@ -234,7 +234,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         logger.debug("the event loop stood for %.3f s at most, of which it ran for %.3f s",
                      *selector.longest)
     if faults:
-        raise NvshareError(faults[0], "the lines above say what happened; please report them")
+        raise NvshareError(faults[0], "please report the lines above")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
 
 

@@ -266,7 +266,7 @@ def _bus_finding(bus: str, error: NvshareError | None, *, served: bool) -> Findi
         return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
     words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
     if isinstance(error, NotPermitted):     # nvshared itself lets every user look
-        words = f"{_bus_words(bus)} lets nobody reach nvshared: its policy is missing or wrong"
+        words = f"{_bus_words(bus)} lets no user reach nvshared: its policy is missing or wrong"
         advice = (f"put com.nvshare.conf, which the package nvshared has, into {BUS_POLICIES}; "
                   "then: systemctl reload dbus")
     if isinstance(error, NotRunning):
@@ -515,7 +515,7 @@ def container_findings() -> Iterator[Finding]:
     if offer.missing:
         yield note(topic, f"they cannot have nvshared's devices: {offer.missing}", offer.hint)
     elif not offer.current:
-        yield warning(topic, f"{offer.path} is not what NVIDIA's specification says now",
+        yield warning(topic, f"{offer.path} differs from NVIDIA's specification",
                       "write it again: sudo nvsharectl containers refresh")
     else:
         yield ok(topic, f"they share a GPU with: docker run --device {cdi.KIND}=all")

@@ -88,7 +88,7 @@ class KeptFile:
             self.replace(plain)
         except OSError as error:
             failure = NotKept(
-                "what was changed holds, but is forgotten if nvshared ends now: "
+                "the change holds, but is forgotten if nvshared ends now: "
                 f"{self.path} cannot be written: {error.strerror or error}",
                 "put that right: it is then written within seconds")
             if failure.message != self.failure:

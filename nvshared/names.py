@@ -25,7 +25,7 @@ PRIORITIES = {"background": 1, "normal": 2, "high": 3}
 # Policies of nvshared/scheduler/policy.py, each with words for users.
 POLICIES = {
     "fair": "the program whose tenant has used least of its share goes first",
-    "fifo": "first come, first served, whatever weights and requests are set",
+    "fifo": "first come, first served, regardless of weights and requests",
     "deadline": "programs with a deadline go first, the earliest first, the rest as with fair",
 }
 

@@ -4,10 +4,10 @@
 systemd starts one for each order of the daemon, which sends one line of JSON and gets lines of
 JSON. It imports no other module of nvshared: root runs it, with python3 -I.
 
-Whoever can change an image becomes, at its restore, whoever the image says. So a program is saved
+A user who could change an image would become, at its restore, the user in it. So a program is saved
 into a folder that root alone can write, with a digest of each file, and a MAC over all of these by
 a key of root's. Then the folder, not its files, becomes the program's user's, who may delete it.
-Before a restore root takes the folder back; from then on nobody can replace a file in it; and only
+Before a restore root takes the folder back; from then on no user can replace a file in it; and only
 then owners, names, MAC and digests are checked.
 
 Each step can be repeated: this program, CRIU and the daemon may be killed at any moment. settle()
@@ -47,12 +47,12 @@ CHUNK = 64 << 20                        # bytes of a file under one digest
 PIECE = 1 << 20                         # bytes read at a time
 RESERVE = 1 << 30                       # most bytes of the disk that a save leaves free
 LONGEST = 1 << 16                       # most bytes of an order
-PATIENCE = 900.0                        # seconds that settle() waits for another one's CRIU
+PATIENCE = 900.0                        # seconds that settle() waits for another order's CRIU
 STALE_AFTER = 60.0                      # seconds until an unlocked folder NEW... is stale
 REAPED_WITHIN = 10.0                    # seconds for the parent of a process that has ended
 NAMESPACES = ("pid", "user", "mnt", "net", "ipc")
 PARTIAL = ".partial"                    # suffix of a folder that is being written
-NEW = "new-"                            # prefix of one that is not locked yet, or is removed
+NEW = "new-"                            # prefix of a folder that is not locked yet, or is removed
 MANIFEST, EXPECTED = "manifest.json", "expected.json"
 RESTORING, RESTORED, FAILED = "restoring.json", "restored.json", "failed.json"
 DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
@@ -73,7 +73,7 @@ class Refused(Exception):
 
 
 def say(**words: Any) -> None:
-    """Answers the daemon; a daemon that has ended changes nothing of what is done."""
+    """Answers the daemon. If the daemon has ended, the order is carried out nevertheless."""
     with suppress(OSError):
         os.write(1, json.dumps(words).encode() + b"\n")
 
@@ -125,8 +125,8 @@ def workers(folder: Path) -> list[int]:
 
 
 def is_in_use(folder: Path, pid: int) -> bool:
-    """Whether CRIU works in a locked folder on process `pid`. What a killed CRIU has left there is
-    ended: it would wait for ever. CRIU itself leads a session (run)."""
+    """Whether CRIU works in a locked folder on process `pid`. Ends processes that a killed CRIU has
+    left there: they would wait for ever. CRIU itself leads a session (run)."""
     working, program = workers(folder), descendants(pid)
     if any(session(one) == one for one in working if one not in program):
         return True
@@ -228,7 +228,7 @@ def run(folder: Path, *words: str, before: Callable[[], None] | None = None) -> 
 # --- folders and files --------------------------------------------------------------------------
 
 def safe(folder: Path) -> Path:
-    """Checks that nobody but root can put another folder at this path. Raises Refused."""
+    """Checks that only root can put another folder at this path. Raises Refused."""
     if not folder.is_absolute() or ".." in folder.parts:
         raise Refused(f"{str(folder)!r} is no absolute path of a folder")
     for path in (*reversed(folder.parents), folder):
@@ -513,7 +513,7 @@ def taken(folder: Path, descriptor: int) -> Iterator[dict[str, Any]]:
     if owner not in (0, body["uid"]):
         raise Refused(f"{folder} belongs to {user(owner)}, and the program to {user(body['uid'])}")
     os.fchown(descriptor, 0, -1)
-    os.fchmod(descriptor, 0o700)        # from here on nobody but root can change an entry
+    os.fchmod(descriptor, 0o700)        # from here on only root can change an entry
     try:
         verify(folder, body)
         yield body
@@ -591,8 +591,8 @@ def enter(group: str) -> None:
 
 
 def settle(folder: Path, body: dict[str, Any]) -> None:
-    """Ends what a killed nvshare-save or CRIU has left of a restore: either all of the program's
-    processes run, or none. The folder is locked and taken."""
+    """Ends processes that a killed nvshare-save or CRIU has left of a restore: either all of the
+    program's processes run, or none. The folder is locked and taken."""
     if (restoring := read(folder, RESTORING)) is None:
         return
     pid = body["pid"]
@@ -671,7 +671,7 @@ def entries(order: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def entry(folder: Path) -> dict[str, Any] | None:
-    """What there is to say of a folder, after what was left half done there; None: nothing."""
+    """A folder's description, after an interrupted order there was completed; None: no folder."""
     partial = folder.name.endswith(PARTIAL)
     state = "saving" if partial else "restoring"
     with suppress(Refused), locked(folder) as descriptor:
@@ -767,7 +767,7 @@ def main() -> int:
         return 1
     os.umask(0o077)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(36, 0)      # PR_SET_CHILD_SUBREAPER: init adopts what CRIU restores
+    ctypes.CDLL(None).prctl(36, 0)      # PR_SET_CHILD_SUBREAPER: init adopts restored processes
     for line in iter(lambda: sys.stdin.buffer.readline(LONGEST), b""):
         try:
             order = json.loads(line)

@@ -14,13 +14,13 @@ ACTIONS = ("status", "refresh")
 def containers(options: Options) -> None:
     """The devices with which containers share a GPU.
 
-    Docker, Podman and others give a container what a specification of the Container Device
-    Interface (CDI) says. nvshared's, /var/run/cdi/nvshare.com-gpu.json, has a device for each GPU
-    and one for all: what NVIDIA's toolkit says of the same GPU, with the library and nvshared's
-    socket. A unit of systemd, nvshare-cdi.path, writes it again when NVIDIA's changes.
+    Docker, Podman and others give a container the devices of a specification of the Container
+    Device Interface (CDI). nvshared's, /var/run/cdi/nvshare.com-gpu.json, has a device for each GPU
+    and one for all: NVIDIA's device of the same GPU, with the library and nvshared's socket. A unit
+    of systemd, nvshare-cdi.path, writes it again when NVIDIA's specification changes.
 
         docker run --device nvshare.com/gpu=all IMAGE  # or podman; GPU 0: nvshare.com/gpu=0
-        nvsharectl containers                          # the devices, or what they need
+        nvsharectl containers                          # the devices, or the missing part
         sudo nvsharectl containers refresh             # without systemd
     """
     from nvshared.containers import cdi

@@ -98,7 +98,7 @@ RESCUE
   neither needs the library nor tries it. Where programs no longer start:
   1. In a shell that is still open, as root. This starts no program:
        : > /etc/ld.so.preload
-     It empties the whole list; put back what others had in it later.
+     It empties the whole list; put back entries of others later.
   2. With no such shell, boot into the initramfs: its programs have a list of
      their own: add rd.break (Fedora, RHEL, SUSE) or break=bottom (Debian,
      Ubuntu) to the kernel's command line in the boot menu. Then:

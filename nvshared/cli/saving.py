@@ -33,7 +33,7 @@ PROGRESS_EVERY = 1.0                    # seconds between two lines of progress
     argument("--at-shutdown", "on|none", "set whether the tenant's programs are saved when the "
              "machine shuts down, and restored when it starts; none: as the configuration says",
              choices=["on", "none"]),
-    argument("--list", "", "show what is saved, and what could not be restored"),
+    argument("--list", "", "list saved programs, with the reason for failed restores"),
     argument("--remove", "FOLDER", "delete a saved program"))
 def save(options: Options) -> None:
     """Save a program on the disk and end it, until it is restored.
@@ -46,14 +46,14 @@ def save(options: Options) -> None:
     save your own programs; others need permission.
 
         nvsharectl save 4711                       # saves and ends process 4711
-        nvsharectl save --list                     # what is saved
+        nvsharectl save --list                     # the saved programs
         nvsharectl save --all                      # saves and ends all programs
         nvsharectl save user:alice --at-shutdown on  # whenever the machine shuts down
     """
     forms = [options.target is not None, options.all, options.marked, options.list,
              options.remove is not None]
     if sum(forms) != 1:
-        raise InvalidArgs("it is not clear what is to be saved",
+        raise InvalidArgs("no single program or list to save is given",
                           "give one of: PID, TENANT, --all, --marked, --list, --remove FOLDER")
     if options.at_shutdown is not None:
         if not isinstance(options.target, str):
@@ -166,7 +166,7 @@ def restore(options: Options) -> None:
         nvsharectl restore --all                                               # all of them
     """
     if (options.folder is None) is not options.all:
-        raise InvalidArgs("it is not clear what is to be restored", "give a FOLDER, or --all")
+        raise InvalidArgs("no folder to restore is given", "give a FOLDER, or --all")
     done, failed = list[dict[str, object]](), list[dict[str, object]]()
     with Daemon(options.bus, LONGEST) as daemon:
         folders = [options.folder] if options.folder else _own(daemon.saved(options.to or ""))

@@ -470,7 +470,7 @@ def forget_gpu(options: Options) -> None:
         index = daemon.gpu(options.gpu)
         daemon.forget_gpu(options.gpu)
     show(options, {"gpu": index},
-         lambda: print(f"What was known against GPU {index} is forgotten."))
+         lambda: print(f"The faults and errors of GPU {index} are forgotten."))
 
 
 DRAIN_POLL = 1.0                        # seconds between two polls of the daemon

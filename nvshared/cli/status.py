@@ -31,7 +31,7 @@ from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, duration, gpu_columns, 
 def status(options: Options) -> None:
     """The GPUs and the programs that use them.
 
-    Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the program that
+    Shows each GPU: figures of nvidia-smi, the quantum (TQ), the anti-thrash mode, the program that
     holds it, and how many wait. Then each program: its memory, on the card and in host memory, and
     how long it has held the GPU and waited for it, also before nvshared was restarted. Then faults
     of the GPUs and of nvshared, with remedies. A narrow terminal shows fewer columns, a pipe all of
@@ -74,7 +74,7 @@ def clients(options: Options) -> None:
     """The programs that use a GPU.
 
     Shows a line for each program on each GPU: its memory (MEM), how much of it is on the card
-    (RESIDENT), in host memory or on another card (SWAPPED), what it does, and how long it has held
+    (RESIDENT), in host memory or on another card (SWAPPED), its state, and how long it has held
     the GPU and waited for it, also before nvshared was restarted. BORROWED and ON DISK are its
     memory on another card and on the disk. IDLE is the time without work since its turn. LIMITS are
     its terms: memory limit, share of the time in percent, weight (w200). PIN-REASON is why its

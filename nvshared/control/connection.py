@@ -79,7 +79,7 @@ class ControlConnection:
         except TimeoutError as error:
             raise _unanswered(NvshareError(
                 f"nvshared did not answer within {self._patience:.0f} seconds",
-                "see what it says: journalctl -u nvshared")) from error
+                "see its log: journalctl -u nvshared")) from error
         except (OSError, WireError) as error:
             raise _unanswered(
                 BusUnavailable(f"the message bus ended the connection: {error}")) from error

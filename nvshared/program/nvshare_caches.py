@@ -125,7 +125,7 @@ class Trimmer:
             cache.trim(occasion)
         except Exception as error:
             cache.failed(occasion)
-            self._complain(f"{FRAMEWORKS[name][0]} does not give back what it has cached "
+            self._complain(f"{FRAMEWORKS[name][0]} does not give back its cached memory "
                            f"({type(error).__name__}: {error})")
 
     def _complain(self, what: str) -> None:

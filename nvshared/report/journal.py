@@ -43,7 +43,7 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
                 logger.debug("%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, reason)
             case actions.Pinned(_, pin_reason):
                 log(logging.WARNING, "pin_reason", client, lambda:
-                    f"stays on the GPU from now on, and others get what is left: "
+                    f"stays on the GPU from now on, and other programs share the rest: "
                     f"{pin_reason.words}")
             case actions.Limits():
                 log(logging.WARNING, "refused", client, lambda:

@@ -392,7 +392,7 @@ Usually systemd runs it:       systemctl enable --now nvshared
 To try it without root:        nvshared --bus session --socket /tmp/nvshare.sock
 and then, in another terminal:
   NVSHARE_SOCKET=/tmp/nvshare.sock nvsharectl run -- python train.py
-and to see what happens:       nvsharectl --bus session status
+and to see the programs:       nvsharectl --bus session status
 
 Each setting can also stand in {DEFAULT_FILE} or in
 {DEFAULT_FILE}.d/*.conf; the last one wins. When a file has changed,
@@ -409,7 +409,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})")
     made.add_argument("--check", action="store_true",
-                      help="read all settings, say what is wrong with them, and end; start nothing")
+                      help="read all settings, report mistakes in them, and end; start nothing")
     groups = {
         "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
         "gpu": made.add_argument_group("the cards ([gpu] in the file)")}

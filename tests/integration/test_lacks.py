@@ -60,7 +60,7 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_saved(
         with pytest.raises(NotKept) as caught:
             control.set_tq(7 * SECOND)
         assert str(caught.value) == (
-            "what was changed holds, but is forgotten if nvshared ends now: "
+            "the change holds, but is forgotten if nvshared ends now: "
             f"{folder}/settings.json cannot be written: No space left on device; "
             "put that right: it is then written within seconds"
         )

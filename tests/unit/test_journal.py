@@ -159,8 +159,8 @@ def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
         "gpu0: python[4001] runs",
         "gpu0: python[4001] ran for 1.500 s: quantum",
         "gpu0: python[4001] does not answer, draining for 10 s",
-        "gpu0: python[4001] stays on the GPU from now on, and others get what is left: its work "
-        "does not end, or cannot be waited for",
+        "gpu0: python[4001] stays on the GPU from now on, and other programs share the rest: its "
+        "work does not end, or cannot be waited for",
         "gpu0: python[4001] left", "python[4711] of root: it said nothing",
         "gpu0: python[4002] goes on"]   # an earlier daemon knew it
 

@@ -121,7 +121,7 @@ async def test_scrape_samples_the_cards_before_the_reply(time: Time) -> None:
 def test_monitoring_page_lists_every_metric() -> None:
     """The page lists no other metrics; on a difference pytest shows the correct table."""
     assert f"A program's labels are {', '.join(f'`{one}`' for one in CLIENT)}." in PAGE.read_text()
-    expected = ["| name | kind | labels | what |", "| --- | --- | --- | --- |"]
+    expected = ["| name | kind | labels | meaning |", "| --- | --- | --- | --- |"]
     for name, one in families().items():
         labels = ", ".join(one._labelnames).replace(", ".join(CLIENT), "a program's")
         expected.append(f"| `{name}` | {one.type} | {labels} | {one.documentation} |")

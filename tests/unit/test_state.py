@@ -105,7 +105,7 @@ def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(
     with pytest.raises(NotKept) as caught:
         state.save({}).result()
     assert str(caught.value) == (
-        "what was changed holds, but is forgotten if nvshared ends now: "
+        "the change holds, but is forgotten if nvshared ends now: "
         f"{state.path} cannot be written: No space left on device; "
         "put that right: it is then written within seconds")
     assert caplog.messages == [str(caught.value)]

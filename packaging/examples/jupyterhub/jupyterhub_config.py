@@ -6,7 +6,7 @@ c = get_config()  # noqa: F821
 # certificate in front: https://jupyterhub.readthedocs.io/en/stable/howto/configuration
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"
 
-# Who has an account on this machine logs in with its password.
+# Users of this machine log in with their password.
 c.JupyterHub.authenticator_class = "pam"
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = {"root"}
@@ -16,7 +16,7 @@ c.Authenticator.admin_users = {"root"}
 c.JupyterHub.spawner_class = "systemd"
 c.SystemdSpawner.unit_name_template = "jupyter-{USERNAME}"
 
-# Its notebooks and terminals share the GPU, give back what PyTorch and CuPy have cached, and say
+# Its notebooks and terminals share the GPU, give back caches of PyTorch and CuPy, and say
 # when they wait for the GPU: beneath the cell that waits.
 c.Spawner.cmd = ["/usr/bin/nvsharectl", "run", "--", "/opt/jupyterhub/bin/jupyterhub-singleuser"]
 c.Spawner.environment = {"NVSHARE_TRIM_CACHES": "1", "NVSHARE_VERBOSE": "1"}
