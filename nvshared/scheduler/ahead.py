@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
+from nvshared.scheduler.client import Goal, Phase, ScheduledClient
 from nvshared.scheduler.events import AntiThrash
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, latest_first, victims
+from nvshared.scheduler.records import Direction
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow

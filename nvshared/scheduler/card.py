@@ -254,8 +254,7 @@ class Card:
 
     def stop(self, client: ScheduledClient, why: TurnEnd) -> None:
         """Orders a running client to drain (STOP)."""
-        turn = client.its_turn
-        turn.ending, turn.reported = why, False
+        client.its_turn.stop(why)
         client.enter(Phase.DRAINING, self.now)
         self.send(actions.Stop(client.id))
 

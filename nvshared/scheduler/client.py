@@ -5,22 +5,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from nvshared.scheduler import events
-from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
+from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Store
 from nvshared.scheduler.domains import Domain, Loan, Neighbour
 from nvshared.scheduler.events import Evidence, Memory, Standing, Terms
-from nvshared.scheduler.records import PACE, Average, Backoff, Counting, Pauses, Records
+from nvshared.scheduler.records import PACE, Average, Backoff, Counting, Direction, Pauses, Records
 from nvshared.scheduler.tenants import History, Node, Path
+from nvshared.scheduler.turn import Turn
 from nvshared.units import SECOND
 
 # A client's phase is one of the states IDLE to DRAINING; the other states follow from figures.
 Phase = ClientState
-
-
-class Direction(Enum):
-    """The direction of a move: off the card or onto the card."""
-
-    OUT = "EVICT"
-    IN = "LOAD"
 
 
 class Goal(Enum):
@@ -41,6 +35,10 @@ class Move:
     goal: Goal | None = None            # None: not speculative; a client waits for the move
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # the client was reported as stuck in this order
+
+    def report_stuck(self) -> None:
+        """The client is reported as stuck in this order."""
+        self.reported = True
 
     @property
     def direction(self) -> Direction:
@@ -64,36 +62,6 @@ class Overclaims:
     filled: int = 0
     host: int = 0
     beyond: int = 0
-
-
-@dataclass(slots=True)
-class Turn:
-    """A turn of a client, from its choice to the end of the drain."""
-
-    serial: int                         # increases with each turn on the card
-    # Serials of the turns under way when the client overtook the blocked head of the queue. The
-    # client's turn ends as soon as the first of these turns ends.
-    ends_with: frozenset[int] = frozenset()
-    started: int | None = None          # when RUN was sent
-    renewed: int = 0                    # when its last further quantum began; 0: none began
-    idle: bool = False                  # IDLE arrived after the RUN that requested it
-    rests_since: int | None = None      # since when it is idle, by the last IDLE; None: it works
-    last_run: Run | None = None
-    copying: frozenset[Direction] = frozenset()  # directions of the program's copies
-    busy: int | None = None             # when BUSY last reported a second without a gap
-    bytes_missing: int | None = None    # to load when chosen as Card.head; None: not the head
-    swapped: int = 0                    # swapped bytes of the client when it was chosen
-    ending: TurnEnd | None = None       # why STOP was sent
-    preempted: bool = False             # may end before its quantum is over
-    stop_after: int = 0                 # earliest next STOP, after a drain that did not end
-    reported: bool = False              # the client was reported as stuck in this drain
-    parked: events.Stopped | None = None    # STOPPED, kept until the gang has drained; see gang.py
-    resumed: bool = False               # the turn continued after it was parked
-
-    @property
-    def counted(self) -> int:
-        """The time from which the current quantum is measured, once the turn has begun."""
-        return max(self.started or 0, self.renewed)
 
 
 WRITEBACK_AFTER = SECOND // 2
@@ -391,10 +359,9 @@ class ScheduledClient(Counting):
         """Whether an unanswered order loads the bus in this direction."""
         return direction in [move.direction for move in self.moves]
 
-    def rest(self, now: int, since: int | None) -> None:
-        """Records that a holder has been idle `since` a time, or works again (None)."""
-        self.its_turn.rests_since = since
-        self.history.hold(now, uses=since is None)
+    def use(self, now: int) -> None:
+        """Bills a holder that works, by the last reports of its hook, and no other one."""
+        self.history.hold(now, uses=self.its_turn.rests_since is None)
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes the phase, and bills the time spent in the previous phase."""

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
+from nvshared.scheduler.client import Goal, Phase, ScheduledClient
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import PinReason, Priority, Standing
+from nvshared.scheduler.records import Direction
 
 # Groups by name, with the condition of membership. Each phase names a group, too.
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nvshared.scheduler import policy, promises
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
-from nvshared.scheduler.client import WRITEBACK_AFTER, Direction, Goal, Move, Phase, ScheduledClient
+from nvshared.scheduler.client import WRITEBACK_AFTER, Goal, Move, Phase, ScheduledClient
 from nvshared.scheduler.domains import Loan
 from nvshared.scheduler.events import (
     BLOCK,
@@ -24,6 +24,7 @@ from nvshared.scheduler.events import (
     Stored,
     WrittenBack,
 )
+from nvshared.scheduler.records import Direction
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,

@@ -4,6 +4,7 @@ changes it. A module that only modules above it read keeps its record in Records
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar, cast
 
 from nvshared.units import SECOND
@@ -16,6 +17,13 @@ USUAL_SPEED = 25_000
 FAST = 20 * USUAL_SPEED                 # a faster average counts as this when outliers are clamped
 
 T = TypeVar("T")
+
+
+class Direction(Enum):
+    """The direction of a move: off the card or onto the card."""
+
+    OUT = "EVICT"
+    IN = "LOAD"
 
 
 class Records(dict[type, Any]):

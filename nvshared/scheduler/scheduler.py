@@ -24,11 +24,12 @@ from nvshared.scheduler import (
 )
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, ScheduledClient, Turn
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import NO_TERMS, Usage
+from nvshared.scheduler.turn import Turn
 from nvshared.units import SECOND
 
 LOAD_AGAIN = SECOND                     # between two tries to load memory on a lost card
@@ -185,7 +186,7 @@ def _record(card: Card, event: events.Event) -> None:
             card.await_hello(event.expected)
         case events.Preempted():
             for client in card.holders if card.contended else ():
-                client.its_turn.preempted = True
+                client.its_turn.preempt()
         case events.Seen():
             promises.judge_claims(card, event)
         case events.Tick():

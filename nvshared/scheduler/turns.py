@@ -12,9 +12,10 @@ from itertools import chain
 from nvshared.scheduler import ahead, busy, events, gang, moves, policy, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, count_turn_takers
-from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, Turn
+from nvshared.scheduler.client import Move, Phase, ScheduledClient
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
 from nvshared.scheduler.policy import LEAST_TQ
+from nvshared.scheduler.turn import OTHERS_IDLE, Turn
 from nvshared.units import MILLISECOND, SECOND
 
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
@@ -41,7 +42,6 @@ NOT_CHOSEN_FOR = SECOND                 # us for which that client is not chosen
 WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a quantum
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
-OTHERS_IDLE = 2 * SECOND                # idle window if no client waits and no memory need move
 
 
 @dataclass(slots=True)
@@ -55,9 +55,8 @@ class _Runs:
 
 def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
     """Records that a thread of the client waits at the gate."""
-    turn = client.turn
-    if turn is not None and turn.parked is not None:
-        turn.parked = replace(turn.parked, wants=True)
+    if client.turn is not None:
+        client.turn.want()
     client.invited = False
     if client.phase is Phase.IDLE:
         if client.history.turns:        # the idle phase that ends was a pause between two turns
@@ -71,23 +70,11 @@ def note_report(card: Card, client: ScheduledClient, report: events.Record) -> N
     turn = client.turn
     if turn is None or turn.last_run is None or client.phase is not Phase.RUNNING:
         return
-    match report:
-        case events.WentIdle() if turn.last_run.report_idle:
-            # A program idle for OTHERS_IDLE may work again by now: its hook rarely looks.
-            turn.idle = not report.resumed and turn.last_run.idle_window != OTHERS_IDLE
-            if report.resumed:
-                client.rest(card.now, None)
-            elif turn.rests_since is None:
-                client.rest(card.now, card.now - turn.last_run.idle_window)
-        case events.Copies() if turn.last_run.report_copies:
-            loaded = ((Direction.IN, report.inward), (Direction.OUT, report.outward))
-            turn.copying = frozenset(direction for direction, is_loaded in loaded if is_loaded)
-        case events.Busy() if turn.last_run.report_busy:
-            turn.busy = None if report.gaps else card.now
-            if not report.gaps:
-                client.rest(card.now, None)     # it has worked for longer than since its IDLE
-            elif client.id in busy.members(card):
-                busy.end(card, client)
+    turn.note(report, turn.last_run, card.now)
+    client.use(card.now)
+    gaps = isinstance(report, events.Busy) and turn.last_run.report_busy and report.gaps
+    if gaps and client.id in busy.members(card):
+        busy.end(card, client)
 
 
 def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None:
@@ -96,8 +83,7 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
     if turn is None or turn.started is None:
         return
     if client.standing in TOGETHER and not client.is_permanent:
-        turn.parked = replace(answer, used=None) if turn.resumed else answer
-        turn.reported = False
+        turn.park(answer)
         card.groups.touched.add(client.id)
         return
     client.invited = False
@@ -128,7 +114,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
         return
     patience = DRAIN_PATIENCE << min(client.failures.drains, DOUBLINGS)
-    turn.stop_after = card.now + patience
+    turn.postpone(card.now + patience)
     client.failures.drains += 1
     card.count(client, reopened=1)
     _resume(card, client, turn)
@@ -136,10 +122,8 @@ def reopened(card: Card, client: ScheduledClient) -> None:
 
 def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Resumes a turn after a drain of the client, or of another gang member, that did not end."""
-    turn.resumed = turn.resumed or turn.parked is not None
-    turn.parked = turn.ending = turn.last_run = turn.busy = None  # so that a RUN is sent
-    turn.idle, turn.copying = False, frozenset()
-    client.rest(card.now, None)
+    turn.resume()
+    client.use(card.now)
     client.enter(Phase.RUNNING, card.now)
 
 
@@ -150,7 +134,7 @@ def ganged(card: Card, event: events.Ganged) -> None:
         client.ready = client.ready and standing is Standing.CLAIMS
         turn = client.turn
         if turn is not None:
-            turn.stop_after = max(turn.stop_after, event.stop_after)
+            turn.postpone(max(turn.stop_after, event.stop_after))
             if turn.parked is not None and standing in (Standing.OPEN, Standing.STEPS):
                 _resume(card, client, turn)
             elif turn.parked is not None and standing is not Standing.ENDS:
@@ -174,7 +158,7 @@ def report_stuck(card: Card) -> None:
               if c.phase is not Phase.DRAINING]
     for client, owed, since in owing:
         if not owed.reported and card.due(since + card.settings.stuck_after):
-            owed.reported = True
+            owed.report_stuck()
             card.groups.touched.add(client.id)
             card.send(Stuck(client.id, client.state, card.now - since))
             card.count(client, stuck=1)
@@ -394,7 +378,7 @@ def _ended(
             most = min(tq, LEAST_TQ) if yields else tq
             again = head is not None and rules.stays(card, holder, head)
             if not over and again and card.due(rules.turn_end(card, holder, head, most)):
-                turn.renewed = card.now
+                turn.renew(card.now)
             over = over or card.due(rules.turn_end(card, holder, head, most))
         elif holder.phase is not Phase.DRAINING:
             over = over or (head is not None and rules.gives_way(card, holder, head))
@@ -450,7 +434,8 @@ def _start(card: Card) -> bool:
         turn, before = client.its_turn, client.cost
         if not client.whole or client.standing not in MAY_START:
             continue
-        turn.started, took, client.cost = card.now, card.now - client.since, None
+        took, client.cost = card.now - client.since, None
+        turn.start(card.now)
         if turn.bytes_missing is not None:
             if turn.bytes_missing >= MEASURABLE:
                 pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
@@ -532,15 +517,8 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             run = Run(client.id, pace=True, step=True, step_pause=client.membership.pause)
         if turn.last_run == run:
             continue
-        if not common.report_copies:
-            turn.copying = frozenset()
-        if not run.report_idle:
-            client.rest(card.now, None)
-        if not run.report_idle or run.idle_window == OTHERS_IDLE:
-            turn.idle = False           # the hook sends IDLE again once a RUN requests IDLE
-        if not run.report_busy:
-            turn.busy = None
-        turn.last_run = run
+        turn.run(run, copies=common.report_copies)
+        client.use(card.now)
         card.send(run)
 
 

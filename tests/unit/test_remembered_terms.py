@@ -16,7 +16,7 @@ from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import Terms, WentIdle
-from nvshared.scheduler.turns import OTHERS_IDLE
+from nvshared.scheduler.turn import OTHERS_IDLE
 from nvshared.sharing import remembered
 from nvshared.sharing.gpu import Client, ClientTerms
 from nvshared.sharing.manager import Manager

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from nvshared.scheduler import turns
+from nvshared.scheduler import turn
 from nvshared.scheduler.actions import Action, Evict, Load, Run, TurnEnd, TurnEnded, Writeback
 from nvshared.scheduler.ahead import BURST
 from nvshared.scheduler.domains import Domains
@@ -157,7 +157,7 @@ def test_writeback_is_not_ordered_when_all_clients_fit() -> None:
     talk.run(A, 50)
     talk.run(B, 50)
     windows = {action.idle_window for action in talk.said if isinstance(action, Run)}
-    assert windows == {turns.OTHERS_IDLE}
+    assert windows == {turn.OTHERS_IDLE}
     talk.idle(A)
     assert not stops(talk.said)
     assert not writebacks(talk.wait(10))

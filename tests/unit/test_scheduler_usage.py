@@ -18,7 +18,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.snapshot import Wait
 from nvshared.scheduler.tenants import MIB_SECOND
-from nvshared.scheduler.turns import OTHERS_IDLE
+from nvshared.scheduler.turn import OTHERS_IDLE
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_talk import Talk
 from tests.unit.scheduler_world import World
