@@ -79,10 +79,11 @@ void event_destroy(CUcontext context, CUevent event)
     }
 }
 
+/* Unlisted first: a tool's callback in the driver's calls may end the context. */
 static void destroy(struct recorded *one)
 {
-    event_destroy(one->context, one->event);
     LIST_REMOVE(recorded, one);
+    event_destroy(one->context, one->event);
     free(one);
 }
 
@@ -126,8 +127,8 @@ static void capture_ends(void)
     LOCKED(capture_lock);
     if (--going_on > 0)
         return;
-    EACH_LISTED(struct recorded, one, recorded)
-        destroy(one);
+    while (recorded != NULL)
+        destroy(recorded);
     all_recorded = false;
     if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
         gate_open(GATE_CAPTURING);
@@ -157,9 +158,13 @@ void capture_allow(void)
 void capture_leave_context(CUcontext context)
 {
     LOCKED(capture_lock);
-    EACH_LISTED(struct recorded, one, recorded)
-        if (one->context == context)
+    for (struct recorded *one = recorded, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->context == context) {
             destroy(one);
+            next = recorded;         /* the list may have changed */
+        }
+    }
 }
 
 bool capture_without_work(void)

@@ -476,7 +476,6 @@ static void drop_context(CUcontext context, bool drained)
     pinned_context_ends(context);
     pending_frees_context_ends(context);
     contexts_remove(context);
-    capture_leave_context(context);
     EACH_CLIENT(client) {
         allocations_context_ends(client, context);
         swap_leave_context(client, context, drained);
@@ -493,5 +492,6 @@ void context_ends(CUcontext context)
     bool drained = drain_ending(context);
     mutex_lock_patiently(&service_lock);
     drop_context(context, drained);
+    capture_leave_context(context);  /* no capture that begins now finds the context */
     mutex_unlock(&service_lock);
 }
