@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import resource
-import selectors
 import signal
 import sys
 import time
@@ -81,33 +80,10 @@ def _run(argv: Sequence[str] | None) -> None:
         return
     log.start(os.environ, debug=config.debug)
     sys.setswitchinterval(GIVE_WAY)
-    selector = WatchedSelector()
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        runner.run(_serve(config, read, watch, selector))
+    asyncio.run(_serve(config, read, watch))
 
 
-class WatchedSelector(selectors.DefaultSelector):
-    """Measures how long the event loop takes between two calls of select()."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.restart()
-
-    def restart(self) -> None:
-        self._woke = (time.monotonic(), time.thread_time())
-        self.longest = (0.0, 0.0)       # longest time between two calls, and its CPU time; seconds
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        wall, processor = self._woke
-        self.longest = max(self.longest, (time.monotonic() - wall, time.thread_time() - processor))
-        try:
-            return super().select(timeout)
-        finally:
-            self._woke = (time.monotonic(), time.thread_time())
-
-
-async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
-                 selector: WatchedSelector) -> None:
+async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -227,12 +203,9 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
         # Objects of the start live as long as the daemon: keep them out of garbage collections.
         gc.freeze()
         notifier.ready()
-        selector.restart()              # exclude the start from the measurement
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
         journal.log_waiting_clients(manager)
-        logger.debug("the event loop stood for %.3f s at most, of which it ran for %.3f s",
-                     *selector.longest)
     if faults:
         raise NvshareError(faults[0], "please report the lines above")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
