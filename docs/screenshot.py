@@ -38,7 +38,7 @@ from nvshared.tui.state import (
     Command,
     Opened,
     Screen,
-    State,
+    View,
     program_key,
     reselected,
     with_snapshot,
@@ -127,9 +127,9 @@ def _memory(size: int) -> list[str]:
     return ["--memory", str(chunk * CHUNKS), "--chunk", str(chunk)]
 
 
-async def _states(bus: str, seconds: float) -> dict[str, State]:
+async def _states(bus: str, seconds: float) -> dict[str, View]:
     """The dashboard at a moment worth a picture, after some minutes' looks; its screens."""
-    state, worth = State(), False
+    state, worth = View(), False
     with Daemon(bus) as client:
         began = time.monotonic()
         while not worth or time.monotonic() - began < seconds:
@@ -187,7 +187,7 @@ def _until_closed(terminal: int) -> Iterator[bytes]:
             yield part
 
 
-def _screen(state: State, width: int) -> Text:
+def _screen(state: View, width: int) -> Text:
     height = HEIGHT if state.screen is Screen.MAIN else TALL
     return Text("\n").join(draw(state, width, height).lines)
 

@@ -37,7 +37,7 @@ from nvshared.settings.config import DEFAULT_FILE, Config, load, parse, waiting
 from nvshared.settings.defaults import Defaults, derive, disk_doubts
 from nvshared.settings.rules import doubts
 from nvshared.settings.state import StateFile, TenantsFile
-from nvshared.settings.watch import Watch
+from nvshared.settings.watch import SettingsWatch
 from nvshared.sharing.cards import Cards, KnownCards, first_samples
 from nvshared.sharing.checks import Checks
 from nvshared.sharing.control_groups import ControlGroups
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> None:
     file, given, only_check = parse(argv)
-    watch = Watch(file or DEFAULT_FILE)
+    watch = SettingsWatch(file or DEFAULT_FILE)
 
     def read() -> Config:
         watch.note()
@@ -83,7 +83,7 @@ def _run(argv: Sequence[str] | None) -> None:
     asyncio.run(_serve(config, read, watch))
 
 
-async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> None:
+async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatch) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,7 +19,7 @@ class Severity(StrEnum):
 CRITICAL, WARNING = Severity
 
 
-class Kind(NamedTuple):
+class FaultKind(NamedTuple):
     """One row of the table; {gpu} in `summary` and `remedy` stands for the GPU's index."""
 
     severity: Severity
@@ -31,68 +31,68 @@ class Kind(NamedTuple):
     reported: bool = False              # another part of nvshared reports it over D-Bus
 
 
-KINDS: dict[str, Kind] = {
-    "gpu-lost": Kind(
+KINDS: dict[str, FaultKind] = {
+    "gpu-lost": FaultKind(
         CRITICAL, "the driver does not find GPU {gpu} any more, and its programs get errors",
         "see dmesg for the Xid, end its programs (nvsharectl clients) and reboot, or stop nvshared "
         "and reset the GPU (nvidia-smi --gpu-reset); if it was taken out for good: "
         "nvsharectl forget-gpu {gpu}", of_gpu=True, avoided=True, alert_after="0m"),
-    "gpu-unreliable": Kind(
+    "gpu-unreliable": FaultKind(
         CRITICAL, "the driver has reported an error of GPU {gpu} that no program causes",
         "end its programs (nvsharectl clients) and reboot, or stop nvshared, reset the GPU "
         "(nvidia-smi --gpu-reset), start nvshared, and say so: nvsharectl forget-gpu {gpu}",
         of_gpu=True, avoided=True, alert_after="0m"),
-    "gpu-silent": Kind(
+    "gpu-silent": FaultKind(
         CRITICAL, "NVML does not answer questions about GPU {gpu}",
         "see what nvidia-smi and dmesg say; the fault ends when NVML answers", of_gpu=True,
         avoided=True),
-    "gpu-exclusive": Kind(
+    "gpu-exclusive": FaultKind(
         CRITICAL, "GPU {gpu} lets one process use it at a time (compute mode)",
         "allow several: nvidia-smi -i {gpu} -c DEFAULT", of_gpu=True, avoided=True),
-    "gpu-mig": Kind(
+    "gpu-mig": FaultKind(
         WARNING, "GPU {gpu} is divided (MIG), and nvshared shares whole GPUs",
         "if no program needs MIG, disable it: nvidia-smi -i {gpu} -mig 0, and restart nvshared",
         of_gpu=True, avoided=True),
-    "gpu-contested": Kind(
+    "gpu-contested": FaultKind(
         CRITICAL, "another daemon manages GPU {gpu}, too, so its memory is promised twice",
         "stop one of the two daemons", of_gpu=True),
-    "gpu-unshared": Kind(
+    "gpu-unshared": FaultKind(
         WARNING, "programs use GPU {gpu} without sharing it: others lack their memory, and they "
         "take no turns", "restart them with: nvsharectl run -- PROGRAM", of_gpu=True,
         alert_after="10m"),
-    "disk-unusable": Kind(
+    "disk-unusable": FaultKind(
         WARNING, "no memory goes to the disk",
         "after the repair nvshared uses the disk within a minute; or set disk = off"),
-    "helper-failing": Kind(
+    "helper-failing": FaultKind(
         WARNING, "nvshare-checkpoint does not work, so no program can be parked or moved",
         "see: systemctl status nvshare-checkpoint.socket, and "
         "journalctl -u 'nvshare-checkpoint@*'"),
-    "library-refused": Kind(
+    "library-refused": FaultKind(
         WARNING, "programs whose libnvshare.so is of another version are refused",
         "update nvshared and libnvshare together, and restart these programs"),
-    "state-unwritable": Kind(
+    "state-unwritable": FaultKind(
         WARNING, "settings made now are forgotten if nvshared ends",
         "make room on the disk, or let nvshared write to the folder: it writes them within seconds",
         alert_after="5m"),
-    "state-unread": Kind(
+    "state-unread": FaultKind(
         WARNING, "part of what nvshared kept over its restart is not in force",
         "see the file that was put aside (.aside-N), make these settings again, and restart "
         "nvshared", alert_after="5m"),
-    "history-unwritten": Kind(
+    "history-unwritten": FaultKind(
         WARNING, "the history of usage is not written",
         "make room on the disk, or let nvshared write to the file: it tries again each minute",
         alert_after="5m"),
-    "settings-refused": Kind(
+    "settings-refused": FaultKind(
         WARNING, "the changed settings are wrong: the old ones hold, and the next start fails",
         "correct them, see with: nvshared --check; then: systemctl reload nvshared"),
-    "bus-lost": Kind(
+    "bus-lost": FaultKind(
         WARNING, "nvshared is not on the message bus, so nvsharectl and Kubernetes do not reach it",
         "start the message bus (systemctl start dbus): nvshared comes back by itself"),
-    "few-descriptors": Kind(
+    "few-descriptors": FaultKind(
         WARNING, "fewer programs can connect than max-clients says",
         "raise LimitNOFILE= (systemctl edit nvshared), or set a lower max-clients, and restart "
         "nvshared"),
-    "kubelet-unreached": Kind(
+    "kubelet-unreached": FaultKind(
         WARNING, "nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs",
         "see what nvshare-kubelet and kubelet log", reported=True, alert_after="5m"),
 }

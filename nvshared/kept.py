@@ -119,18 +119,14 @@ class KeptFile:
 
     def _put_aside(self, data: bytes, wrong: list[str]) -> None:
         """Keeps the file under another name. `data`: its content; b"": rename the file itself."""
-        numbers = range(1, ASIDES + 1)
-        names = (self.path.with_name(f"{self.path.name}.aside-{number}") for number in numbers)
-        aside = next((name for name in names if not os.path.lexists(name)), None)
         words = "; ".join(wrong[:SAID]) + ("; …" if len(wrong) > SAID else "")
         unused, self.unused = self.unused, f"{self.path}: {words}"
         try:
-            if aside is None:
-                raise OSError(f"{ASIDES} have been put aside already, take some away")
+            new = aside(self.path)
             if data:
-                _replace(aside, data)
+                _replace(new, data)
             else:
-                self.path.rename(aside)
+                self.path.rename(new)
         except OSError as error:
             if not data and isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 self._guarded, self.unused = None, unused       # the file is no longer there
@@ -144,7 +140,17 @@ class KeptFile:
         else:
             self._guarded, self._said = None, ""
             logger.warning("%s is put aside as %s, and goes on with what is understood. Not used: "
-                           "%s", self.path, aside.name, words)
+                           "%s", self.path, new.name, words)
+
+
+def aside(path: Path) -> Path:
+    """The name under which a file is put aside. Raises OSError if there are ASIDES already: failing
+    writes would fill the disk with them."""
+    for number in range(1, ASIDES + 1):
+        new = path.with_name(f"{path.name}.aside-{number}")
+        if not os.path.lexists(new):
+            return new
+    raise OSError(f"{ASIDES} have been put aside already, take some away")
 
 
 def read_regular(path: Path, longest: int = LONGEST) -> bytes:

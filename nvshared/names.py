@@ -29,7 +29,11 @@ POLICIES = {
     "deadline": "programs with a deadline go first, the earliest first, the rest as with fair",
 }
 
+MODES = ("auto", "on", "off")
+AUTO = "auto"                           # a quantum that nvshared adapts to the cost of hand-overs
 UNKNOWN = (1 << 64) - 1                 # value of an unknown figure of D-Bus type t
+COMM_LONGEST = 15                       # bytes of a process's name that the kernel keeps
+DRIVER_VERSION = "/proc/driver/nvidia/version"      # exists once NVIDIA's module is loaded
 
 # Actions of polkit; dbus/com.nvshare.policy has their default authorizations.
 ACTION_SET_TQ = "com.nvshare.set-tq"

@@ -63,7 +63,7 @@ OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
 
-class Checks:
+class PolkitChecks:
     """The checks over one bus connection that polkit has not answered yet."""
 
     def __init__(self, connection: BusConnection) -> None:
@@ -112,7 +112,9 @@ class Checks:
 class Caller:
     """The sender of a message, identified by the bus."""
 
-    def __init__(self, connection: BusConnection, message: Message, checks: Checks | None) -> None:
+    def __init__(
+        self, connection: BusConnection, message: Message, checks: PolkitChecks | None
+    ) -> None:
         """`checks`: the pending polkit checks; None: polkit is not asked on this bus."""
         self._connection = connection
         self._checks = checks
@@ -191,7 +193,7 @@ class Bus(BaseMessageBus):
         self._refresh = refresh
         self._polkit = polkit
         self._connection: BusConnection | None = None
-        self._checks: Checks | None = None
+        self._checks: PolkitChecks | None = None
         self._calls: dict[str, set[asyncio.Task[None]]] = {}    # pending calls by caller
         self._of_user: Counter[int | str] = Counter()           # number of pending calls
         self._uids: dict[str, int] = {}     # by caller; a name on the bus is never used again
@@ -212,7 +214,7 @@ class Bus(BaseMessageBus):
         """Sets the connection that signals are sent over; None: signals are dropped."""
         self._connection = connection
         if connection is not None and self._polkit:
-            self._checks = Checks(connection)
+            self._checks = PolkitChecks(connection)
 
     async def close(self) -> None:
         """Answers all pending calls: after PATIENCE with the error that nvshared is stopping."""

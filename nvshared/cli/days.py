@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from itertools import pairwise
 
-from nvshared.control.snapshot import History, Used
+from nvshared.control.snapshot import UsageTable, Used
 from nvshared.units import SECOND
 
 DAY = 86400 * SECOND
 FIRST = date(1970, 1, 1).toordinal()
 
-Ask = Callable[[int, int, int, int], History]   # since, until, step, names: see Daemon.history()
+Ask = Callable[[int, int, int, int], UsageTable]   # since, until, step, names: see Daemon.history()
 
 
 def midnight(day: int) -> int:
@@ -39,7 +39,7 @@ def edges(since: int, until: int, step: int) -> list[int]:
     return found
 
 
-def by_days(ask: Ask, since: int, until: int, step: int, names: int) -> History:
+def by_days(ask: Ask, since: int, until: int, step: int, names: int) -> UsageTable:
     """The usage in steps of local days. `names`: most names, the others are summed up; 0: all.
 
     The days are those of UTC where nvshared keeps no hours any more."""

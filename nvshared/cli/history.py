@@ -19,7 +19,7 @@ from nvshared import quantity
 from nvshared.cli.days import DAY, by_days, edges
 from nvshared.cli.verb import GPU, Options, argument, show_table, verb, whole
 from nvshared.control import Daemon
-from nvshared.control.snapshot import History, Used
+from nvshared.control.snapshot import UsageTable, Used
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.tables import NARROWEST, Column, duration, figure, shortened, size
@@ -137,7 +137,7 @@ def history(options: Options) -> None:
             every = every or max(STEPS["minute"], (options.until - since) // points)
             names = names or NAMES
 
-        def ask(since: int, until: int, step: int, names: int) -> History:
+        def ask(since: int, until: int, step: int, names: int) -> UsageTable:
             return daemon.history(
                 since, until, step, by, options.gpu or "", names, everyone=everyone)
 
@@ -166,7 +166,7 @@ def history(options: Options) -> None:
               file=sys.stderr)
 
 
-def _print(found: History, by: str, labels: dict[str, str], cards: int) -> None:
+def _print(found: UsageTable, by: str, labels: dict[str, str], cards: int) -> None:
     until = min(found.until_usec, int(time.time() * SECOND))
     print(f"From {shown(found.since_usec)} until {shown(until)}, {counted(cards, 'GPU')}:\n")
     if not found.rows:
@@ -179,7 +179,7 @@ def _print(found: History, by: str, labels: dict[str, str], cards: int) -> None:
     show_table(_columns(found, by, labels, cards), rows)
 
 
-def _columns(found: History, by: str, labels: dict[str, str], cards: int) -> list[Column]:
+def _columns(found: UsageTable, by: str, labels: dict[str, str], cards: int) -> list[Column]:
     labels = {**labels, TOTAL: "total"}
     def share(row: Used) -> float:
         return row.gpu_usec / found.length(row) / (
@@ -223,7 +223,7 @@ CSV = {
         GIB_HOUR)}
 
 
-def _csv(found: History, by: str) -> None:
+def _csv(found: UsageTable, by: str) -> None:
     import csv
 
     out = csv.writer(sys.stdout, lineterminator="\n")
@@ -321,7 +321,7 @@ def _plot_width() -> int:
     return max(20, shutil.get_terminal_size().columns - 32)
 
 
-def draw_plot(where: str, found: History, labels: dict[str, str], cards: int) -> None:
+def draw_plot(where: str, found: UsageTable, labels: dict[str, str], cards: int) -> None:
     """Draws the shares of `cards` GPUs' time. Raises NvshareError if a file cannot be written."""
     if not found.rows:
         print("No GPU was used.")
@@ -341,7 +341,7 @@ def draw_plot(where: str, found: History, labels: dict[str, str], cards: int) ->
     print(f"{path} shows the shares of the time.")
 
 
-def _shares(found: History, labels: dict[str, str], cards: int) -> dict[str, list[float]]:
+def _shares(found: UsageTable, labels: dict[str, str], cards: int) -> dict[str, list[float]]:
     """By label, its shares of the GPUs' time in each step; the largest first, OTHERS last."""
     steps = found.edges_usec[:-1] or range(found.since_usec, found.until_usec, found.step_usec)
     sums: dict[str, int] = {}
@@ -355,7 +355,7 @@ def _shares(found: History, labels: dict[str, str], cards: int) -> dict[str, lis
     return {labels[name]: values for name, values in shares.items()}
 
 
-def _marks(found: History) -> list[tuple[float, str]]:
+def _marks(found: UsageTable) -> list[tuple[float, str]]:
     since, span = found.since_usec, found.until_usec - found.since_usec
     apart = next((one for one in APART if span < LABELS * one), APART[-1])
     if apart >= DAY:

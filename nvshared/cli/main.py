@@ -29,7 +29,7 @@ from nvshared.cli.verb import (
     verb,
 )
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
-from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
+from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, MODES
 from nvshared.parser import PATHS
 
 
@@ -183,7 +183,7 @@ EXAMPLES = (
 )
 
 
-class Parser(parser.Parser):
+class CommandParser(parser.Parser):
     def _print_message(self, message: str, file: Any = None) -> None:
         """Raises OSError if `message` cannot be written, which argparse would ignore."""
         print(message, end="", file=file)
@@ -234,18 +234,18 @@ class Parser(parser.Parser):
                 del left[:1]
 
 
-def build(verbs: tuple[Verb, ...]) -> Parser:
+def build(verbs: tuple[Verb, ...]) -> CommandParser:
     """Makes the parser of nvsharectl. It sets `verb` to None if the user gives no verb."""
-    parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl")
+    parser = _parser(DESCRIPTION, EXAMPLES, CommandParser, prog="nvsharectl")
     parser.add_argument("--version", action="version", version=f"nvsharectl {__version__}",
                         help="print the version")
     _add_common(parser, os.environ.get(BUS_VARIABLE) or "system", False)
     old = parser.add_argument_group("as in nvshare")
     old.add_argument("-T", "--set-tq", metavar=settings.QUANTUM, type=settings.quantum,
                      help="the same as: nvsharectl set-tq")
-    old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=settings.MODES,
+    old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=MODES,
                      help="the same as: nvsharectl anti-thrash")
-    verb_parsers = parser.add_subparsers(metavar=VERB, title="verbs", parser_class=Parser)
+    verb_parsers = parser.add_subparsers(metavar=VERB, title="verbs", parser_class=CommandParser)
     parser.set_defaults(verb=None, parser=parser)
     for known in verbs:
         one = _parser(known.description, known.examples, verb_parsers.add_parser, known.more,
@@ -258,7 +258,7 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
     return parser
 
 
-def _add_common(parser: Parser, bus: str, json: bool | str) -> None:
+def _add_common(parser: CommandParser, bus: str, json: bool | str) -> None:
     parser.add_argument(
         "--bus", metavar="BUS", default=bus,
         help=f"message bus of nvshared: system, session or an address (or set {BUS_VARIABLE})")
@@ -267,8 +267,8 @@ def _add_common(parser: Parser, bus: str, json: bool | str) -> None:
 
 
 def _parser(description: str, examples: Examples, make: Any, below: str = "",
-            **options: Any) -> Parser:
-    parser: Parser = make(
+            **options: Any) -> CommandParser:
+    parser: CommandParser = make(
         allow_abbrev=False,
         description=textwrap.fill(description, WIDTH, break_on_hyphens=False),
         epilog="\n".join(["examples:", *_lines(examples), *(["", below] if below else [])]),

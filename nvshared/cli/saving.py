@@ -10,7 +10,7 @@ from nvshared import names
 from nvshared.cli.settings import set_terms
 from nvshared.cli.verb import TARGET, Options, argument, show, show_table, verb
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot, Saved
+from nvshared.control.snapshot import ClientSnapshot, SavedRow
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui import tables
@@ -184,7 +184,7 @@ def restore(options: Options) -> None:
     _report(options, done, failed, "restored")
 
 
-def _own(found: list[Saved]) -> list[str]:
+def _own(found: list[SavedRow]) -> list[str]:
     """The folders of saved programs that this user restores, in the order in which they were."""
     return [one.folder for one in sorted(found, key=lambda one: one.saved)
             if one.state == "saved" and os.geteuid() in (0, one.uid)]

@@ -24,23 +24,21 @@ from nvshared.cli.verb import (
     verb,
 )
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot, Tenant
+from nvshared.control.snapshot import ClientSnapshot, TenantSnapshot
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
-from nvshared.names import POLICIES, PRIORITIES, TENANT_KINDS
+from nvshared.names import AUTO, MODES, POLICIES, PRIORITIES, TENANT_KINDS
 from nvshared.quantity import counted, or_word
 from nvshared.terms import TERMS, Term
 from nvshared.tui import tables
 from nvshared.tui.tables import program_sentence, term_sentence
 from nvshared.units import MILLISECOND, SECOND
 
-MODES = ("auto", "on", "off")
-AUTO = "auto"                           # nvshared adapts the quantum to the cost of hand-overs
 QUANTUM = f"TIME|{AUTO}"                # metavar of an argument that is a quantum
 # Parses a quantum to microseconds; auto: 0.
 quantum = parsed(or_word(AUTO, 0, quantity.quantum, ", or auto"), "the quantum cannot be {!r}")
 
 
-class Step(NamedTuple):
+class SettingStep(NamedTuple):
     name: str                           # the setting, such as "memory limit"
     data: dict[str, Any]                # for --json: "gpu" (index or None), and the new values
     act: Callable[[], None]             # raises NvshareError
@@ -50,7 +48,7 @@ class Step(NamedTuple):
         return self.name if gpu is None else f"{self.name} on GPU {gpu}"
 
 
-def carry_out(steps: Sequence[Step]) -> None:
+def carry_out(steps: Sequence[SettingStep]) -> None:
     """Carries out the steps in order. If one fails, the error lists the steps done and not done."""
     for at, step in enumerate(steps):
         try:
@@ -111,11 +109,11 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
 
 
 def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
-    gpu, around = options.gpu, list[Tenant]()
+    gpu, around = options.gpu, list[TenantSnapshot]()
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
         carry_out([
-            Step(TERMS[term].label if term != "suspended" or value else "resumed",
+            SettingStep(TERMS[term].label if term != "suspended" or value else "resumed",
                  {"gpu": on, **_as_json({term: value})},
                  partial(daemon.set_client_term, one, term, value))
             for term, value in terms.items() for one, on in found.items()])
@@ -137,7 +135,7 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
     return {TERMS[term].field: TERMS[term].unit.plain(value) for term, value in terms.items()}
 
 
-def _print_tighter(around: Iterable[Tenant], term: str, value: int) -> None:
+def _print_tighter(around: Iterable[TenantSnapshot], term: str, value: int) -> None:
     usual = TERMS[term].default
     limited = (one for one in around if term.endswith("-limit") and one.value(term) != usual)
     least = min(limited, key=lambda one: one.value(term), default=None)
@@ -296,17 +294,18 @@ def _change(options: Options, usec: int | None, mode: str | None, gpu: str | Non
             policy: str | None = None) -> None:
     """Sets the quantum (0: auto), the anti-thrash mode and the policy, if not None, and prints the
     result."""
-    steps: list[Step] = []
+    steps: list[SettingStep] = []
     with Daemon(options.bus) as daemon:
         if usec is not None:
             data = {"gpu": gpu, **_quantum_as_json(usec)}
-            steps.append(Step("quantum", data, partial(daemon.set_tq, usec, gpu)))
+            steps.append(SettingStep("quantum", data, partial(daemon.set_tq, usec, gpu)))
         if mode is not None:
             data = {"gpu": gpu, "anti_thrash": mode}
-            steps.append(Step("anti-thrash mode", data, partial(daemon.set_anti_thrash, mode, gpu)))
+            steps.append(SettingStep(
+                "anti-thrash mode", data, partial(daemon.set_anti_thrash, mode, gpu)))
         if policy is not None:
             data = {"gpu": gpu, "policy": policy}
-            steps.append(Step("policy", data, partial(daemon.set_policy, policy, gpu)))
+            steps.append(SettingStep("policy", data, partial(daemon.set_policy, policy, gpu)))
         carry_out(steps)
 
     def text() -> None:
@@ -567,7 +566,7 @@ def _for_each_client(options: Options, become: str, data: dict[str, object],
     """Calls `put` for each client of the process. `become`: such as "moved", for errors."""
     with Daemon(options.bus, PATIENCE) as daemon:
         carry_out([
-            Step(become, {"gpu": gpu, **data}, partial(put, daemon, client))
+            SettingStep(become, {"gpu": gpu, **data}, partial(put, daemon, client))
             for client, gpu in daemon.clients_of(options.pid, None).items()])
     show(options, {"pid": options.pid, **data}, lambda: print(result))
 

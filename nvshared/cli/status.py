@@ -20,7 +20,7 @@ from nvshared.cli.verb import (
     verb,
 )
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot, Tenant
+from nvshared.control.snapshot import ClientSnapshot, TenantSnapshot
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
 from nvshared.tui import tables
@@ -134,7 +134,7 @@ def tenants(options: Options) -> None:
     show(options, {"tenants": [one.as_dict() for one in found]}, text)
 
 
-def _explain(one: Tenant) -> None:
+def _explain(one: TenantSnapshot) -> None:
     figures = "no program uses a GPU now"
     if one.programs:
         figures = (

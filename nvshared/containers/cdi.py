@@ -200,7 +200,7 @@ def cards(folder: Path = CARDS) -> list[tuple[str, str]]:
     return found
 
 
-class Offer(NamedTuple):
+class DeviceOffer(NamedTuple):
     """What containers can have. `missing`: why they can have nothing; "": they can."""
 
     devices: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ class Offer(NamedTuple):
         return DYNAMIC / FILE
 
 
-def offer() -> Offer:
+def offer() -> DeviceOffer:
     """What our file offers now, and whether it is current. Raises NvshareError."""
     try:
         text = (DYNAMIC / FILE).read_text()
@@ -224,11 +224,11 @@ def offer() -> Offer:
     if given is None and not is_kubelets():
         return _nothing()._replace(devices=devices, current=not devices)
     current = bool(text) if given is None or is_kubelets() else text == _text(given)
-    return Offer(devices, current=current)
+    return DeviceOffer(devices, current=current)
 
 
-def _nothing() -> Offer:
-    return Offer((), f"no CDI specification of {NVIDIA} is in {STATIC} or {DYNAMIC}", HINT)
+def _nothing() -> DeviceOffer:
+    return DeviceOffer((), f"no CDI specification of {NVIDIA} is in {STATIC} or {DYNAMIC}", HINT)
 
 
 def _text(given: Given) -> str:
@@ -246,7 +246,7 @@ def is_kubelets() -> bool:
     return re.search(rf"FLOCK .*:{inode} 0 EOF", locks) is not None
 
 
-def refresh() -> Offer:
+def refresh() -> DeviceOffer:
     """Writes our file, or removes it where no file of NVIDIA's is left. Raises NvshareError.
 
     Returns once NVIDIA's files have not changed for SETTLED seconds: systemd starts no unit for a
@@ -259,7 +259,7 @@ def refresh() -> Offer:
             return made
 
 
-def _refresh() -> Offer:
+def _refresh() -> DeviceOffer:
     if is_kubelets():
         return offer()
     given = read()

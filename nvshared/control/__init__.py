@@ -12,7 +12,7 @@ from nvshared.errors import NoSuchClient, PasswordNeeded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nvshared.control.snapshot import History, Saved, Snapshot, Tenant, Turn
+    from nvshared.control.snapshot import PastTurn, SavedRow, Snapshot, TenantSnapshot, UsageTable
 
 
 class Call(NamedTuple):
@@ -113,26 +113,26 @@ class Daemon:
 
         self._call("SetClientTerms", "ua{sv}", client, {term: Variant("t", value)})
 
-    def tenants(self) -> "list[Tenant]":
+    def tenants(self) -> "list[TenantSnapshot]":
         from nvshared.control.snapshot import tenant
 
         (rows,) = self._call("ListTenants")
         return [tenant(row) for row in rows]
 
-    def tenant(self, name: str) -> "Tenant":
+    def tenant(self, name: str) -> "TenantSnapshot":
         """One tenant; it need not have programs or terms yet."""
         from nvshared.control.snapshot import tenant
 
         (row,) = self._call("GetTenant", "s", name)
         return tenant(row)
 
-    def turns(self, client: int) -> "list[Turn]":
+    def turns(self, client: int) -> "list[PastTurn]":
         """The last turns of a client, the latest first."""
-        from nvshared.control.snapshot import Turn
+        from nvshared.control.snapshot import PastTurn
 
         ((rows,),) = self._connection.ask(
             Call(names.client_path(client), names.CLIENT_INTERFACE, "ListTurns"))
-        return [Turn(*row[:-1]) for row in rows]
+        return [PastTurn(*row[:-1]) for row in rows]
 
     def set_tenant_terms(self, name: str, terms: "Mapping[str, int]", source: str = "") -> None:
         """Sets terms by name; 0 resets a term. `source`: one of TERM_SOURCES, "": by hand."""
@@ -154,7 +154,7 @@ class Daemon:
 
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
-    ) -> "History":
+    ) -> "UsageTable":
         """Usage by user, tenant or gpu, in rows of `step` us, for `names` names at most; 0: all."""
         from nvshared.control.snapshot import history
 
@@ -174,12 +174,12 @@ class Daemon:
         (folder,) = self._call("SaveClient", "us", client, to)
         return str(folder)
 
-    def saved(self, to: str = "") -> "list[Saved]":
+    def saved(self, to: str = "") -> "list[SavedRow]":
         """The saved programs in a folder; "": the usual one."""
-        from nvshared.control.snapshot import Saved
+        from nvshared.control.snapshot import SavedRow
 
         (rows,) = self._call("ListSaved", "s", to)
-        return [Saved(*row[:-1]) for row in rows]
+        return [SavedRow(*row[:-1]) for row in rows]
 
     def restore(self, folder: str) -> int:
         """Restores a saved program. Returns its process."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LONGEST = 4096                          # most bytes read of a command line
 ENVIRONMENT = 1 << 17                   # most bytes read of an environment
-COMM_LONGEST = 15                       # bytes of a process's name that /proc/PID/comm can hold
 KERNEL = b"ipykernel"                   # in the command line of every notebook's process
 NOTEBOOK = b"JPY_SESSION_NAME="         # the notebook, set by Jupyter for its kernels
 CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # connection file, if there is no notebook name
@@ -103,7 +102,7 @@ class ClientSnapshot(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "terms"} | terms
 
 
-class Saved(NamedTuple):
+class SavedRow(NamedTuple):
     """A saved program, as of ListSaved."""
 
     folder: str
@@ -116,7 +115,7 @@ class Saved(NamedTuple):
     why: str                            # of the last restore that failed; "": none did
 
 
-class Turn(NamedTuple):
+class PastTurn(NamedTuple):
     """One turn of a client. Microseconds and bytes."""
 
     ago_usec: int                       # since the turn began
@@ -164,7 +163,7 @@ class Snapshot(NamedTuple):
             "clients": [client.as_dict() for client in self.clients]}
 
 
-class Term(NamedTuple):
+class SetTerm(NamedTuple):
     """One term that is set for a tenant, by a rule or over the bus."""
 
     name: str                           # a key of TERMS
@@ -173,7 +172,7 @@ class Term(NamedTuple):
     place: str                          # FILE:LINE, or a word of TERM_SOURCES; "": set over D-Bus
 
 
-class Tenant(NamedTuple):
+class TenantSnapshot(NamedTuple):
     """A pod, job, container, unit or user. Bytes and microseconds are of its running programs."""
 
     name: str                           # KIND:NAME
@@ -183,9 +182,9 @@ class Tenant(NamedTuple):
     pinned: int
     held_usec: int
     within: tuple[str, ...]             # other tenants whose terms hold for its programs, too
-    terms: tuple[Term, ...]             # the first term of each name is in force
+    terms: tuple[SetTerm, ...]             # the first term of each name is in force
 
-    def holding(self, name: str) -> Term | None:
+    def holding(self, name: str) -> SetTerm | None:
         """The term of this name that is in force; None: it is not set."""
         return next((term for term in self.terms if term.name == name), None)
 
@@ -220,7 +219,7 @@ class Used(NamedTuple):
     disk_mib_sec: int                   # space of files on the disk
 
 
-class History(NamedTuple):
+class UsageTable(NamedTuple):
     """The usage in a time span, in rows. Times in microseconds since 1970."""
 
     since_usec: int
@@ -296,14 +295,14 @@ def _number(path: str) -> int:
     return int(path.rpartition("/")[2])
 
 
-def tenant(row: list[Any]) -> Tenant:
+def tenant(row: list[Any]) -> TenantSnapshot:
     """Makes a Tenant from a row of ListTenants. Fields that later versions append are ignored."""
-    return Tenant._make([*row[:6], tuple(row[6]), tuple(Term(*term) for term in row[7])])
+    return TenantSnapshot._make([*row[:6], tuple(row[6]), tuple(SetTerm(*term) for term in row[7])])
 
 
-def history(since: int, until: int, step: int, rows: list[list[Any]], missing: str) -> History:
-    """Makes a History from GetHistory's reply. Fields that later versions append are ignored."""
-    return History(
+def history(since: int, until: int, step: int, rows: list[list[Any]], missing: str) -> UsageTable:
+    """Makes a UsageTable from GetHistory's reply. Fields that later versions append are ignored."""
+    return UsageTable(
         since, until, step, tuple(Used(*row[:len(Used._fields)]) for row in rows), missing)
 
 
@@ -328,7 +327,7 @@ def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
 def _own(pid: int, name: str, tenant: str) -> bytes:
     """The client's name if the program chose it: not its process's or pod's name. Else b""."""
     _, process = _read(f"/proc/{pid}/comm", LONGEST)
-    is_process = process.rstrip() == name.encode()[:COMM_LONGEST]
+    is_process = process.rstrip() == name.encode()[:names.COMM_LONGEST]
     return b"" if is_process or tenant == f"pod:{name}" else name.encode()
 
 

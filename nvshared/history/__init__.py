@@ -17,7 +17,7 @@ from typing import TypeVar
 from nvshared.clock import Clock, Timer
 from nvshared.errors import NoHistory
 from nvshared.history import store
-from nvshared.history.store import Batch, Party, Query, QueryResult, Store, add, joined
+from nvshared.history.store import Batch, HistoryStore, Party, Query, QueryResult, add, joined
 from nvshared.machine import subordinate
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.tenants import Usage
@@ -40,7 +40,7 @@ MOST_PENDING = 4                        # most pending queries of one user; more
 
 class HistoryFile:
     def __init__(self, folder: Path, size: int) -> None:
-        self._store = Store(folder / store.FILE_NAME, size)
+        self._store = HistoryStore(folder / store.FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
         # Pending queries by user; uids that /etc/subuid gives one user count as one.
         self._pending: Counter[int | str | None] = Counter()

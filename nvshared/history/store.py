@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nvshared.errors import InvalidArgs
+from nvshared.kept import aside
 from nvshared.scheduler.tenants import Usage
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,6 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
 APPLICATION = 0x6E767368                # "nvsh": sqlite's application_id in the header of the file
 VERSION = 2
 PAGE = 4096
-ASIDES = 9                              # most unusable files that are kept under other names
 PATIENCE = 1.0                          # seconds to wait for another process's lock
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # SQLITE_ERROR: a table or column is missing
@@ -139,7 +139,7 @@ _ROWS = (
 )
 
 
-class Store:
+class HistoryStore:
     """The sqlite3 file at a path, created when needed. Raises sqlite3.Error or OSError."""
 
     def __init__(self, path: Path, size: int) -> None:
@@ -240,17 +240,16 @@ class Store:
     def _put_aside(self, reason: str) -> None:
         """Renames the file, so that people can examine it. Raises OSError."""
         self.close()
-        number = 1
-        while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.aside-{number}")):
-            number += 1
-        if number > ASIDES:             # failing writes would fill the disk with renamed files
-            raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
-        self.path.rename(aside)
+        try:
+            new = aside(self.path)
+        except OSError as error:
+            raise OSError(f"{reason}; {error}") from None
+        self.path.rename(new)
         with suppress(FileNotFoundError):   # sqlite's journal of an interrupted write, if any
             journal = self.path.with_name(f"{self.path.name}-journal")
-            journal.rename(aside.with_name(f"{aside.name}-journal"))
+            journal.rename(new.with_name(f"{new.name}-journal"))
         logger.warning("%s is put aside as %s and a new history begun: %s",
-                       self.path, aside.name, reason)
+                       self.path, new.name, reason)
 
     def add(self, batches: list[tuple[int, Batch]]) -> None:
         with self.opened() as file:

@@ -28,6 +28,7 @@ from nvshared.lanes import Lanes
 from nvshared.machine import host, peer, subordinate
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
+from nvshared.names import COMM_LONGEST
 from nvshared.report.systemd import KEPT_AS, Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
@@ -485,7 +486,7 @@ class Server:
             named = replace(identity, name=name or identity.name)
             self.rotation.offer(named.account, partial(self._serve, one, named))
 
-        if len(identity.name) < peer.COMM_LONGEST:
+        if len(identity.name) < COMM_LONGEST:
             name_read(identity.name)
         else:
             self._programs.run(

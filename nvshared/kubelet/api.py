@@ -57,7 +57,7 @@ CERTIFICATE = re.compile(
     rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----[^-]*-----END [A-Z0-9 ]+-----")
 
 
-class Refused(NvshareError):
+class RequestRefused(NvshareError):
     """The API server answered with an error."""
 
     def __init__(self, message: str, status: int, retry_after: float = 0.0) -> None:
@@ -69,12 +69,12 @@ class Refused(NvshareError):
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later: the API server does not answer, or is busy."""
-    return not isinstance(error, Refused) or (
+    return not isinstance(error, RequestRefused) or (
         error.status == http.HTTPStatus.TOO_MANY_REQUESTS
         or error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-class Pause:
+class RetryPause:
     """Pauses between attempts that double, and are spread at random: nodes do not ask in step."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Pause:
         if now - self._ended > CALM:
             self._base = FIRST_PAUSE
         length = max(
-            self._base, error.retry_after if isinstance(error, Refused) else 0.0
+            self._base, error.retry_after if isinstance(error, RequestRefused) else 0.0
         ) * random.uniform(1, 2)
         self._base = min(2 * self._base, LONGEST_PAUSE)
         self._ended = now + length
@@ -198,7 +198,7 @@ class APIServer:
             "resourceVersion": since.version}
         try:
             response = self.ask("GET", f"{path}?{urlencode(wanted)}", patience=seconds + PATIENCE)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status == http.HTTPStatus.GONE:
                 since.version = ""
             raise
@@ -210,7 +210,7 @@ class APIServer:
                     status = event["object"]
                     code = int(status.get("code") or 0)
                     after = (status.get("details") or {}).get("retryAfterSeconds") or 0
-                    raise Refused(
+                    raise RequestRefused(
                         f"the watch ended: {status.get('message') or code}", code, float(after))
                 since.version = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] != "BOOKMARK":
@@ -300,14 +300,14 @@ def _members(file: BinaryIO) -> Iterator[tuple[str, Any]]:
             return
 
 
-def _refused(address: str, response: http.client.HTTPResponse) -> Refused:
+def _refused(address: str, response: http.client.HTTPResponse) -> RequestRefused:
     text = response.read(CHUNK).decode(errors="replace")
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
         message = text.strip()[:200] or response.reason
     after = response.headers.get("Retry-After", "")
-    return Refused(
+    return RequestRefused(
         f"{address} answers {response.status}: {message}", response.status,
         float(after) if re.fullmatch(r"\d{1,6}", after, re.ASCII) else 0.0)
 
@@ -319,7 +319,7 @@ def watch(
     """Passes all that follow() yields for a node to `handle`, for ever. `words`: for the log.
 
     `cached`: the first list may be older than what another API server has shown."""
-    problem, since, pause = "", Since(is_first=cached), Pause()
+    problem, since, pause = "", Since(is_first=cached), RetryPause()
     while True:
         began = time.monotonic()
         try:

@@ -41,7 +41,7 @@ MINOR = re.compile(r"(?:^|/)nvidia(\d+)(?![\d.])")
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class NodeGPU:
     uuid: str
     index: int
     pci_bus_id: str
@@ -62,7 +62,7 @@ class Card:
         return {self.uuid, str(self.index), pci, pci.removeprefix("00000000:")}
 
 
-def identifies(device: str, card: Card) -> bool | None:
+def identifies(device: str, card: NodeGPU) -> bool | None:
     """Whether a device's name is this GPU's; False also for a MIG device's; None: no GPU's name."""
     text = device.lower()
     uuid = card.uuid.lower()
@@ -88,7 +88,7 @@ def address(text: str) -> str:
 
 
 # The GPUs or the error of reading, and nvshared's unique D-Bus name, which is "" after an error.
-Reading = tuple[tuple[Card, ...] | NvshareError, str]
+Reading = tuple[tuple[NodeGPU, ...] | NvshareError, str]
 
 
 class Entry(NamedTuple):
@@ -126,7 +126,7 @@ def checkpoint(kubelet: Path) -> list[Entry]:
     return found
 
 
-def conflict(card: Card, devices: Mapping[str, str]) -> str:
+def conflict(card: NodeGPU, devices: Mapping[str, str]) -> str:
     """Why another plugin may have handed out this GPU; `devices`: resources by device; "": none."""
     unknown = ""
     for device, resource in devices.items():
@@ -167,9 +167,9 @@ def read_gpus(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> 
     return tuple(of_daemon(gpu, given) for gpu in gpus), name
 
 
-def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
+def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> NodeGPU:
     """The GPU with these D-Bus properties. `given`: devices of other plugins, with the resource."""
-    card = Card(gpu["UUID"], gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
+    card = NodeGPU(gpu["UUID"], gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
     avoided = [words for _, _, words, _, is_avoided, *_ in gpu["Faults"] if is_avoided]
     problem = f"{card.uuid} cannot be shared: {'; '.join(avoided)}" if avoided else (
         conflict(card, given))
@@ -197,7 +197,7 @@ class Offer:
     def __init__(self, replicas: Replicas | None) -> None:
         """`replicas`: None until set_replicas()."""
         self._replicas = replicas
-        self._cards: tuple[Card, ...] = ()
+        self._cards: tuple[NodeGPU, ...] = ()
         self._reading_problem = "nvshared has not answered yet"
         self._other_drivers: dict[str, str] = {}        # drivers by their devices' attributes
         self._changed = asyncio.Event()
@@ -213,7 +213,7 @@ class Offer:
             self._replicas = replicas
             self._notify()
 
-    def update(self, reading: tuple[Card, ...] | NvshareError) -> bool:
+    def update(self, reading: tuple[NodeGPU, ...] | NvshareError) -> bool:
         """Stores the current GPUs, or why nvshared did not report them. True: that is a change."""
         before = (self._cards, self._reading_problem)
         if isinstance(reading, NvshareError):
@@ -243,7 +243,7 @@ class Offer:
                 async with asyncio.timeout(refresh):
                     await changed.wait()
 
-    def problem(self, card: Card) -> str:
+    def problem(self, card: NodeGPU) -> str:
         """Why this GPU cannot be shared now; "" if it can."""
         return self.common_problem or self.fault(card)
 
@@ -252,7 +252,7 @@ class Offer:
         faults = map(self.fault, self.offered())
         return self.common_problem or "; ".join(one for one in faults if one)
 
-    def fault(self, card: Card) -> str:
+    def fault(self, card: NodeGPU) -> str:
         """Why this GPU of all cannot be shared; "" if it can while nvshared answers."""
         if card.problem:
             return card.problem
@@ -260,7 +260,7 @@ class Offer:
         driver = next(drivers, "")
         return f"{card.uuid} is offered by {driver} already" if driver else ""
 
-    def offered(self) -> dict[Card, int]:
+    def offered(self) -> dict[NodeGPU, int]:
         """The number of shares by GPU, whether or not the GPU can be shared now."""
         replicas = self._replicas or [("", 0)]
         numbers = {card: next(number for name, number in reversed(replicas)
@@ -292,7 +292,7 @@ class Offer:
                   for name, _ in self._replicas or () if name not in known]
         return "; ".join(parts) or "nvshared knows no GPU"
 
-    def require(self, card: Card | None, name: str) -> None:
+    def require(self, card: NodeGPU | None, name: str) -> None:
         """Raises NvshareError if this GPU cannot be shared now; None: there is no `name`."""
         if problem := self.problem(card) if card else self.common_problem:
             raise NvshareError(problem)

@@ -132,7 +132,7 @@ def clipped(text: str, most: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ClaimShare:
     request: str
     pool: str
     device: str
@@ -148,7 +148,7 @@ class Claim:
     uid: str
     pods: tuple[Pod, ...]               # pods for which the claim is reserved
     is_shareable: bool                  # whether the claim may be reserved for further pods later
-    shares: tuple[Share, ...]
+    shares: tuple[ClaimShare, ...]
     api_object: Any = field(compare=False)    # the parts of the API object that read() needs
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ def _needed(status: Mapping[str, Any]) -> dict[str, Any]:
         "allocation": {"devices": {"results": results, "config": config}}, "reservedFor": pods}
 
 
-def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> Share:
+def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> ClaimShare:
     request = result["request"]
     given: dict[str, int] = {}
     for config in configs:              # the claim's follow the class's and override
@@ -232,7 +232,7 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
     consumed = {
         term: value for name, text in (result.get("consumedCapacity") or {}).items()
         if (term := CAPACITIES.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))}
-    return Share(
+    return ClaimShare(
         request, result["pool"], result["device"], result.get("shareID") or "", consumed, given)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import FAILURES, NODES, Pause, Refused, server
+from nvshared.kubelet.api import FAILURES, NODES, RequestRefused, RetryPause, server
 from nvshared.kubelet.card import Offer
 from nvshared.kubelet.claims import PREFIX, RESOURCE, clipped
 from nvshared.kubelet.pods import timestamp
@@ -106,12 +106,12 @@ class NodeObject:
                 api.send("PATCH", path, {
                     "metadata": {"resourceVersion": version}, "spec": {"taints": taints}})
                 return
-            except Refused as error:
+            except RequestRefused as error:
                 if error.status != http.HTTPStatus.CONFLICT or number == TRIES - 1:
                     raise
 
     def _run(self) -> None:
-        pause = Pause()
+        pause = RetryPause()
         while True:
             self._hurry.clear()
             error = self._attempt("the node", self.read)

@@ -19,7 +19,7 @@ KUBECONFIG = "/etc/kubernetes/kubelet.conf"
 NODE_VARIABLE = "NODE_NAME"
 CDI = "/var/run/cdi"
 SETTINGS_LABEL, SETTINGS_DEFAULT = "nvshare.com/config", "default"
-AUTO, ON, OFF = "auto", "on", "off"
+AUTO, ON, OFF = names.MODES
 RUNTIMES = tuple(map(Path, (
     "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock"
 )))

@@ -16,7 +16,7 @@ from typing import Any
 from nvshared.containers.cdi import replace
 from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Classes, PodTerms
-from nvshared.kubelet.api import FAILURES, Pause, Refused, is_passing, server, watch
+from nvshared.kubelet.api import FAILURES, RequestRefused, RetryPause, is_passing, server, watch
 from nvshared.kubelet.card import checkpoint
 from nvshared.kubelet.claims import (
     REFUSED_CONDITION,
@@ -120,7 +120,7 @@ class Writes:
         return spare >= 1
 
     def _run(self) -> None:
-        pause, failures = Pause(), Counter[object]()
+        pause, failures = RetryPause(), Counter[object]()
         while True:
             with self._changed:
                 while not self._pending:
@@ -196,8 +196,8 @@ class Pods:
             found = server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
         except FAILURES as error:
             said = f"claim {namespace}/{name} is not known: {error}"
-            if isinstance(error, Refused):
-                raise Refused(said, error.status, error.retry_after) from error
+            if isinstance(error, RequestRefused):
+                raise RequestRefused(said, error.status, error.retry_after) from error
             raise NvshareError(said) from error
         return read(found)
 
@@ -281,7 +281,7 @@ class Pods:
 
     def _answer(self) -> None:
         """Asks for claims, each for all its new pods at once. One that fails delays no other."""
-        pauses: dict[str, tuple[float, Pause]] = {}     # by claim: when it is asked for again
+        pauses: dict[str, tuple[float, RetryPause]] = {}     # by claim: when it is asked for again
         problem = ""
         while True:
             now = time.monotonic()
@@ -291,7 +291,7 @@ class Pods:
                 claims = {one.uid: one for one in self.prepared.claims()}
                 waiting = {uid for uid, _ in self._questions}
             for uid in waiting:
-                due, pause = pauses.get(uid, (0.0, Pause()))
+                due, pause = pauses.get(uid, (0.0, RetryPause()))
                 if due > time.monotonic():
                     continue
                 pauses.pop(uid, None)

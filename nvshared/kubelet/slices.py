@@ -13,27 +13,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import FAILURES, NODES, Pause, server, watch
-from nvshared.kubelet.card import Card, Offer
+from nvshared.kubelet.api import FAILURES, NODES, RetryPause, server, watch
+from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.claims import DRIVER, quantity
 from nvshared.kubelet.node import NodeObject
+from nvshared.names import DRIVER_VERSION
 
 logger = logging.getLogger(__name__)
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 UNAVAILABLE_TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
-LOADED = Path("/proc/driver/nvidia/version")
 
 
 def driver_version() -> str:
     """The version of NVIDIA's driver; "" if it is not loaded."""
     with suppress(OSError):
-        if found := re.search(r"\d+\.\d+(\.\d+)?", LOADED.read_text()):
+        if found := re.search(r"\d+\.\d+(\.\d+)?", Path(DRIVER_VERSION).read_text()):
             return found[0]
     return ""
 
 
-def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
+def device_entry(card: NodeGPU, clients: int, *, is_tainted: bool) -> dict[str, Any]:
     """The GPU as a device of the ResourceSlice."""
     texts = {
         "uuid": card.uuid, "productName": card.product, "driverVersion": driver_version(),
@@ -145,7 +145,7 @@ class Published:
             self._on_other_drivers(devices_of_other_drivers(self._known))
 
     def _keep_slice(self) -> None:
-        problem, pause, last = "", Pause(), None
+        problem, pause, last = "", RetryPause(), None
         while True:
             self._hurry.wait()
             self._hurry.clear()

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
 from nvshared.machine.peer import printable
+from nvshared.names import DRIVER_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ FAULT_PAUSE = 5.0                       # seconds from a failed wait for events 
 
 # This file exists once the kernel module is loaded. If nvshared.service itself loads the module,
 # systemd lacked its device numbers for DeviceAllow=, so the first daemon can open no device.
-LOADED = Path("/proc/driver/nvidia/version")
+LOADED = Path(DRIVER_VERSION)
 PROC_GPUS = Path("/proc/driver/nvidia/gpus")     # has a folder for each card that the driver found
 
 

@@ -17,7 +17,6 @@ from nvshared.machine.tenant import Kind, Tenant, locate
 
 SO_PEERPIDFD = 77                       # not in module socket: the option that gets a peer's pidfd
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
-COMM_LONGEST = 15                       # bytes of /proc/PID/comm
 WORDS_WITH_NAME = 3                     # first arguments of a command, searched for its name
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user

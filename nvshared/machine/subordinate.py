@@ -15,7 +15,6 @@ from nvshared.machine import users
 
 FILE = Path("/etc/subuid")
 LINE = re.compile(r"([^:\0]+):([0-9]{1,10}):([0-9]{1,10})")    # user, first id, number of ids
-LAST = (1 << 32) - 2                    # the kernel's last user id
 SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
 CONTAINERS = "containers"               # podman's name for ranges of root's; often no user has it
 
@@ -59,4 +58,4 @@ def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
     found = [line.groups() for line in map(LINE.fullmatch, lines) if line]
     return tuple(
         (name, int(first), int(number)) for name, first, number in found
-        if not name.isdecimal() or (len(name) <= 10 and int(name) <= LAST))
+        if not name.isdecimal() or (len(name) <= 10 and int(name) <= users.LAST))

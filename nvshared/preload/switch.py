@@ -202,7 +202,7 @@ def runs_32_bit(tree: Tree) -> bool:
     return any(map(tree.has, LOADERS_32_BIT))
 
 
-class State(NamedTuple):
+class ListState(NamedTuple):
     place: str                          # path of the list as this process, not the Tree, sees it
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
@@ -233,11 +233,11 @@ def find(tree: Tree, named: Path | None) -> Path:
     return path
 
 
-def read_state(tree: Tree) -> State:
+def read_state(tree: Tree) -> ListState:
     found = entries(read(tree))
     libraries = tuple(entry for entry in found if ours(entry))
     others = tuple(entry for entry in found if not ours(entry))
-    return State(str(tree.outside(LIST)), libraries, others, _fault(tree, libraries))
+    return ListState(str(tree.outside(LIST)), libraries, others, _fault(tree, libraries))
 
 
 def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:

@@ -22,26 +22,26 @@ OCCASIONS = 2                           # number of request kinds: a turn begins
 PATIENCE = 10                           # seconds that the interpreter's end waits for a trim
 
 
-class Figures(NamedTuple):
+class CacheFigures(NamedTuple):
     held: int                           # bytes that the framework has allocated from the driver
     cached: int                         # bytes of `held` that the framework can free
     release: Callable[[], object]       # frees `cached` bytes
 
 
-def _pytorch(torch: Any, device: int) -> Figures:
+def _pytorch(torch: Any, device: int) -> CacheFigures:
     if not torch.cuda.is_initialized():
-        return Figures(0, 0, torch.cuda.empty_cache)
+        return CacheFigures(0, 0, torch.cuda.empty_cache)
     torch.cuda.set_device(device)       # or this thread would make a context on device 0
     figures = torch.cuda.memory_stats(device)
     held, active, split = (
         figures[name + "_bytes.all.current"] for name in ("reserved", "active", "inactive_split"))
-    return Figures(held, held - active - split, torch.cuda.empty_cache)
+    return CacheFigures(held, held - active - split, torch.cuda.empty_cache)
 
 
-def _cupy(cupy: Any, device: int) -> Figures:
+def _cupy(cupy: Any, device: int) -> CacheFigures:
     cupy.cuda.Device(device).use()      # the pool's figures are those of the current device
     pool = cupy.get_default_memory_pool()
-    return Figures(pool.total_bytes(), pool.free_bytes(), pool.free_all_blocks)
+    return CacheFigures(pool.total_bytes(), pool.free_bytes(), pool.free_all_blocks)
 
 
 FRAMEWORKS = {"torch": ("PyTorch", _pytorch), "cupy": ("CuPy", _cupy)}
@@ -80,7 +80,7 @@ class Cache:
         self._pauses[occasion] = min(2 * self._pauses[occasion] or 1, LONGEST_PAUSE)
         self._left[occasion] = self._pauses[occasion]
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> CacheFigures:
         # import_module() waits if another thread is importing the framework.
         return FRAMEWORKS[self._name][1](importlib.import_module(self._name), self._device)
 
@@ -134,7 +134,7 @@ class Trimmer:
             sys.stderr.write(f"nvshare_caches[{os.getpid()}]: {what}; the program goes on\n")
 
 
-class Watch:
+class ImportWatch:
     """A finder in sys.meta_path that notes imports of the frameworks and finds no module."""
 
     started = False
@@ -147,7 +147,7 @@ class Watch:
 
 
 if os.environ.get("NVSHARE_TRIM_CACHES") == "1":
-    watch = Watch()
+    watch = ImportWatch()
     sys.meta_path.insert(0, watch)
     for name in FRAMEWORKS.keys() & sys.modules.keys():
         watch.find_spec(name)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from nvshared import __version__, quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.kept import read_regular
-from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, POLICIES, SOCKET_VARIABLE
+from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, MODES, POLICIES, SOCKET_VARIABLE
 from nvshared.parser import PATHS, Parser, absolute
 from nvshared.quantity import Amount, Endpoint, or_word
 from nvshared.settings import rules
@@ -31,7 +31,6 @@ WRONG_MOST = 20                         # messages about wrong lines
 CAPACITY_LEAST = 32 * MIB               # bytes; a smaller capacity probably lacks its unit
 METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
-MODES = ("auto", "on", "off")
 # Settings of earlier versions by section, and the value that the daemon uses in place of each.
 REMOVED: Mapping[str, Mapping[str, str]] = {
     "nvshared": {"hello-timeout": "10s", "sample-interval": "1s"},

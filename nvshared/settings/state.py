@@ -19,7 +19,7 @@ from typing import Any
 from nvshared.kept import VERSION, Complain, KeptFile, each, known
 from nvshared.machine.tenant import Kind
 from nvshared.machine.users import LAST
-from nvshared.names import POLICIES, TERM_SOURCES
+from nvshared.names import AUTO, POLICIES, TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import AntiThrash
 from nvshared.settings.rules import REMOVED, tenant
@@ -28,7 +28,6 @@ from nvshared.units import MILLISECOND, SECOND
 
 FILE_NAME = "settings.json"
 TENANTS_FILE = "tenants.json"
-AUTO = "auto"                           # in the file: an automatic quantum, in Settings tq = None
 # Changed `tq`, `anti_thrash` and `policy` of Settings, by the GPU's UUID ("": all GPUs).
 Overrides = dict[str, dict[str, Any]]
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
@@ -104,7 +103,7 @@ def _plain_one(
     changed = {"anti-thrash": anti_thrash, "policy": policy}
     plain: dict[str, Any] = {name: value for name, value in changed.items() if value is not None}
     if tq is None:
-        return plain | {"tq": AUTO}
+        return plain | {"tq": AUTO}     # in Settings: None
     name, unit = ("tq-usec", 1) if tq % SECOND else ("tq", SECOND)
     return plain | {name: tq // unit} if tq else plain
 

@@ -18,7 +18,7 @@ INTERVAL = 1.0                          # seconds between two reads of the files
 Metadata = dict[Path, tuple[int, ...]]
 
 
-class Watch:
+class SettingsWatch:
     """Reports, while run() runs, that metadata of the files has changed since the last note()."""
 
     def __init__(self, file: Path) -> None:

@@ -11,29 +11,29 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from nvshared.control import Daemon
-from nvshared.control.snapshot import Snapshot, Tenant, Turn
+from nvshared.control.snapshot import PastTurn, Snapshot, TenantSnapshot
 from nvshared.errors import NvshareError, PasswordNeeded
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Request, Screen, State, act, in_snapshot, with_snapshot
+from nvshared.tui.state import Command, Request, Screen, View, act, in_snapshot, with_snapshot
 from nvshared.tui.tables import UNSHARED
 from nvshared.tui.terminal import Terminal
 
 REPLY_GRACE = 0.5                       # seconds past the interval until nvshared's reply is late
 
-Change = Callable[[State], State]
+Change = Callable[[View], View]
 
 
 def watch(bus: str, interval: float) -> None:
     with suppress(KeyboardInterrupt, EOFError), Terminal() as terminal:
-        Watch(bus, interval, terminal).run()
+        LiveDashboard(bus, interval, terminal).run()
 
 
-class Watch:
+class LiveDashboard:
     def __init__(self, bus: str, interval: float, terminal: Terminal) -> None:
         self._bus = bus
         self._interval = interval
         self._terminal = terminal
-        self._state = State()           # only the main thread assigns this field
+        self._state = View()           # only the main thread assigns this field
         self._fetched_at = time.monotonic()     # end of the last attempt to fetch a snapshot
         self._requests: SimpleQueue[Command | None] = SimpleQueue()
         self._changes: deque[Change] = deque()
@@ -67,7 +67,7 @@ class Watch:
     def _seconds_until_outdated(self) -> float:
         return self._fetched_at + self._interval + REPLY_GRACE - time.monotonic()
 
-    def _with_password(self, command: Command, state: State) -> State:
+    def _with_password(self, command: Command, state: View) -> View:
         """Carries out a command while polkit may prompt for a password on the terminal."""
         try:
             with self._terminal.suspended(), Daemon(self._bus) as daemon:
@@ -103,7 +103,8 @@ class Watch:
         self._fetched_at = time.monotonic()
         self._queue_change(change)
 
-    def _details(self, daemon: Daemon, snapshot: Snapshot) -> tuple[list[Tenant], list[Turn]]:
+    def _details(self, daemon: Daemon, snapshot: Snapshot
+                 ) -> tuple[list[TenantSnapshot], list[PastTurn]]:
         opened = self._state.opened
         client = None if opened is None else in_snapshot(snapshot, opened.client)
         if client is not None and client.state != UNSHARED:
@@ -137,5 +138,5 @@ class Watch:
         self._terminal.wake()
 
 
-def _raise(fault: Exception, _state: State) -> State:
+def _raise(fault: Exception, _state: View) -> View:
     raise fault

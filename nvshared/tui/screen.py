@@ -8,14 +8,14 @@ from typing import NamedTuple
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, TenantSnapshot
 from nvshared.quantity import counted
 from nvshared.terms import TERMS
 from nvshared.tiers import TIERS
 from nvshared.tui import state as model
 from nvshared.tui import tables
 from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid, wrapped
-from nvshared.tui.state import Frame, Hit, Opened, Past, Rates, Row, Screen, Sort, State, rows
+from nvshared.tui.state import Frame, Hit, Opened, Past, Rates, Row, Screen, Sort, View, rows
 from nvshared.tui.tables import CLIENT, STATES, UNSHARED, Bar, Column, Part, duration, process, size
 from nvshared.tui.terminal import Key
 from nvshared.units import MIB
@@ -274,7 +274,7 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
             if name != "GPU" or len(snapshot.gpus) > 1]
 
 
-def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: int, width: int,
+def listing(state: View, clients: Sequence[ClientSnapshot], first: int, page: int, width: int,
             line: int) -> tuple[list[Text], list[Hit]]:
     """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
 
@@ -326,7 +326,7 @@ class Dashboard(NamedTuple):
     past: Past = Past()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        state, width = State(self.snapshot), options.max_width
+        state, width = View(self.snapshot), options.max_width
         yield from gpus(self.snapshot, self.past, width, None, 0)
         yield from faults(self.snapshot, width)
         if shown := rows(state):
@@ -371,7 +371,7 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
     return frame(lines, width, title=title, note=state)
 
 
-def _about(snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant],
+def _about(snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[TenantSnapshot],
            width: int) -> list[Text]:
     found = _field("Command", client.command, width)[:4]
     found += _field("User", f"{tables.user(client.uid)}, uid {client.uid}", width)
@@ -427,7 +427,7 @@ def _time(client: ClientSnapshot, width: int) -> list[Text]:
         *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ())]
 
 
-def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
+def _terms(client: ClientSnapshot, tenants: Sequence[TenantSnapshot], width: int) -> list[Text]:
     found = [Text(), Text("Terms", style="bold")]
     rows = [
         (name, TERMS[name].value(value), "set for this program")
@@ -547,7 +547,7 @@ NARROWEST, LOWEST = 40, 8               # columns and lines of the smallest usab
 MESSAGE_LINES = 4                          # most lines of a message
 
 
-def draw(state: State, width: int, height: int) -> Frame:
+def draw(state: View, width: int, height: int) -> Frame:
     if width < NARROWEST or height < LOWEST:
         words = f"top needs {NARROWEST} columns and {LOWEST} lines; here are {width} and {height}. "
         words += "q quits."
@@ -566,7 +566,7 @@ def draw(state: State, width: int, height: int) -> Frame:
     return Frame(lines, (*found.hits, *hits), found.page, found.first, found.last)
 
 
-def _body(state: State, width: int, height: int) -> Frame:
+def _body(state: View, width: int, height: int) -> Frame:
     if state.screen is Screen.HELP:
         lines = frame(page(width - 4), width, title=Text("Help", style="bold"))
         return _scrolled(lines, state, height)
@@ -593,7 +593,7 @@ def _body(state: State, width: int, height: int) -> Frame:
     return Frame((*above, *lines), tuple(hits), visible, first, last)
 
 
-def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
+def _scrolled(lines: list[Text], state: View, height: int) -> Frame:
     last = max(0, len(lines) - height)
     first = min(last, state.scroll)
     seen = lines[first:first + height]
@@ -603,7 +603,7 @@ def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
     return Frame(tuple(seen), (), height, first, last)
 
 
-def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
+def _bottom(state: View, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
     """The lines at the bottom: a question, an input line, a message, or the keys with `note`.
 
     The field `line` of these hits is negative: -1 is the screen's last line."""

@@ -12,7 +12,14 @@ from typing import NamedTuple
 from rich.text import Text
 
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Turn, Unshared
+from nvshared.control.snapshot import (
+    ClientSnapshot,
+    GPUSnapshot,
+    PastTurn,
+    Snapshot,
+    TenantSnapshot,
+    Unshared,
+)
 from nvshared.terms import TERMS
 from nvshared.tui import tables
 from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, process, tenant, user
@@ -148,12 +155,12 @@ def target_name(command: Command) -> str:
 @dataclass(frozen=True, slots=True)
 class Opened:
     client: ClientSnapshot
-    tenants: tuple[Tenant, ...] = ()    # the innermost tenant first
-    turns: tuple[Turn, ...] = ()        # the latest turn first
+    tenants: tuple[TenantSnapshot, ...] = ()    # the innermost tenant first
+    turns: tuple[PastTurn, ...] = ()        # the latest turn first
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class View:
     snapshot: Snapshot | None = None    # the last snapshot received
     past: Past = field(default_factory=Past)
     daemon_error: str = ""              # error of the last attempt to fetch a snapshot; "": none
@@ -221,7 +228,7 @@ def in_snapshot(snapshot: Snapshot | None, client: ClientSnapshot) -> ClientSnap
     return next((one for one in known if program_key(one) == program_key(client)), None)
 
 
-def rows(state: State) -> list[ClientSnapshot]:
+def rows(state: View) -> list[ClientSnapshot]:
     if state.snapshot is None:
         return []
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
@@ -302,11 +309,12 @@ class Request(Enum):
     SNAPSHOT = "snapshot"               # fetch a snapshot at once
 
 
-Answer = tuple[State, Request | Command | None]
+Answer = tuple[View, Request | Command | None]
 
 
-def with_snapshot(state: State, snapshot: Snapshot, moment: float, tenants: Sequence[Tenant] = (),
-                  turns: Sequence[Turn] = ()) -> State:
+def with_snapshot(state: View, snapshot: Snapshot, moment: float,
+                  tenants: Sequence[TenantSnapshot] = (), turns: Sequence[PastTurn] = ()
+                  ) -> View:
     """Returns the state with a snapshot; `tenants`, `turns`: of the program shown in detail."""
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
@@ -319,7 +327,7 @@ def with_snapshot(state: State, snapshot: Snapshot, moment: float, tenants: Sequ
     return reselected(state)
 
 
-def reselected(state: State) -> State:
+def reselected(state: View) -> View:
     """Keeps the selected program or, if it is no longer listed, selects the program in its row."""
     shown = [program_key(one) for one in rows(state)]
     if state.selected in shown:
@@ -328,7 +336,7 @@ def reselected(state: State) -> State:
     return replace(state, selected=shown[at] if shown else None, at=max(0, at))
 
 
-def act(state: State, event: Event, frame: Frame) -> Answer:
+def act(state: View, event: Event, frame: Frame) -> Answer:
     """Handles a key or mouse event on the present screen `frame`."""
     match event:
         case Wheel(notches):
@@ -342,7 +350,7 @@ def act(state: State, event: Event, frame: Frame) -> Answer:
             return _key_pressed(replace(state, message=""), name, frame)
 
 
-def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
+def _clicked(state: View, target: Key | Sort | Row, frame: Frame) -> Answer:
     match target:
         case Key(name):
             return _key_pressed(replace(state, message=""), name, frame)
@@ -356,7 +364,7 @@ def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
             return reselected(replace(state, selected=clicked)), None
 
 
-def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
+def _key_pressed(state: View, key: str, frame: Frame) -> Answer:
     if key == "redraw":
         return state, Request.REDRAW
     if state.unconfirmed is not None:
@@ -396,39 +404,39 @@ _END = 1 << 30
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_END, "g": -_END, "end": _END, "G": _END}
 
 
-def _scrolled_by(state: State, steps: int, frame: Frame) -> State:
+def _scrolled_by(state: View, steps: int, frame: Frame) -> View:
     if state.screen is Screen.MAIN:
         last = len(rows(state)) - 1
         return reselected(replace(state, selected=None, at=max(0, min(last, state.at + steps))))
     return replace(state, scroll=max(0, min(frame.last, frame.first + steps)))
 
 
-def _leave_screen(state: State) -> State:
+def _leave_screen(state: View) -> View:
     if state.screen is Screen.MAIN:
         return reselected(replace(state, filter=""))
     opened = state.opened if state.in_help else None
     return replace(state, in_help=False, opened=opened, scroll=0)
 
 
-def _open_details(state: State) -> Answer:
+def _open_details(state: View) -> Answer:
     client = _chosen_program(state)
     if client is None:
         return state, None
     return replace(state, opened=Opened(client), scroll=0, message=""), Request.SNAPSHOT
 
 
-def _chosen_program(state: State) -> ClientSnapshot | None:
+def _chosen_program(state: View) -> ClientSnapshot | None:
     if state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if program_key(one) == state.selected), None)
 
 
-def _sorted_next(state: State, step: int) -> State:
+def _sorted_next(state: View, step: int) -> View:
     column = SORTS[(SORTS.index(state.sort) + step) % len(SORTS)]
     return reselected(replace(state, sort=column, reverse=False))
 
 
-def _begin_command(state: State, verb: str) -> State:
+def _begin_command(state: View, verb: str) -> View:
     """Starts a command: prompts for its value if it needs one, else asks for confirmation."""
     client = _chosen_program(state)
     if client is None:
@@ -443,7 +451,7 @@ def _begin_command(state: State, verb: str) -> State:
     return replace(state, unconfirmed=Command(verb, client))
 
 
-def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
+def _obstacle(state: View, verb: str, client: ClientSnapshot) -> str:
     """Why the command cannot be applied to the program; "": it can."""
     name = process(client)
     if in_snapshot(state.snapshot, client) is None:
@@ -457,13 +465,13 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     return ""
 
 
-def tab_hint(state: State, command: Command) -> str:
+def tab_hint(state: View, command: Command) -> str:
     """Names the target that Tab would select for the command; "": Tab has no effect."""
     after = command._replace(tenant=next_target(state, command))
     return f" (Tab: {target_name(after)})" if after != command else ""
 
 
-def next_target(state: State, command: Command) -> str:
+def next_target(state: View, command: Command) -> str:
     """The command's target after Tab: the program (""), or one of its tenants.
 
     All but the innermost tenant are known only while the program's details are shown."""
@@ -474,13 +482,13 @@ def next_target(state: State, command: Command) -> str:
     return targets[targets.index(command.tenant) + 1] if command.tenant in targets else ""
 
 
-def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
+def _tenants(state: View, client: ClientSnapshot) -> tuple[TenantSnapshot, ...]:
     opened = state.opened
     shown = opened is not None and program_key(opened.client) == program_key(client)
     return opened.tenants if opened is not None and shown else ()
 
 
-def _answer_question(state: State, command: Command, key: str) -> Answer:
+def _answer_question(state: View, command: Command, key: str) -> Answer:
     match key:
         case "y" | "Y":
             state = replace(state, unconfirmed=None)
@@ -498,7 +506,7 @@ def _answer_question(state: State, command: Command, key: str) -> Answer:
     return state, None
 
 
-def _edit_filter(state: State, key: str) -> State:
+def _edit_filter(state: View, key: str) -> View:
     """Changes the filter, and with it the list, at each key."""
     if key == "enter":
         return replace(state, in_filter=False)
@@ -507,7 +515,7 @@ def _edit_filter(state: State, key: str) -> State:
     return reselected(replace(state, filter=_edited(state.filter, key)))
 
 
-def _edit_prompt(state: State, prompt: Command, key: str) -> State:
+def _edit_prompt(state: View, prompt: Command, key: str) -> View:
     match key:
         case "escape":
             return replace(state, prompt=None)
@@ -524,7 +532,7 @@ def _edited(text: str, key: str) -> str:
     return text + key if len(key) == 1 else text
 
 
-def _submit_prompt(state: State, prompt: Command) -> State:
+def _submit_prompt(state: View, prompt: Command) -> View:
     if not prompt.text.strip():
         return replace(state, prompt=None, message="Nothing was changed.")
     try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nvshared import names
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Term
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, SetTerm, Snapshot, TenantSnapshot
 from nvshared.quantity import brief, timed
 from nvshared.terms import TERMS
 from nvshared.tiers import TIERS
@@ -105,18 +105,18 @@ def program_limits(client: ClientSnapshot) -> str:
     return limits({**client.terms, "suspended": 0})
 
 
-def tenant_limits(tenant: Tenant) -> str:
+def tenant_limits(tenant: TenantSnapshot) -> str:
     return limits({name: tenant.value(name) for name in TERMS})
 
 
-def sources(tenant: Tenant) -> str:
+def sources(tenant: TenantSnapshot) -> str:
     """The sources of the terms in force for a tenant, for the column FROM."""
     found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
              if term is tenant.holding(term.name)}
     return ",".join(sorted(found))
 
 
-def term_source(term: Term) -> str:
+def term_source(term: SetTerm) -> str:
     """Where the term was set: a rule, or by hand, pod or job."""
     if term.rule:
         return f"[tenant {term.rule}] in {term.place}"
@@ -131,7 +131,7 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
                                             gpu="the GPU" if gpu is None else f"GPU {gpu}") + "."
 
 
-def term_sentence(tenant: Tenant, term: str) -> str:
+def term_sentence(tenant: TenantSnapshot, term: str) -> str:
     """A sentence with the value in force of a tenant's term, and the rule, if any, that set it."""
     holds, meaning = tenant.holding(term), TERMS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""

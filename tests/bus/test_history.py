@@ -17,7 +17,7 @@ from nvshared.bus import publish
 from nvshared.bus.dispatch import Caller
 from nvshared.clock import monotonic
 from nvshared.history import History, HistoryFile
-from nvshared.history.store import Party, Store
+from nvshared.history.store import HistoryStore, Party
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
@@ -40,7 +40,7 @@ def usage(seconds: int) -> Usage:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a history of an hour ago."""
-    store = Store(tmp_path / "history.db", 0)
+    store = HistoryStore(tmp_path / "history.db", 0)
     first = {ALICE: usage(20), JOB: usage(10)}
     store.add([(THEN, {FACTS.uuid: first, OTHER.uuid: {BOB: usage(5)}})])
     store.close()

@@ -21,7 +21,7 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.faults import KINDS, Fault
 from nvshared.kubelet.card import of_daemon
 from nvshared.tui.screen import draw
-from nvshared.tui.state import State, with_snapshot
+from nvshared.tui.state import View, with_snapshot
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.conftest import ROOT, SAMPLED_OFTEN, SIMULATOR, Site, wait_until
 from tests.integration.fakehook import PATIENCE
@@ -314,7 +314,7 @@ def look(id: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--bus", lab.bus.address, "status"]) == 0
     text = capsys.readouterr().out
     assert f"\n{sentence(fault.words)}\n→ {sentence(fault.remedy)}\n" in text
-    state = with_snapshot(State(), snapshot, 0.0, [], [])
+    state = with_snapshot(View(), snapshot, 0.0, [], [])
     drawn = [line.plain.rstrip() for line in draw(state, 400, 60).lines]
     assert f"{fault.severity}: {fault.words}" in drawn
     if id != "gpu-unshared":            # there the doctor has a finding for each program

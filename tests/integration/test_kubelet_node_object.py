@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.kubelet import node as node_module
-from nvshared.kubelet.card import Card, Offer, card_of
+from nvshared.kubelet.card import NodeGPU, Offer, card_of
 from nvshared.kubelet.claims import RESOURCE
 from nvshared.kubelet.node import LEAVING_TAINT, PROBLEM_CONDITION, NodeObject
 from nvshared.units import GIB
@@ -74,7 +74,7 @@ def test_labels_and_condition_are_written_again_when_the_node_is_registered_anew
         api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "PERIOD", 0.02)
     offer = Offer([("", 10)])
-    offer.update((Card("GPU-0a", 0, "", "", "H100", 80 * GIB),))
+    offer.update((NodeGPU("GPU-0a", 0, "", "", "H100", 80 * GIB),))
     api.labels["mine"] = "kept"
     one = NodeObject(api.kubeconfig, "thisnode")
     one.publish(offer)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvshared.history.store import Store
+from nvshared.history.store import HistoryStore
 from tests.unit.scripted import Time
 
 
@@ -18,14 +18,14 @@ def time() -> Time:
 @pytest.fixture
 def closed_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Closes the databases of a test at its end; Python 3.13 warns of those left open."""
-    made: list[Store] = []
-    begin = Store.__init__
+    made: list[HistoryStore] = []
+    begin = HistoryStore.__init__
 
-    def noted(file: Store, *given: object) -> None:
+    def noted(file: HistoryStore, *given: object) -> None:
         begin(file, *given)             # type: ignore[arg-type]
         made.append(file)
 
-    monkeypatch.setattr(Store, "__init__", noted)
+    monkeypatch.setattr(HistoryStore, "__init__", noted)
     yield
     for file in made:
         file.close()

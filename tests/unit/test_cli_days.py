@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nvshared.cli.days import DAY, by_days, edges
-from nvshared.control.snapshot import History, history
+from nvshared.control.snapshot import UsageTable, history
 from nvshared.history import store as stored
-from nvshared.history.store import Party, Query, Store
+from nvshared.history.store import HistoryStore, Party, Query
 from nvshared.scheduler.tenants import Usage
 from nvshared.units import SECOND
 
@@ -45,16 +45,16 @@ def used(user: str, hour: int) -> tuple[Party, Usage]:
     return Party(len(user), user, f"user:{user}"), zero._replace(gpu=hour, held=1)
 
 
-def keep(path: Path, first: int, hours: int = HOURS) -> Callable[[int, int, int, int], History]:
+def keep(path: Path, first: int, hours: int = HOURS) -> Callable[[int, int, int, int], UsageTable]:
     """A history from `first` (us) on: hour N has N + 1 us of alice and 1 of each of three others.
 
     Returns what asks for it, as Daemon.history() does."""
-    kept = Store(path / "history.db", 1 << 26)
+    kept = HistoryStore(path / "history.db", 1 << 26)
     kept.add([(first // SECOND + 3600 * hour, {CARD: dict(
         [used("alice", hour + 1), *(used(name, 1) for name in ("bob", "carol", "dave"))])})
         for hour in range(hours)])
 
-    def ask(since: int, until: int, step: int, names: int) -> History:
+    def ask(since: int, until: int, step: int, names: int) -> UsageTable:
         with kept.opened() as file:
             found = stored.find(file, Query(
                 since // SECOND, -(-until // SECOND), step // SECOND, "user", most=names))

@@ -7,7 +7,7 @@ import pytest
 
 from nvshared.cli import history as verb
 from nvshared.cli.main import main
-from nvshared.control.snapshot import History, history
+from nvshared.control.snapshot import UsageTable, history
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.units import SECOND
 
@@ -42,7 +42,7 @@ def test_history_command_reads_and_shows_dates_in_the_local_time_zone(text: str)
 
 
 LABELS = {"": "others", "alice": "alice", "bob": "bob"}
-FOUND: History = history(0, 4 * DAY, DAY, [
+FOUND: UsageTable = history(0, 4 * DAY, DAY, [
     [0, "", "", DAY // 4, *[0] * 11, {}], [0, "alice", "", DAY, *[0] * 11, {}],
     [2 * DAY, "bob", "", DAY // 2, *[0] * 11, {}],
 ], "")

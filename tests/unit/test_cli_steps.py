@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from nvshared.cli.main import VERBS, build
-from nvshared.cli.settings import Step, carry_out, reset
+from nvshared.cli.settings import SettingStep, carry_out, reset
 from nvshared.control import Daemon
 from nvshared.control.connection import ControlConnection
 from nvshared.errors import ExitCode, NotKept, NotPermitted, NvshareError
@@ -45,7 +45,7 @@ def unanswered() -> NvshareError:
 def test_command_of_several_steps_names_the_steps_done_and_not_done_when_a_step_fails(
         line: str, at: int, error: BaseException, message: str) -> None:
     steps = [
-        Step(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
+        SettingStep(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
         for one in line.split()]
     steps[at] = steps[at]._replace(act=failing(error))
     with pytest.raises(NvshareError) as caught:

@@ -301,12 +301,12 @@ def test_container_of_a_process_is_found_by_its_control_group(
 
 
 @pytest.mark.parametrize(("offer", "grade", "words"), [
-    (cdi.Offer(("nvshare.com/gpu=all",)), "ok", "docker run --device nvshare.com/gpu=all"),
-    (cdi.Offer((), "no CDI specification of nvidia.com/gpu", cdi.HINT), "note", "no CDI spec"),
-    (cdi.Offer(("nvshare.com/gpu=0",), current=False), "warning", "differs from NVIDIA's"),
+    (cdi.DeviceOffer(("nvshare.com/gpu=all",)), "ok", "docker run --device nvshare.com/gpu=all"),
+    (cdi.DeviceOffer((), "no CDI specification of nvidia.com/gpu", cdi.HINT), "note", "no CDI"),
+    (cdi.DeviceOffer(("nvshare.com/gpu=0",), current=False), "warning", "differs from NVIDIA's"),
 ], ids=["offered", "no toolkit", "stale"])
 def test_doctor_says_whether_containers_can_share_gpus_where_a_runtime_is(
-        monkeypatch: pytest.MonkeyPatch, offer: cdi.Offer, grade: str, words: str) -> None:
+        monkeypatch: pytest.MonkeyPatch, offer: cdi.DeviceOffer, grade: str, words: str) -> None:
     monkeypatch.setattr(cdi, "offer", lambda: offer)
     monkeypatch.setattr("shutil.which", {"podman": "/usr/bin/podman"}.get)
     (found,) = doctor.container_findings()

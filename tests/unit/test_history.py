@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from nvshared.errors import InvalidArgs
 from nvshared.history import History, HistoryFile
 from nvshared.history import store as stored
-from nvshared.history.store import EVERYBODY, MOST, STEPS, Batch, Party, Query, Store, Used, find
+from nvshared.history.store import (
+    EVERYBODY,
+    MOST,
+    STEPS,
+    Batch,
+    HistoryStore,
+    Party,
+    Query,
+    Used,
+    find,
+)
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.tenants import Usage
@@ -175,11 +185,11 @@ def test_history_clamps_impossible_figures_of_a_client(machine: Machine) -> None
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "history.db", 64 << 20)
+def store(tmp_path: Path) -> HistoryStore:
+    return HistoryStore(tmp_path / "history.db", 64 << 20)
 
 
-def found(store: Store, since: int, until: int, step: int = 0, by: str = "user", **more: Any
+def found(store: HistoryStore, since: int, until: int, step: int = 0, by: str = "user", **more: Any
           ) -> list[tuple[int, str, int]]:
     query = Query(since, until, step, by)._replace(**more)
     stored.validate(query)
@@ -187,7 +197,7 @@ def found(store: Store, since: int, until: int, step: int = 0, by: str = "user",
         return [(row.start, row.name, row.usage.gpu) for row in find(file, query).rows]
 
 
-def test_history_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
+def test_history_store_finds_usage_by_user_tenant_and_gpu(store: HistoryStore) -> None:
     store.add([
         (NOON, {UUID: {ALICE: used(5), JOB: used(2)}, OTHER.uuid: {BOB: used(4)}}),
         (NOON + 60, {UUID: {ALICE: used(1), BOB: used(1)}})])
@@ -224,7 +234,7 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for (length, (_, parties)), most in zip([*STEPS.items()], kept, strict=True):
             patch.setitem(STEPS, length, (most, parties))
-        store = Store(Path(folder) / "history.db", 0)
+        store = HistoryStore(Path(folder) / "history.db", 0)
         store.add([(NOON + minute * 60, {UUID: {ALICE: used(gpu)}}) for minute, gpu in said])
         with store.opened() as file:
             coarsest = dict(file.execute("SELECT length, start FROM dropped")).get(DAY, 0) + DAY
@@ -247,7 +257,7 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
         store.close()
 
 
-def test_history_shows_users_by_the_name_known_then_or_later(store: Store) -> None:
+def test_history_shows_users_by_the_name_known_then_or_later(store: HistoryStore) -> None:
     known = (Party(1000, "alice", "user:1000"), Party(1000, "alice", "unit:1000/x.service"),
              Party(1000, "alice", "user:alice"), Party(7, "7", "container:7/9f1c"))
     unknown = (Party(1000, "1000", "user:1000"), Party(1000, "1000", "container:1000/9f1c"),
@@ -276,7 +286,7 @@ def test_history_query_with_invalid_values_is_refused(query: Query, sentence: st
 
 
 def test_history_query_beyond_the_maximum_number_of_rows_is_refused(
-        store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        store: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.history.store.MOST_ROWS", 10)
     store.add([(NOON + 60 * number, {UUID: {ALICE: used(1)}}) for number in range(11)])
     with pytest.raises(InvalidArgs, match="more than 10 lines; ask for a shorter time"):
@@ -285,7 +295,7 @@ def test_history_query_beyond_the_maximum_number_of_rows_is_refused(
 
 
 def test_history_store_keeps_a_bounded_number_of_steps_and_tenants(
-        store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        store: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STEPS, 60, (5, 3))
     many = {Party(uid, f"u{uid}", f"user:u{uid}"): used(uid) for uid in range(1, 9)}
     for number in range(9):

@@ -22,7 +22,16 @@ import pytest
 from nvshared.errors import NoHistory
 from nvshared.history import KEPT, MOST_PENDING, HistoryFile
 from nvshared.history import store as stored
-from nvshared.history.store import ASIDES, FILE_NAME, PAGE, STEPS, Party, Query, QueryResult, Store
+from nvshared.history.store import (
+    FILE_NAME,
+    PAGE,
+    STEPS,
+    HistoryStore,
+    Party,
+    Query,
+    QueryResult,
+)
+from nvshared.kept import ASIDES
 from nvshared.machine import subordinate
 from nvshared.scheduler.tenants import Usage
 from tests.unit.test_history import ALICE, NOON, UUID, used
@@ -34,9 +43,9 @@ MINUTE = {UUID: {ALICE: used(1)}}
 WRITER = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from nvshared.history.store import Store
+    from nvshared.history.store import HistoryStore
     from tests.unit.test_history_file import MINUTE, NOON
-    store = Store(Path(sys.argv[1]), 0)
+    store = HistoryStore(Path(sys.argv[1]), 0)
     for number in range(int(sys.argv[2]), 1 << 30):
         store.add([(NOON + 60 * number, MINUTE)])
         print(number, flush=True)
@@ -68,7 +77,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History
 def full_disk() -> Iterator[None]:
     """While the block lasts, each write to the history fails for lack of space."""
     error = sqlite3.OperationalError("database or disk is full")
-    with mock.patch.object(Store, "add", side_effect=error):
+    with mock.patch.object(HistoryStore, "add", side_effect=error):
         yield
 
 
@@ -86,18 +95,18 @@ def text(path: Path) -> None:
 
 
 def nothing_like_it(path: Path) -> None:
-    Store(path, 0).add([(NOON, MINUTE)])
+    HistoryStore(path, 0).add([(NOON, MINUTE)])
     path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * (path.stat().st_size - 4096))
 
 
 def cut_off(path: Path) -> None:
-    Store(path, 0).add([(NOON, MINUTE)])
+    HistoryStore(path, 0).add([(NOON, MINUTE)])
     os.truncate(path, path.stat().st_size // 2)
 
 
 def altered(statement: str, path: Path) -> None:
     if "CREATE" not in statement:
-        Store(path, 0).add([(NOON, MINUTE)])
+        HistoryStore(path, 0).add([(NOON, MINUTE)])
     with closing(sqlite3.connect(path)) as file:
         file.execute(statement)
         file.commit()
@@ -197,7 +206,7 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
 
 def test_history_file_is_private_bounded_in_size_and_synced_at_each_commit(path: Path) -> None:
     pragmas = ("synchronous", "journal_mode", "max_page_count")
-    with Store(path, 8 << 20).opened() as file:
+    with HistoryStore(path, 8 << 20).opened() as file:
         found = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
     assert found == [2, "truncate", (8 << 20) // 4096]      # 2: synchronous = FULL
     assert path.stat().st_mode & 0o777 == 0o600
@@ -260,7 +269,7 @@ def test_history_loses_a_single_minute_when_a_write_raises_an_unexpected_excepti
 
 
 def test_full_history_file_drops_the_oldest_rows(path: Path) -> None:
-    store = Store(path, 0)
+    store = HistoryStore(path, 0)
     store.pages = pages = 72
     names = [f"unit:u{one}/{'x' * 90}-{{}}.service" for one in range(20)]
     minutes = 100
@@ -283,7 +292,7 @@ def test_full_history_file_drops_the_oldest_rows(path: Path) -> None:
 
 
 def test_history_file_shrinks_to_a_smaller_size_limit(path: Path) -> None:
-    store = Store(path, 0)
+    store = HistoryStore(path, 0)
     store.add([
         (NOON + 60 * minute, {
             f"{UUID}{card}": {
@@ -292,7 +301,7 @@ def test_history_file_shrinks_to_a_smaller_size_limit(path: Path) -> None:
         for minute in range(70)])
     store.close()
     before = path.stat().st_size
-    store = Store(path, 0)
+    store = HistoryStore(path, 0)
     store.pages = pages = before // PAGE // 3
     store.add([(NOON + 60 * 300, MINUTE)])
     assert path.stat().st_size <= pages * PAGE

@@ -22,7 +22,7 @@ from nvshared.kubelet.annotations import PodTerms, priority, requested_terms
 from nvshared.kubelet.api import APIServer, server
 from nvshared.kubelet.card import (
     CHECKPOINT,
-    Card,
+    NodeGPU,
     Offer,
     Reading,
     card_of,
@@ -58,11 +58,11 @@ from nvshared.kubelet.settings import KEPT, NodeSettings
 from nvshared.kubelet.slices import device_entry
 from nvshared.units import GIB
 
-CARD = Card("GPU-0a", 0, "00000000:17:00.0")
-OTHER = Card("GPU-1b", 1, "00000000:65:00.0")
+CARD = NodeGPU("GPU-0a", 0, "00000000:17:00.0")
+OTHER = NodeGPU("GPU-1b", 1, "00000000:65:00.0")
 LONG = "513a7c0e-9d42-4b86-a15f-6e7673686100"
 ANOTHER = "513a7c0e-9d42-4b86-a15f-6e7673686101"
-HERE = Card(f"GPU-{LONG}", 0, "00000000:17:00.0")
+HERE = NodeGPU(f"GPU-{LONG}", 0, "00000000:17:00.0")
 META = {"namespace": "n", "name": "p", "uid": "u"}
 
 # Messages of each shape, byte by byte: field number * 8 + wire type, length, content.
@@ -128,7 +128,7 @@ def test_offered_shares_of_unshareable_cards_are_unhealthy() -> None:
     offer = Offer([("", 2)])
     with pytest.raises(NvshareError, match="has not answered yet"):
         offer.check(["GPU-0a::0"])
-    assert offer.update((Card("GPU-0a", 0, "", "it is divided"), OTHER))
+    assert offer.update((NodeGPU("GPU-0a", 0, "", "it is divided"), OTHER))
     assert offer.shares() == {
         "GPU-0a::0": False, "GPU-0a::1": False, "GPU-1b::0": True, "GPU-1b::1": True}
     with pytest.raises(NvshareError, match="it is divided"):

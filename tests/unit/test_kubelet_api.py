@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from nvshared import __version__
 from nvshared.kubelet import api
-from nvshared.kubelet.api import LONGEST_PAUSE, Pause, Since, server, watch
-from nvshared.kubelet.card import Card, Offer
+from nvshared.kubelet.api import LONGEST_PAUSE, RetryPause, Since, server, watch
+from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.node import LEAVING_TAINT, NodeObject
 from nvshared.kubelet.pods import MOST_EVENTS, MOST_TRIES, MOST_WRITES, Writes
 from nvshared.kubelet.slices import Published, covers
@@ -216,7 +216,7 @@ def test_watch_goes_on_after_a_failure_and_lists_again_only_when_its_version_is_
 def test_pauses_are_short_again_after_a_calm_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("nvshared.kubelet.api.time.monotonic", lambda: now)
-    pause = Pause()
+    pause = RetryPause()
     assert [pause.seconds() for _ in range(9)][-1] >= LONGEST_PAUSE
     now += 1000
     assert pause.seconds() <= 1.6
@@ -244,7 +244,7 @@ def test_resource_slice_is_written_until_the_api_server_takes_it_and_again_when_
 
     script = serve(answer)
     offer = Offer([("", 1)])
-    offer.update((Card("GPU-1", 0, "00000000:17:00.0"),))
+    offer.update((NodeGPU("GPU-1", 0, "00000000:17:00.0"),))
     published = Published(script.kubeconfig, "n", lambda _: None)
     for number in (3, 4):
         while tries < number or not published.has_slice:

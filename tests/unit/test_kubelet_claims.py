@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nvshared.containers.cdi import FILE as CDI_FILE
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.card import Card, Offer
+from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.claims import DRIVER, FILE, Pod, Prepared, parameters, quantity, read, terms
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.plugin import DevicePlugin
@@ -23,7 +23,7 @@ from nvshared.kubelet.slices import UNAVAILABLE_TAINT, device_entry, devices_of_
 from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
 
-CARD = Card("GPU-0A", 0, "00000000:17:00.0", "", "NVIDIA H200", 141 * GIB)
+CARD = NodeGPU("GPU-0A", 0, "00000000:17:00.0", "", "NVIDIA H200", 141 * GIB)
 POD, OTHER = (Pod("lab", "train", uid, f"pod:{uid}") for uid in ("p1", "p2"))
 
 

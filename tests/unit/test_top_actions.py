@@ -7,9 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.control.snapshot import Tenant, Term
+from nvshared.control.snapshot import SetTerm, TenantSnapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Request, Row, Screen, Sort, State, act, rows, with_snapshot
+from nvshared.tui.state import (
+    Command,
+    Request,
+    Row,
+    Screen,
+    Sort,
+    View,
+    act,
+    rows,
+    with_snapshot,
+)
 from nvshared.tui.tables import CLIENT, SORTS
 from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
 from nvshared.units import GIB
@@ -17,7 +27,7 @@ from tests.unit.test_dashboard import HOLDER
 from tests.unit.top_scene import IDLE, SCENE, WAITS, scene, seen, strike, text, typed
 
 
-def selected(state: State) -> int:
+def selected(state: View) -> int:
     assert state.selected is not None
     return state.selected[1]
 
@@ -176,8 +186,8 @@ def test_top_tab_key_turns_a_command_for_a_program_into_a_command_for_the_tenant
 
 
 def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
-    own = Tenant("unit:lab.service", 1, 0, 0, 0, 0, ("user:alice",), ())
-    around = Tenant("user:alice", 1, 0, 0, 0, 0, (), (Term("suspended", 1, "", ""),))
+    own = TenantSnapshot("unit:lab.service", 1, 0, 0, 0, 0, ("user:alice",), ())
+    around = TenantSnapshot("user:alice", 1, 0, 0, 0, 0, (), (SetTerm("suspended", 1, "", ""),))
     stopped = SCENE._replace(clients=(IDLE._replace(state="suspended"),))
     state = with_snapshot(strike(seen(stopped), "enter")[0], stopped, 1001.0, (own, around))
     targets: list[str] = []

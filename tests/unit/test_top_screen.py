@@ -9,11 +9,20 @@ from itertools import product
 import pytest
 
 from nvshared import names
-from nvshared.control.snapshot import Snapshot, Tenant, Term, Turn
+from nvshared.control.snapshot import PastTurn, SetTerm, Snapshot, TenantSnapshot
 from nvshared.tui import tables
 from nvshared.tui.canvas import graph
 from nvshared.tui.screen import draw
-from nvshared.tui.state import SPAN, Past, Rates, Request, Row, Screen, State, with_snapshot
+from nvshared.tui.state import (
+    SPAN,
+    Past,
+    Rates,
+    Request,
+    Row,
+    Screen,
+    View,
+    with_snapshot,
+)
 from nvshared.units import GIB, SECOND
 from tests.unit import top_scene
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
@@ -21,12 +30,13 @@ from tests.unit.top_scene import IDLE, SCENE, lines, programs, prose, scene, see
 
 WIDTHS = (60, 79, 80, 100, 119, 120, 130, 200, 250)
 HEIGHTS = (12, 13, 18, 24, 40, 80)
-ALICE = Tenant("unit:lab.service", 1, 4 * GIB, 0, 0, SECOND, ("user:alice",),
-               (Term("weight", 200, "unit:*", "/etc/nvshared.conf:12"), Term("weight", 50, "", "")))
-TURNS = (Turn(SECOND, SECOND, 2 * SECOND, GIB, ""), Turn(40 * SECOND, 30 * SECOND, 0, 0, "quantum"))
+ALICE = TenantSnapshot("unit:lab.service", 1, 4 * GIB, 0, 0, SECOND, ("user:alice",), (
+    SetTerm("weight", 200, "unit:*", "/etc/nvshared.conf:12"), SetTerm("weight", 50, "", "")))
+TURNS = (PastTurn(SECOND, SECOND, 2 * SECOND, GIB, ""),
+         PastTurn(40 * SECOND, 30 * SECOND, 0, 0, "quantum"))
 
 
-def screens(state: State) -> list[State]:
+def screens(state: View) -> list[View]:
     details, _ = strike(state, "enter")
     if details.snapshot is not None:
         details = with_snapshot(details, details.snapshot, 2000.0, (ALICE,), TURNS)
@@ -38,7 +48,7 @@ def screens(state: State) -> list[State]:
 
 
 STATES = {
-    "nothing yet": State(), "one look": seen(), "busy": seen(looks=30),
+    "nothing yet": View(), "one look": seen(), "busy": seen(looks=30),
     "no GPU": seen(SHARED._replace(gpus=(), clients=())),
     "long": seen(SHARED._replace(gpus=(LONG,), clients=(LONGEST,)), 3),
     "100 programs": seen(scene(1, [100], [0])), "8 GPUs": seen(scene(8, [3, 0, 20], [2, 5])),
@@ -104,8 +114,8 @@ def test_top_lists_keys_and_shows_a_message_when_no_gpu_program_or_match_exists(
     for words in ("suspend", "resume", "preempt", "memory limit", "weight", "sorts", "Shift"):
         assert words in shown
     for state, key, request in (
-        (seen(), "q", Request.QUIT), (State(), "q", Request.QUIT), (seen(), "f10", Request.QUIT),
-        (seen(), "redraw", Request.REDRAW),
+        (seen(), "q", Request.QUIT), (View(), "q", Request.QUIT),
+        (seen(), "f10", Request.QUIT), (seen(), "redraw", Request.REDRAW),
     ):
         assert strike(state, key)[1] == [request]
     assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
@@ -169,7 +179,7 @@ def test_top_details_describe_waiting_idle_unshared_and_new_programs() -> None:
     clients = (HOLDER, top_scene.WAITS, IDLE._replace(idle_usec=3 * SECOND))
     scene = seen(SCENE._replace(clients=clients))
 
-    def details(state: State, *keys: str) -> str:
+    def details(state: View, *keys: str) -> str:
         return prose(strike(state, *keys, "enter")[0])
 
     assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in details(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.settings import watch
-from nvshared.settings.watch import Watch
+from nvshared.settings.watch import SettingsWatch
 
 
 def put(file: Path, text: str) -> None:
@@ -17,7 +17,7 @@ def put(file: Path, text: str) -> None:
 
 class Changes:
     def __init__(self, file: Path) -> None:
-        self.watch = Watch(file)
+        self.watch = SettingsWatch(file)
         self.changes_seen = asyncio.Semaphore(0)
 
     def read(self) -> None:
@@ -131,7 +131,7 @@ async def test_config_watch_on_a_file_system_that_hangs_reports_nothing_and_look
         looks.append(key)
         asked.set()
 
-    watching = asyncio.create_task(Watch(file).run(lambda: looks.append("changed"), run))
+    watching = asyncio.create_task(SettingsWatch(file).run(lambda: looks.append("changed"), run))
     await asked.wait()
     put(file, "[gpu]\ntq = 3\n")
     for _ in range(100):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Unshared
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Request, State, act, with_snapshot
+from nvshared.tui.state import Command, Request, View, act, with_snapshot
 from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
@@ -18,31 +18,31 @@ OUTSIDER = Unshared(99, 0, "blender", 3 * GIB)
 SCENE = SHARED._replace(gpus=(CARD._replace(unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
 
 
-def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
+def seen(scene: Snapshot = SCENE, looks: int = 1) -> View:
     """The dashboard after this number of updates, one a second."""
-    state = State()
+    state = View()
     for moment in range(looks):
         state = with_snapshot(state, scene, 1000.0 + moment)
     return state
 
 
-def lines(state: State, width: int = 130, height: int = 40) -> list[str]:
+def lines(state: View, width: int = 130, height: int = 40) -> list[str]:
     """Lines as a terminal without colours shows them; checks that each has its width."""
     frame = draw(state, width, height)
     assert [line.cell_len for line in frame.lines] == [width] * height
     return [line.plain.rstrip() for line in frame.lines]
 
 
-def text(state: State, width: int = 130, height: int = 40) -> str:
+def text(state: View, width: int = 130, height: int = 40) -> str:
     return "\n".join(lines(state, width, height))
 
 
-def prose(state: State, width: int = 130, height: int = 60) -> str:
+def prose(state: View, width: int = 130, height: int = 60) -> str:
     return " ".join(text(state, width, height).replace("│", " ").split())
 
 
-def strike(state: State, *keys: str, width: int = 130,
-           height: int = 40) -> tuple[State, list[Request | Command]]:
+def strike(state: View, *keys: str, width: int = 130,
+           height: int = 40) -> tuple[View, list[Request | Command]]:
     requests = []
     for key in keys:
         state, request = act(state, Key(key), draw(state, width, height))
@@ -50,7 +50,7 @@ def strike(state: State, *keys: str, width: int = 130,
     return state, requests
 
 
-def typed(state: State, words: str) -> tuple[State, list[Request | Command]]:
+def typed(state: View, words: str) -> tuple[View, list[Request | Command]]:
     return strike(state, *words, "enter")
 
 
