@@ -116,8 +116,8 @@ TERMS: Mapping[str, Term] = {one.name: one for one in (
          none="no limit", prefix="d", words={0: "any amount"}, option="--disk"),
     Term("neighbour-limit", SIZE_OR_OFF, 0, "the most memory of other GPUs that may hold swapped "
          "memory of each GPU; off: no memory",
-         "The programs of {name} together may borrow {value} of other GPUs' memory for each GPU",
-         none="no limit", prefix="n", words={0: "any amount", OFF: "nothing"},
+         "The programs of {name} together may have {value} of swapped memory on other GPUs",
+         none="no limit", prefix="n", words={0: "any amount", OFF: "0 bytes"},
          option="--neighbour"),
     Term("compute-limit", PERCENT, UNLIMITED, "the largest share of the GPU's time, 1 to 100",
          "The programs of {name} together may use each GPU {value}", "{name} may use {gpu} {value}",

@@ -89,8 +89,7 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
     assert ended.out.splitlines() == [
         "The programs of user:alice together may allocate 40GiB on each GPU.",
         "The programs of user:alice together may need 9GiB of host memory for eviction.",
-        "The programs of user:alice together may borrow nothing of other GPUs' memory for each "
-        "GPU.",
+        "The programs of user:alice together may have 0 bytes of swapped memory on other GPUs.",
         "The programs of user:alice together may use each GPU at most 50 % of the time.",
         "The programs of user:alice together get 30 % of the time of each GPU, whenever they want "
         "it.",
