@@ -37,6 +37,7 @@ WEAK void complain(const char *format, ...) {}
 WEAK void debug(const char *format, ...) {}
 WEAK const char *error_text(int error_number) { return ""; }
 WEAK uint64_t now_microseconds(void) { return 0; }
+WEAK uint64_t processor_microseconds(void) { return 0; }
 
 WEAK _Noreturn void fatal(const char *format, ...)
 {

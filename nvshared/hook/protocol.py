@@ -131,10 +131,11 @@ class Type(_Named):
         "closes the gate until a LOAD grants enough room.")
     IDLE = 66, (
         "The client runs with REPORT_IDLE, and for RUN's `idle_window` its program had no work in "
-        "flight and submitted none. A hint: the gate is still open. With WANTS in flags: the "
-        "program, reported as idle before, has submitted work again. If a RUN changes the "
-        "`idle_window` of an idle program, the hook sends IDLE again, with WANTS unless the "
-        "program is idle for the new window.")
+        "flight and submitted none. With PACE, the hook sends it earlier if the program's own "
+        "pauses are shorter. A hint: the gate is still open. With WANTS in flags: the program, "
+        "reported as idle before, has submitted work again. If a RUN changes the `idle_window` of "
+        "an idle program, the hook sends IDLE again, with WANTS unless the program is idle for the "
+        "new window.")
     STOPPED = 67, (
         "Answer to STOP: the gate is closed and the work drained. WANTS in flags: a thread waits "
         "at the gate, and no MEMORY will report it. `took`: us from the receipt of STOP to the "
@@ -340,7 +341,7 @@ class OrderRecord:
     writeback: int = row("EVICT:32", "bytes", "with KEEP: as much can be evicted without a copy")
     file: int = row("STORE:32", "bytes", "limit of the client's blocks in its file")
     step_pause: int = row("RUN:40", "us", "with STEP: time between two launches")
-    idle_window: int = row("RUN:48", "us", "time without work until IDLE; 0: unchanged")
+    idle_window: int = row("RUN:48", "us", "most time without work until IDLE; 0: unchanged")
     commit: int = row("LIMITS:56", "bytes", "allocated + pinned may grow to this without a request",
                       group="limits")
     most: int = row(

@@ -151,8 +151,6 @@ class ScheduledClient(Counting):
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged STOREs
     pauses: Pauses = Pauses()
-    halvings: int = 0                   # how often its idle window was halved; see turns.py
-    idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn
     promise: Promise = field(init=False)
     history: History = field(init=False)
     records: Records = field(default_factory=Records)   # of modules that use this one

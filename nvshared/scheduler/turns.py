@@ -21,7 +21,6 @@ from nvshared.units import MILLISECOND, SECOND
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
-MOST_HALVINGS = 6                       # 6 halvings make IDLE_MOST shorter than IDLE_LEAST
 IDLE_WATCHED = IDLE_MOST // 4           # idle window while no client waits: next turns begin fast
 IDLE_USUAL = 50 * MILLISECOND           # idle window of compute-limited clients if none waits
 RESEND_FACTOR = 2                       # an idle window is sent again after a change by this factor
@@ -61,7 +60,6 @@ def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
     if client.phase is Phase.IDLE:
         if client.history.turns:        # the idle phase that ends was a pause between two turns
             client.pauses = client.pauses.after(card.now - client.since)
-        _adapt_idle_window(client, card.now)
         queue.arrive(card, client)
 
 
@@ -93,9 +91,6 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
     client.failures.drains, client.failures.spare_host_unusable = 0, False
     card.end_turn(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, card.now)
-    client.idle_end_window, run = None, card.records.of(_Runs).common
-    if turn.ending is TurnEnd.IDLE and turn.last_run is not None and run is not None:
-        client.idle_end_window = run.idle_window if run.pace else IDLE_WATCHED
     held = card.now - turn.started
     unused = 0 if answer.used is None else min(max(0, held - answer.used), held // BELIEVED_PART)
     for node in client.nodes:
@@ -104,7 +99,6 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
     if turn.ending is TurnEnd.PREEMPTED:
         queue.give_precedence(card, client)
     if answer.wants:
-        _adapt_idle_window(client, card.now)
         queue.join(card, client)
 
 
@@ -502,12 +496,11 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if not endless:
             # A turn that began in this plan has no deadline for its quantum yet.
             card.due(rules.turn_end(card, client, blocked, tq))
-        window = _idle_window_of(client, IDLE_WATCHED) if watched else 0
+        window = 0
         if swaps or client.rationed:
             window = common.idle_window
-            window = _idle_window_of(client, window) if card.contended else window
         elif not card.contended:
-            window = window or OTHERS_IDLE
+            window = IDLE_WATCHED if watched else OTHERS_IDLE
         run = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
@@ -529,7 +522,10 @@ def tq_in_force(card: Card) -> int:
 
 
 def _idle_window(card: Card, head: ScheduledClient | None) -> int:
-    """Microseconds of idleness after which holders send IDLE, before halvings."""
+    """The us of idleness after which holders send IDLE at the latest.
+
+    While other clients wait, hooks send it earlier if their programs' pauses are short.
+    """
     if not card.contended:
         return IDLE_USUAL
     costs = 0
@@ -539,15 +535,3 @@ def _idle_window(card: Card, head: ScheduledClient | None) -> int:
     last = card.records.of(_Runs).common
     before = 0 if last is None else last.idle_window
     return before if before < RESEND_FACTOR * window and window < RESEND_FACTOR * before else window
-
-
-def _idle_window_of(client: ScheduledClient, window: int) -> int:
-    return max(min(window, IDLE_LEAST), window >> client.halvings)
-
-
-def _adapt_idle_window(client: ScheduledClient, now: int) -> None:
-    window, client.idle_end_window = client.idle_end_window, None
-    if window is not None and now - client.since >= IDLE_MOST:
-        client.halvings = min(client.halvings + 1, MOST_HALVINGS)
-    elif window is not None and now - client.since < window:
-        client.halvings = 0

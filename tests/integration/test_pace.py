@@ -79,3 +79,34 @@ def test_client_reported_as_idle_reports_its_next_work_and_idleness_for_a_change
     program.go_on()
     assert daemon.until(Type.IDLE).has(Flag.WANTS)
     program.kill()
+
+
+PAUSES = 8
+PAUSES_OF_BOTH_KINDS = f"""
+import time
+spin = kernel("spin")
+pause("waits")
+for seconds in (1.5, 1.5, *[0.15] * {PAUSES}, 0):
+    launch(spin, None, 1000)
+    call("cuCtxSynchronize")
+    time.sleep(seconds)
+pause("done")
+"""
+
+
+def test_client_reports_idleness_in_long_pauses_and_learns_to_outwait_short_ones(
+        site: Site) -> None:
+    """The window of the order, 0.9 s, would outwait each short pause; 10 ms would outwait none."""
+    daemon = FakeDaemon(site)
+    program = Program(site, PAUSES_OF_BOTH_KINDS)
+    daemon.accept()
+    assert program.hears() == "waits"
+    daemon.run(contended=True, idle_window=900_000)
+    before = len(daemon.said)
+    program.go_on()
+    assert program.hears() == "done"
+    daemon.move(Type.LOAD, daemon.room)
+    idle = [one for one in daemon.said[before:]
+            if one.type is Type.IDLE and not one.has(Flag.WANTS)]
+    assert 2 < len(idle) < 2 + PAUSES
+    program.finish()

@@ -43,6 +43,9 @@ from tests.unit.scheduler_arena import Arena, Block, Location
 
 REPORT = 5 * MILLISECOND                # us: least time between two reports of memory figures
 IDLE_WINDOW = 50 * MILLISECOND          # us: ends a turn, until a RUN order sets another value
+# The hook shortens a window of less than BILLING by the pauses of its program (flight/activity.c).
+BILLING = SECOND
+PAUSE_FIRST, PAUSE_LONG, WINDOW_LEAST = 50 * MILLISECOND, SECOND // 2, 10 * MILLISECOND
 DRAIN_PATIENCE = 2 * SECOND
 BUSY = SECOND // 10                     # us without a gap until BUSY is reported
 GAP = 10 * MILLISECOND                  # us without work after which a gap is reported
@@ -103,6 +106,8 @@ class Hook:
     room_asked: bool = False
     idle_reported: bool = False
     worked: int = 0                     # when its last work ended
+    rests: bool = False                 # it has worked, and wanted to do no more since
+    longest: tuple[int, int] = (PAUSE_FIRST, 0)     # pause in this and the last stretch of work
     idle_window: int = IDLE_WINDOW
     reported: bool = True
     report_due: bool = False
@@ -290,6 +295,8 @@ class Hook:
         """Let the program's threads submit kernels and pin memory, or wait at the gate."""
         if self.dead:
             return
+        if self.work > 0 and self.rests:
+            self._learn_pause(self.world.now - self.worked)
         if self.open and not self.stopping:
             for size in self.pin_waits:
                 self.pinned += size
@@ -304,18 +311,29 @@ class Hook:
             self.want_sent = True
             self.say(MemoryChanged(self.id, self.memory, wants=True))
         if self.open and self.reports_idle and self.work == 0 and not self.idle_reported:
-            computed, window = self.computed, self.idle_window
-            self.world.at(self.world.now + window, lambda: self._report_idle(computed, window))
+            computed, window = self.computed, self._window()
+            self.world.at(max(self.world.now, self.worked + window),
+                          lambda: self._report_idle(computed, window))
         state = self.runs, self.work > 0
         if self.open and self.reports_busy and state != self.busy_state:
             self.busy_state = state
             wait = BUSY if self.work else GAP
             self.world.at(self.world.now + wait, lambda: self._report_busy(state))
 
+    def _learn_pause(self, pause: int) -> None:
+        self.rests = False
+        present, last = self.longest
+        self.longest = (0, present) if pause >= PAUSE_LONG else (max(present, pause), last)
+
+    def _window(self) -> int:
+        learnt = max(2 * max(self.longest), WINDOW_LEAST)
+        short = self.paced and self.idle_window < BILLING
+        return min(learnt, self.idle_window) if short else self.idle_window
+
     def _report_idle(self, computed: int, window: int) -> None:
         """Reports IDLE, unless the program has computed since or the window has changed."""
         quiet = self.computed == computed and self.work == 0 and not self.flying
-        quiet = quiet and window == self.idle_window
+        quiet = quiet and window == self._window()
         listens = self.open and self.reports_idle and not self.stopping
         if listens and quiet and not self.idle_reported:
             self.idle_reported = True
@@ -330,7 +348,7 @@ class Hook:
     def _window_changed(self) -> None:
         if not self.idle_reported or self.stopping:
             return
-        self.idle_reported = self.world.now - self.worked >= self.idle_window
+        self.idle_reported = self.world.now - self.worked >= self._window()
         self.say(WentIdle(self.id, self.memory, resumed=not self.idle_reported))
 
     def _report_busy(self, state: tuple[int, bool]) -> None:
@@ -348,7 +366,7 @@ class Hook:
         done = min(self.kernel if done is None else done, self.work)
         self.work -= done
         self.computed += done
-        self.worked = self.world.now
+        self.worked, self.rests = self.world.now, True
         if self.stopping:
             self._drained()
         else:

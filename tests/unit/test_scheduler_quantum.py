@@ -14,7 +14,6 @@ from nvshared.scheduler.events import (
     SettingsChanged,
     Terms,
     TermsChanged,
-    Tick,
 )
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scheduler_talk import Talk, runs, stops, two_programs
@@ -212,51 +211,47 @@ def test_turn_of_a_compute_limited_client_ends_after_50_ms_idle_without_waiting_
     assert windows(actions, 1) == [turns.IDLE_USUAL]
 
 
-def last_window(talk: Talk, client: int) -> int:
-    """The idle window of the client's last RUN while other clients waited, in us."""
-    return [a.idle_window for a in talk.said
-            if isinstance(a, Run) and a.client == client and a.pace][-1]
-
-
-def test_idle_time_that_ends_a_turn_halves_only_after_long_pauses_of_the_program() -> None:
+def test_idle_time_that_ends_a_turn_is_sent_unchanged_however_long_the_program_paused() -> None:
+    """The hook shortens it by the pauses that it has seen."""
     talk = Talk()
     talk.run(1, 100)
     talk.join(2, 100)
-    holder, other, sent = 1, 2, []
-
-    def hand_over(pause: float, took: float = 1) -> None:
-        nonlocal holder, other
+    holder, other = 1, 2
+    for pause in (3, 3, 3, 0.1, 3):
         talk.wait(pause)
         talk.want(other)
-        sent.append(last_window(talk, holder))
+        assert [a.idle_window for a in talk.said
+                if isinstance(a, Run) and a.client == holder and a.pace][-1] == turns.IDLE_MOST
         talk.idle(holder)
         moves = talk.stopped(holder, wants=False)
-        talk.wait(took)
+        talk.wait(1)
         talk.obey(moves)
         holder, other = other, holder
 
-    for _ in range(12):
-        hand_over(3)
-    assert sent[1] == turns.IDLE_MOST
-    assert sent[3:8:2] == [turns.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
-    assert sent[-1] >= turns.IDLE_LEAST
-    hand_over(3, took=0.1)
-    hand_over(0.1)                      # the evicted client was stopped too early
-    hand_over(3)
-    assert sent[-1] == turns.IDLE_MOST
 
-
-def test_scheduler_snapshot_has_the_idle_time_of_idle_clients_only() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.join(2, 70)
-    talk.wait(10)
-    talk.tell(Tick())
-    assert talk.view(2).idle == 10 * SECOND
-    assert talk.view(1).idle is None            # idle reports are not requested
-    talk.want(2)
-    assert talk.view(2).idle is None
-    talk.obey(talk.wait(30))
-    talk.wait(5)
-    talk.tell(Tick())
-    assert talk.view(1).idle is None            # it waits for its next turn
+def test_first_hand_overs_of_a_pair_begin_within_100_ms_of_the_end_of_the_work() -> None:
+    world = Watched(replace(SETTINGS, anti_thrash=AntiThrash.AUTO), [80, 80])
+    for hook in world.programs:
+        hook.work = 0
+    world.settle(10 * SECOND)
+    holder, other = world.programs
+    holder.compute(SECOND)
+    for _ in range(6):
+        while not holder.granted:
+            world.step()
+        other.compute(SECOND // 2)      # it waits from now on
+        ends = len(world.ends)
+        for _ in range(4):              # pauses in which the holder only prepares more work
+            while holder.work or holder.flying:
+                world.step()
+            world.advance(40 * MILLISECOND)
+            holder.compute(SECOND // 2)
+        while holder.work or holder.flying:
+            world.step()
+        assert len(world.ends) == ends, "a pause ended the turn"
+        ended = world.now
+        while len(world.ends) == ends:
+            world.step()
+        assert (world.ends[-1].client, world.ends[-1].reason) == (holder.id, TurnEnd.IDLE)
+        assert world.now - ended <= 100 * MILLISECOND + 4 * world.delay
+        holder, other = other, holder

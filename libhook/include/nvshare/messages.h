@@ -118,10 +118,11 @@ enum nvshare_type {
      * gate until a LOAD grants enough room. */
     NVSHARE_MEMORY = 65,
     /* The client runs with REPORT_IDLE, and for RUN's `idle_window` its program had no work in
-     * flight and submitted none. A hint: the gate is still open. With WANTS in flags: the
-     * program, reported as idle before, has submitted work again. If a RUN changes the
-     * `idle_window` of an idle program, the hook sends IDLE again, with WANTS unless the program
-     * is idle for the new window. */
+     * flight and submitted none. With PACE, the hook sends it earlier if the program's own
+     * pauses are shorter. A hint: the gate is still open. With WANTS in flags: the program,
+     * reported as idle before, has submitted work again. If a RUN changes the `idle_window` of
+     * an idle program, the hook sends IDLE again, with WANTS unless the program is idle for the
+     * new window. */
     NVSHARE_IDLE = 66,
     /* Answer to STOP: the gate is closed and the work drained. WANTS in flags: a thread waits at
      * the gate, and no MEMORY will report it. `took`: us from the receipt of STOP to the end of
@@ -309,7 +310,7 @@ struct nvshare_order {
     uint64_t file;
     /* RUN: with STEP: time between two launches (us) */
     uint64_t step_pause;
-    /* RUN: time without work until IDLE; 0: unchanged (us) */
+    /* RUN: most time without work until IDLE; 0: unchanged (us) */
     uint64_t idle_window;
     struct nvshare_limits limits;
     /* EVICT: the GPU that lends memory for swapped blocks */

@@ -32,6 +32,20 @@
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
+/*
+ * The idle window is learned from the program's own pauses. While a hand-over costs at most half a
+ * second, a pause of LONG_PAUSE_US was worth a hand-over at its begin, and a shorter pause was not.
+ * The window is twice the longest pause of the second kind in the last two stretches of work, which
+ * long pauses end, so that pauses of the program's start are forgotten. A thread that uses the
+ * processor for 1/COMPUTES_PART of the time probably prepares the next launch: then the window is
+ * five times as long. The least window is two samples (service.c).
+ */
+#define LONG_PAUSE_US 500000
+#define WINDOW_LEAST_US 10000
+#define WINDOW_ASLEEP 2
+#define WINDOW_COMPUTES 10
+#define COMPUTES_PART 4
+
 /* gate_passes() when the program last released its turn; a later pass or turn voids the release. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
@@ -72,15 +86,55 @@ static void sample(struct activity *activity, bool between, uint64_t now)
     activity->empty = activity->state == MARKER_DONE && activity->marker_passes == passes;
 }
 
+/* The program has submitted work, or waited at the gate to do so, after a pause. */
+static void learn_pause(struct activity *activity, uint64_t pause)
+{
+    if (pause >= LONG_PAUSE_US) {
+        activity->idle.longest_before = activity->idle.longest;
+        activity->idle.longest = 0;
+    } else if (pause > activity->idle.longest) {
+        activity->idle.longest = pause;
+    }
+}
+
+uint64_t activity_idle_window(const struct activity *activity, uint64_t most)
+{
+    uint64_t longest = activity->idle.longest, before = activity->idle.longest_before;
+    uint64_t window = (longest > before ? longest : before)
+        * (activity->idle.computes ? WINDOW_COMPUTES : WINDOW_ASLEEP);
+    if (window < WINDOW_LEAST_US)
+        window = WINDOW_LEAST_US;
+    return window < most ? window : most;
+}
+
+/* Called at the first sample of a turn: a pause that the end of the last turn has cut lasted until
+ * a thread waited at the gate. */
+static void end_outlasting_pause(struct client *client, struct activity *activity)
+{
+    uint64_t since = activity->idle.outlasting;
+    activity->idle.outlasting = 0;
+    LOCKED(memory_lock);
+    if (since != 0 && client->wanted > since)
+        learn_pause(activity, client->wanted - since);
+}
+
 /* Adds up all pauses, however short: idle time is not charged to the tenant. */
 static void update_idle(struct client *client, struct activity *activity, uint64_t now)
 {
+    if (!activity->idle.active)
+        end_outlasting_pause(client, activity);
+    uint64_t processor = processor_microseconds();
+    activity->idle.computes = activity->idle.active
+        && processor - activity->idle.processor > (now - activity->idle.counted) / COMPUTES_PART;
+    activity->idle.processor = processor;
     bool waits = gate_has_waiters();
     bool pause = activity->idle.active && activity->quiet && activity->empty && !waits;
     if (pause && activity->idle.counts) {
         LOCKED(memory_lock);
         client->idled += now - activity->idle.counted;
     }
+    if (!pause && activity->idle.counts)
+        learn_pause(activity, activity->idle.counted - activity->idle.since);
     if (!pause)
         activity->idle.since = now;
     activity->idle.active = true;
@@ -212,10 +266,13 @@ int64_t activity_sample(struct client *client, struct activity *activity, unsign
         drain_abandon(&activity->marker);
         activity->state = NO_MARKER;
     }
-    if ((purposes & ACTIVITY_IDLE) != 0)
+    if ((purposes & ACTIVITY_IDLE) != 0) {
         update_idle(client, activity, now);
-    else
+    } else {
+        if (activity->idle.counts)
+            activity->idle.outlasting = activity->idle.since;
         activity->idle.active = activity->idle.counts = false;
+    }
     if (samples_gaps)
         update_gaps(client, activity, now);
     int64_t next = burst ? update_burst(client, activity, now) : NEVER;

@@ -10,6 +10,8 @@ enum activity_purpose {
     ACTIVITY_BURST = 4,              /* find the end of the work that inflight.c publishes */
 };
 
+#define ACTIVITY_PAUSE_FIRST_US 50000    /* `idle.longest` of a new program */
+
 struct activity {
     struct drain marker;             /* events after all work submitted before the recording */
     enum { NO_MARKER, MARKER_PENDING, MARKER_DONE } state;
@@ -22,7 +24,13 @@ struct activity {
 
     struct {
         bool active, counts;         /* idle time is sampled; a pause is in progress */
+        bool computes;               /* a thread used the processor before the last sample */
         uint64_t since, counted;     /* us: begin of the pause; time up to which `idled` has it */
+        uint64_t outlasting;         /* us: begin of a pause that the turn's end cut; 0: none */
+        uint64_t processor;          /* us of processor time of the process at the last sample */
+        /* us: the longest pause after which work soon went on, since the last long pause and in
+         * the stretch of work before that */
+        uint64_t longest, longest_before;
     } idle;
     struct {
         uint64_t turn;               /* the figures below are of this turn: client->turns */
@@ -42,6 +50,8 @@ struct activity {
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned purposes);
 /* us for which surely no work has been in flight; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);
+/* us of a pause after which the program will probably not go on soon, at most `most`. */
+uint64_t activity_idle_window(const struct activity *activity, uint64_t most);
 /* Whether the program had released its turn at the last sample and not passed the gate since. */
 bool activity_released(const struct activity *activity);
 /* Lets the program's turn end when the work in flight is done. For any thread. */

@@ -88,11 +88,21 @@ void memory_wait(void)
     mutex_lock(&memory_lock);
 }
 
-uint64_t now_microseconds(void)
+static uint64_t microseconds(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+uint64_t now_microseconds(void)
+{
+    return microseconds(CLOCK_MONOTONIC);
+}
+
+uint64_t processor_microseconds(void)
+{
+    return microseconds(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 struct client *client_current(void)
@@ -457,6 +467,7 @@ void clients_want(void)
         if (client->running || client->stopping || client->want_sent)
             continue;
         client->want_sent = true;
+        client->wanted = now_microseconds();
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
                                                      .flags = NVSHARE_WANTS });
     }

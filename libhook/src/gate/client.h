@@ -42,13 +42,14 @@ struct client {
     bool reports_idle;
     bool reports_busy;
     bool want_sent;
+    uint64_t wanted;                 /* us: when a thread last waited for a turn to begin */
     bool prints_waits;               /* the service thread prints why threads wait (waiting.c) */
     bool drained;                    /* no work is in flight: from STOPPED to RUN */
     /* True while `absent` > 0, memory exceeds memory.room, or `remapping`: GATE_STARVED is set. */
     bool starved;
     bool starved_reported;           /* a MEMORY report was sent since `starved` became true */
     bool remapping;                  /* exclusive.c keeps the gate closed to replace memory */
-    uint64_t idle_window;            /* us without a submission before IDLE is sent */
+    uint64_t idle_window;            /* us without work before IDLE is sent, at most */
 
     enum nvshare_pin_reason pin_reason;        /* why the client is never evicted (client.c) */
 
@@ -154,6 +155,7 @@ int client_wait(struct client *client, int64_t timeout_us);
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
 uint64_t now_microseconds(void);                  /* CLOCK_MONOTONIC */
+uint64_t processor_microseconds(void);            /* processor time of all threads so far */
 #define NEVER INT64_MAX                           /* a time in us: nothing is due */
 
 /* The following functions are called with memory_lock held. */

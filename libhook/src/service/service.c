@@ -32,7 +32,8 @@
 #define SAMPLE_US 5000
 #define RELEASE_SAMPLE_US 200            /* after nvshare_release(), until no work is in flight */
 #define IDLE_SAMPLES 100                 /* samples in the shortest pause that is reported */
-/* A window that is at least this long only tells whether the program is to be billed. */
+/* A window that is at least this long only tells whether the program is to be billed. A shorter one,
+ * while other clients wait, is what a hand-over costs. */
 #define LONG_WINDOW_US 1000000
 #define LONG_SAMPLES 16
 #define PACE_US 2000
@@ -277,6 +278,7 @@ static void stop(struct client *client)
         client->drained = drained;
         caches_turn_ended(client);
         client->want_sent = gate_has_waiters();
+        client->wanted = client->want_sent ? now_microseconds() : client->wanted;
         client_send(client, (struct nvshare_report){
             .type = NVSHARE_STOPPED, .flags = client->want_sent ? NVSHARE_WANTS : 0,
             .used = drained ? began + took - client->opened - client->idled : 0, .took = took,
@@ -513,7 +515,12 @@ static int64_t sample_activity(struct client *client)
     }
     uint64_t pause = activity_idle(&service->activity);
     bool released = activity_released(&service->activity);
-    bool over = pause >= (released ? 1 : client->idle_window);
+    uint64_t window = client->idle_window;
+    if (client->paced && window < LONG_WINDOW_US)
+        window = activity_idle_window(&service->activity, window);
+    /* A pause that was reported goes on, even if a thread uses the processor again. */
+    bool goes_on = service->idle_reported && !service->idle_asked && pause > 0;
+    bool over = goes_on || pause >= (released ? 1 : window);
     if (over != service->idle_reported || service->idle_asked) {
         LOCKED(memory_lock);
         client_send(client, (struct nvshare_report){
@@ -523,7 +530,7 @@ static int64_t sample_activity(struct client *client)
     service->idle_asked = false;
     if (released && !over)
         next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
-    if (client->paced && pause >= client->idle_window / 2)
+    if (client->paced && pause >= window / 2)
         caches_ask(client, CACHES_IDLE);
     /* While no client waits, only a long pause ends the turn, so samples may be rare. */
     int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window
@@ -605,6 +612,7 @@ void *service_run(void *argument)
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     services[client->index] = (struct service){
+        .activity.idle.longest = ACTIVITY_PAUSE_FIRST_US,
         .connected = true, .received = true, .received_at = now_microseconds(),
     };
     for (;;)

@@ -13,13 +13,14 @@
 
 static uint64_t clock_us = 1000000, ends_at, passes, gap_us, work_us;
 static struct client one;
-static struct activity activity;
+static struct activity activity = { .idle.longest = ACTIVITY_PAUSE_FIRST_US };
 
 SEEN int capturing, several, waits;
 SEEN unsigned sent;                  /* number of BUSY reports */
 SEEN int gaps = -1;                  /* whether the last BUSY report says gaps; -1: not sent */
 SEEN uint64_t sent_at;               /* us from the begin of the last turn to the last report */
 SEEN uint64_t questions;             /* number of driver calls */
+SEEN int computes;                   /* a thread uses the processor all the time */
 static uint64_t began;
 
 /* Submits all the work that the program would have submitted by now. */
@@ -32,6 +33,7 @@ static void proceed(void)
 }
 
 uint64_t now_microseconds(void) { return clock_us; }
+uint64_t processor_microseconds(void) { return computes ? clock_us : 0; }
 unsigned clients_count(void) { return several ? 2 : 1; }
 bool capture_going_on(void) { return capturing; }
 
@@ -82,6 +84,36 @@ SEEN void stop(uint64_t microseconds)
     activity_sample(&one, &activity, 0);
     clock_us = (ends_at > clock_us ? ends_at : clock_us) + microseconds;
 }
+
+/* The program submits work that ends at once, then rests. Samples are 5 ms apart. */
+static void rest(uint64_t microseconds)
+{
+    passes++;
+    ends_at = clock_us;
+    for (uint64_t until = clock_us + microseconds; clock_us < until; clock_us += 5000)
+        activity_sample(&one, &activity, ACTIVITY_IDLE);
+}
+
+/* A pause of the program within its turn. */
+SEEN void pause_of(uint64_t microseconds)
+{
+    rest(microseconds);
+    passes++;
+    activity_sample(&one, &activity, ACTIVITY_IDLE);
+}
+
+/* A pause in which the turn ends, until a thread waits for the next turn. */
+SEEN void pause_beyond_turn(uint64_t in_turn, uint64_t later)
+{
+    rest(in_turn);
+    stop(later);
+    one.wanted = clock_us;
+    clock_us += 1000000;             /* the other client's turn */
+    turn();
+    activity_sample(&one, &activity, ACTIVITY_IDLE);
+}
+
+SEEN uint64_t window(uint64_t most) { return activity_idle_window(&activity, most); }
 
 SEEN void forget(void) { activity_forget_gaps(&activity); }
 

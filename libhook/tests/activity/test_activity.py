@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the library detects gaps in a program's work, in a simulated environment
-(activity_double.c)."""
+"""Whether the library detects gaps in a program's work, and learns the length of its pauses, in a
+simulated environment (activity_double.c)."""
 
 import ctypes
 from pathlib import Path
@@ -113,3 +113,60 @@ def test_gpu_activity_of_a_client_with_gaps_is_sampled_at_most_60_times_a_second
     client.forget()
     client.run(10 * MS, 0, 2 * SECOND, 0)
     assert (client.said, client.records) == ("busy", 2)
+
+
+COST = 500 * MS                         # the order's idle window: what a hand-over costs
+
+
+def near(window: int) -> object:
+    return pytest.approx(window, abs=2 * 2 * 5 * MS)     # a pause is known to two samples
+
+
+def test_idle_window_of_a_new_program_is_100_ms_and_at_most_the_cost_of_a_hand_over(
+        client: Program) -> None:
+    client.pause_of(6 * MS)
+    assert client.window(COST) == 100 * MS
+    assert client.window(40 * MS) == 40 * MS
+
+
+def test_idle_window_is_twice_the_longest_pause_after_which_a_program_went_on(
+        client: Program) -> None:
+    for pause in (20, 150, 60):
+        client.pause_of(pause * MS)
+    assert client.window(COST) == near(300 * MS)
+    assert client.window(200 * MS) == 200 * MS
+
+
+def test_idle_window_forgets_pauses_of_stretches_of_work_before_the_last_two(
+        client: Program) -> None:
+    client.pause_of(2 * SECOND)
+    assert client.window(COST) == 100 * MS
+    client.pause_of(40 * MS)
+    client.pause_of(2 * SECOND)
+    assert client.window(COST) == near(80 * MS)
+    client.pause_of(2 * SECOND)
+    assert client.window(COST) == 10 * MS
+
+
+@pytest.mark.parametrize(("later", "window"), [(100, 300), (1000, 100)])
+def test_idle_window_counts_a_pause_that_outlasts_the_turn_until_a_thread_waits_at_the_gate(
+        client: Program, later: int, window: int) -> None:
+    client.pause_beyond_turn(50 * MS, later * MS)
+    assert client.window(COST) == near(window * MS)
+    if later > 500:
+        client.pause_beyond_turn(50 * MS, later * MS)
+        assert client.window(COST) == 10 * MS
+
+
+def test_idle_window_is_five_times_as_long_while_a_thread_uses_the_processor(
+        client: Program) -> None:
+    client.variable("computes", ctypes.c_int).value = 1
+    client.pause_of(20 * MS)
+    assert client.window(COST) == COST
+    for _ in range(2):
+        client.pause_of(2 * SECOND)
+    client.pause_of(20 * MS)
+    assert client.window(COST) == pytest.approx(200 * MS, abs=10 * 10 * MS)
+    client.variable("computes", ctypes.c_int).value = 0
+    client.pause_of(20 * MS)
+    assert client.window(COST) == near(40 * MS)
