@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requirements of a container of a pod that shares a GPU, see nvshared/containers/cdi.py."""
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from nvshared.containers import cdi
 from nvshared.containers.cdi import KIND, NVIDIA, STATIC, Share
+from nvshared.errors import NvshareError
 
 SHARED = "shared"                       # our device without a GPU
 VERSION = "0.3.0"                       # version of the CDI format that every runtime reads
@@ -50,15 +50,10 @@ class Containers:
                 for there, here in self._share.mounts.items()]}
 
     def _nvidias_devices(self) -> set[str]:
-        """The names in CDI files of NVIDIA's toolkit, among them those of its devices."""
-        names = set[str]()
-        for path in (path for folder in (*self.others, self.cdi) for path in folder.glob("*")):
-            if path.suffix in (".json", ".yaml"):
-                with suppress(OSError):     # the file was just replaced, or is unreadable
-                    text = path.read_text(errors="replace")
-                    if re.search(rf"\bkind\"?:\s*\"?{NVIDIA}\b", text):
-                        names |= set(re.findall(r"\bname\"?:\s*\"?([\w-]+)", text))
-        return names
+        with suppress(NvshareError):    # a file is unreadable or damaged
+            if given := cdi.read((*self.others, self.cdi)):
+                return set(given.devices)
+        return set()
 
     @property
     def _share(self) -> Share:
