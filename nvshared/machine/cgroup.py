@@ -183,16 +183,21 @@ def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:
 def _mounted(controllers: str) -> list[tuple[str, Path]]:
     """For each mount of a hierarchy, its root in the hierarchy, and its mount point."""
     found = []
-    for line in os.fsdecode(MOUNTINFO.read_bytes()).split("\n"):
-        before, _, after = line.partition(" - ")
-        if not after:
-            continue
-        root, point = before.split(" ")[3:5]
-        kind, _, options = after.split(" ")[:3]
+    for (_, _, _, root, point, *_), kind, options in mounts():
         wanted = {*controllers.split(",")} <= {*options.split(",")} if controllers else True
         if kind == ("cgroup" if controllers else "cgroup2") and wanted:
             found.append((root, Path(ESCAPED.sub(lambda one: chr(int(one[1], 8)), point))))
     return found
+
+
+def mounts() -> Iterator[tuple[list[str], str, str]]:
+    """For each line of /proc/self/mountinfo, the fields up to " - ", the type, and the options of
+    the file system."""
+    for line in os.fsdecode(MOUNTINFO.read_bytes()).split("\n"):
+        before, _, after = line.partition(" - ")
+        if after:
+            kind, _, options = after.split(" ")[:3]
+            yield before.split(" "), kind, options
 
 
 def _files(path: Path, prefix: str) -> int:

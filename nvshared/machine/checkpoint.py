@@ -23,6 +23,10 @@ KEPT_FOR = 300.0                        # seconds in which a helper gets command
 LONGEST = 1 << 16                       # most bytes of an answer
 
 
+# The third: the process that this program started; None: systemd started one.
+Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.subprocess.Process | None]
+
+
 class NotSent(NvshareError):
     """The command was not sent to nvshare-checkpoint, so nothing was done."""
 
@@ -86,7 +90,8 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
                     said = await helper.ask(first)
             if helper is None or not said:
                 _end(helper)
-                helper = await _start()
+                connected = await start(SOCKET, library.checkpoint())
+                helper = _Helper(*connected, time.monotonic())
                 said = await helper.ask(first)
         if first != line:
             if not said:
@@ -151,19 +156,16 @@ def _put_back(helper: _Helper) -> None:
         _idle.append(helper)
 
 
-async def _start() -> _Helper:
-    if _is_offered():
-        reader, writer = await asyncio.open_unix_connection(SOCKET)
-        return _Helper(reader, writer, None, time.monotonic())
+async def start(socket: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
+    """Connects to the program that systemd offers on a socket, or starts it as `command`."""
+    if socket.is_socket():  # noqa: ASYNC240
+        return *await asyncio.open_unix_connection(socket, limit=longest), None
     process = await asyncio.create_subprocess_exec(
-        library.checkpoint(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+        *command, limit=longest, start_new_session=True, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
-    return _Helper(process.stdout, process.stdin, process, time.monotonic())
-
-
-def _is_offered() -> bool:
-    return SOCKET.is_socket()
+    return process.stdout, process.stdin, process
 
 
 def _end(helper: _Helper | None) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+from nvshared.machine import cgroup
 from nvshared.units import GIB
 
 SECTOR = 512                            # bytes; the unit of st_blocks
@@ -92,8 +93,4 @@ def _file_system(descriptor: int) -> str:
     """The type of a descriptor's file system, found by its mount id; "": not found."""
     info = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").split()
     number = info[info.index("mnt_id:") + 1]
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):
-        mount, _, source = line.partition(" - ")
-        if mount.split(" ")[0] == number:
-            return source.split(" ")[0]
-    return ""
+    return next((kind for mount, kind, _ in cgroup.mounts() if mount[0] == number), "")

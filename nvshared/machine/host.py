@@ -86,10 +86,13 @@ def has_ended(pid: int, started_at: int | None) -> bool:
     return is_zombie or started_at not in (None, int(fields[START_FIELD]))
 
 
-def process(pid: int, name: str) -> str:
-    """The text of /proc/PID/`name`; "" if the process has ended or is not visible."""
+def process(pid: int, name: str, longest: int = -1) -> str:
+    """The text of /proc/PID/`name`; "" if the process has ended or is not visible.
+
+    `longest`: most bytes that are read of what the process's user chooses; -1: any number."""
     try:
-        return kernel_text(PROCESSES / str(pid) / name)
+        with (PROCESSES / str(pid) / name).open("rb") as file:
+            return os.fsdecode(file.read(longest))
     except OSError:
         return ""
 

@@ -21,6 +21,7 @@ WORDS_WITH_NAME = 3                     # first arguments of a command, searched
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
+COMMAND_LONGEST = 1 << 12               # most bytes read from /proc/PID/cmdline
 FILE_LONGEST = 1 << 14                  # most bytes read from /proc/PID/cgroup or uid_map
 ENVIRONMENT_LONGEST = 1 << 17           # most bytes read from /proc/PID/environ
 
@@ -90,10 +91,10 @@ def identify(
     called = name(pid)
     started = host.started(pid)
     owner = subordinate.owner(uid, number)
-    cgroup = _read(pid, "cgroup", FILE_LONGEST)
+    cgroup = host.process(pid, "cgroup", FILE_LONGEST)
     found, unknown_paths = locate(cgroup, owner, own("cgroup"), partial(_owner_of, number),
                                   control_groups.slurm_job,
-                                  lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
+                                  lambda: host.process(pid, "environ", ENVIRONMENT_LONGEST))
     contained = not cgroup or bool(unknown_paths) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
     return Peer(pid, uid, owner, called, found, contained, started, unknown_paths)
@@ -110,14 +111,14 @@ def shown(pid: int) -> str:
 
 def name(pid: int) -> str:
     """The name of a process; "?": unknown."""
-    return printable(_read(pid, "comm").rstrip("\n") or "?")
+    return printable(host.process(pid, "comm").rstrip("\n") or "?")
 
 
 def whole_name(pid: int, called: str) -> str:
     """The full name of a program; `called`: the 15 characters that the kernel keeps.
 
     Blocks while the process changes its own mappings, possibly for ever."""
-    command = _read(pid, "cmdline").replace("\0", " ").strip()
+    command = host.process(pid, "cmdline", COMMAND_LONGEST).replace("\0", " ").strip()
     words = (word.rpartition("/")[2] for word in command.split(" ")[:WORDS_WITH_NAME])
     return next((printable(one) for one in words if one.startswith(called)), called)
 
@@ -177,20 +178,12 @@ def _owner_of(number: Callable[[str], int | None], controllers: str, path: str) 
 def _contained(pid: int) -> bool:
     """Whether a process is, or may be, in another pid or user namespace than the daemon."""
     # The Name line may contain any line break except the newline, which the kernel escapes.
-    status = _read(pid, "status").split("\n")
+    status = host.process(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
-    users = _read(pid, "uid_map", FILE_LONGEST)
+    users = host.process(pid, "uid_map", FILE_LONGEST)
     return len(numbers) != 1 or not users or users != own("uid_map")
 
 
 @cache
 def own(name: str) -> str:
-    return _read(os.getpid(), name, FILE_LONGEST)
-
-
-def _read(pid: int, name: str, longest: int = 4096) -> str:
-    try:
-        with (host.PROCESSES / str(pid) / name).open("rb") as file:
-            return os.fsdecode(file.read(longest))  # keeps invalid UTF-8, so names stay distinct
-    except OSError:
-        return ""
+    return host.process(os.getpid(), name, FILE_LONGEST)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from nvshared import saver
 from nvshared.errors import NvshareError
+from nvshared.machine.checkpoint import start
 
 SOCKET = Path("/run/nvshare-checkpoint/save.sock")
 PATIENCE = 3600.0                       # most seconds of an order; 1 TiB at 0.3 GB/s takes as long
@@ -42,17 +43,9 @@ class Saved(NamedTuple):
 async def ask(order: str, **words: Any) -> dict[str, Any]:
     """Sends an order, returns its answer. Raises NvshareError with the reason of a refusal;
     NoAnswer if none came."""
-    process = None
     try:
-        if _is_offered():
-            reader, writer = await asyncio.open_unix_connection(SOCKET, limit=LONGEST)
-        else:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", saver.__file__, limit=LONGEST, start_new_session=True,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
-            assert process.stdin is not None
-            assert process.stdout is not None
-            reader, writer = process.stdout, process.stdin
+        reader, writer, process = await start(
+            SOCKET, sys.executable, "-I", saver.__file__, longest=LONGEST)
         writer.write(json.dumps({"order": order, **words}).encode() + b"\n")
         async with asyncio.timeout(PATIENCE):
             line = await reader.readline()
@@ -77,10 +70,6 @@ async def saved(to: str = "") -> list[Saved]:
     with contextlib.suppress(TypeError):
         return [Saved(**one) for one in found]
     raise NvshareError("nvshare-save is of another version than nvshared")
-
-
-def _is_offered() -> bool:
-    return SOCKET.is_socket()
 
 
 def has_saved() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.machine import cgroup as control_groups
-from nvshared.machine import peer, subordinate
+from nvshared.machine import host, peer, subordinate
 from nvshared.machine.tenant import Kind, Tenant
 
 
@@ -29,7 +29,8 @@ def test_peer_has_pid_uid_and_name_from_the_kernel() -> None:
 
 def identify(monkeypatch: pytest.MonkeyPatch, **files: str) -> peer.Peer:
     files |= {"status": "", "uid_map": ""}
-    monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
+    monkeypatch.setattr(
+        host, "process", lambda _, name, longest=-1: files.get(name, ""))
     monkeypatch.setattr(peer, "own", lambda _name: "")
     return peer.identify(1, 0)
 
@@ -68,7 +69,7 @@ def test_process_in_a_container_is_recognised_for_any_process_name(
     files = {
         "status": f"Name:\tx{end}NSpid:\t9\nPid:\t9\nNSpid:\t9\t1\n", "uid_map": "0 0 4294967295\n",
         "comm": "x\n", "cgroup": "0::/\n"}
-    monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name])
+    monkeypatch.setattr(host, "process", lambda _, name, longest=-1: files.get(name, ""))
     monkeypatch.setattr(peer, "own", lambda name: files[name])
     assert peer.identify(9, 1000).is_contained
 
@@ -106,7 +107,7 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
 def test_whole_name_completes_a_process_name_the_kernel_truncated(
         monkeypatch: pytest.MonkeyPatch, called: str, command: str, whole: str) -> None:
     files = {"cmdline": command.replace(" ", "\0")}
-    monkeypatch.setattr(peer, "_read", lambda _, name: files[name])
+    monkeypatch.setattr(host, "process", lambda _, name, longest=-1: files[name])
     assert peer.whole_name(1, called) == whole
 
 
@@ -136,7 +137,7 @@ def has_peer_pidfd(connected: socket.socket) -> bool:
 def accounts(uid: int, cgroup: str, numbers: str = "9", users: str = "0 0 4294967295\n") -> str:
     files = {"cgroup": cgroup, "status": f"Name:\tx\nNSpid:\t{numbers}\n", "uid_map": users}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer, "_read", lambda _, name, longest=4096: files.get(name, ""))
+        patch.setattr(host, "process", lambda _, name, longest=-1: files.get(name, ""))
         patch.setattr(peer, "own", {
             "uid_map": "0 0 4294967295\n", "cgroup": "0::/system.slice/nvshared.service\n",
         }.__getitem__)
