@@ -168,10 +168,9 @@ class Pods:
         self._lock = threading.RLock()          # of prepared claims, and of these:
         self._users: dict[str, Pod] = {}        # pods that name claims, by UID
         self._arriving: set[str] = set()        # UIDs of pods with shares, not admitted yet
-        # By UID of a claim and of a pod: the pod may use the claim; the API server knows.
-        self._questions: dict[tuple[str, str], None] = {}
+        # By UID of a claim and of a pod that names it: the API server was asked for the claim.
         self._asked: set[tuple[str, str]] = set()
-        self._is_asking = threading.Semaphore(0)
+        self._hurry = threading.Event()
         threading.Thread(target=self._answer, name="claims", daemon=True).start()
         threading.Thread(
             target=watch, name="pods", daemon=True, args=(
@@ -212,7 +211,7 @@ class Pods:
         except (NvshareError, TimeoutError) as error:
             self.renew(claim.uid, before)
             raise NvshareError(str(error) or "nvshared does not confirm the terms") from error
-        self._ask_for(list(self._users.values()))
+        self._hurry.set()
 
     def renew(self, uid: str, claim: Claim | None) -> None:
         """Updates a claim after its pods changed; None: it is unprepared. Raises NvshareError."""
@@ -248,8 +247,7 @@ class Pods:
                 except NvshareError as error:       # the other claims and pods are handled
                     logger.warning("claim %s is not changed: %s", claim, error)
             self._before.clear()
-        if event != "DELETED":
-            self._ask_for(pods)
+        self._hurry.set()
 
     def _drop_pods(self, claim: Claim, event: str, present: set[str]) -> None:
         """Takes pods that are gone out of a prepared claim. Raises NvshareError."""
@@ -264,52 +262,36 @@ class Pods:
         if gone:
             self.renew(claim.uid, claim.without(gone))
 
-    def _ask_for(self, pods: list[Pod]) -> None:
-        """Asks for claims that these pods name: kubelet does not report further pods of a claim."""
+    def _questions(self) -> list[tuple[Claim, set[tuple[str, str]]]]:
+        """Claims that pods name which they are not known to be reserved for; these pairs."""
         with self._lock:
             claims = [one for one in self.prepared.claims() if one.is_shareable]
-            known = {one.uid for one in claims}
-            self._asked = {one for one in self._asked if one[0] in known}
-            for claim in claims:
-                for one in pods:
-                    pair = claim.uid, one.uid
-                    if (one.namespace == claim.namespace and claim.name in one.claims
-                            and one.uid not in claim.uids and pair not in self._asked):
-                        self._asked.add(pair)
-                        self._questions[pair] = None
-                        self._is_asking.release()
+            self._asked &= {(one.uid, pod) for one in claims for pod in self._users}
+            found = [(claim, {
+                (claim.uid, one.uid) for one in self._users.values()
+                if one.namespace == claim.namespace and claim.name in one.claims
+                and one.uid not in claim.uids} - self._asked) for claim in claims]
+            return [(claim, pairs) for claim, pairs in found if pairs]
 
     def _answer(self) -> None:
-        """Asks for claims, each for all its new pods at once. One that fails delays no other."""
-        pauses: dict[str, tuple[float, RetryPause]] = {}     # by claim: when it is asked for again
-        problem = ""
+        """Asks for claims that further pods name, which kubelet does not report."""
+        pause, delay, problem = RetryPause(), None, ""
         while True:
-            now = time.monotonic()
-            self._is_asking.acquire(timeout=min(
-                (max(0.0, due - now) for due, _ in pauses.values()), default=None))
-            with self._lock:
-                claims = {one.uid: one for one in self.prepared.claims()}
-                waiting = {uid for uid, _ in self._questions}
-            for uid in waiting:
-                due, pause = pauses.get(uid, (0.0, RetryPause()))
-                if due > time.monotonic():
-                    continue
-                pauses.pop(uid, None)
+            self._hurry.wait(delay)
+            self._hurry.clear()
+            delay = None
+            for claim, pairs in self._questions():
                 try:
-                    with self._lock:
-                        pairs = [one for one in self._questions if one[0] == uid]
-                    if (claim := claims.get(uid)) is not None:
-                        self._renew_by_answer(claim)
+                    self._renew_by_answer(claim)
                     problem = ""
                 except FAILURES as error:
                     if getattr(error, "status", 0) != HTTPStatus.NOT_FOUND:
                         if problem != (problem := f"claim {claim} is not known: {error}"):
                             logger.warning("%s", problem)
-                        pauses[uid] = time.monotonic() + pause.seconds(error), pause
+                        delay = delay or pause.seconds(error)
                         continue
                 with self._lock:
-                    for one in pairs:
-                        self._questions.pop(one, None)
+                    self._asked |= pairs
 
     def _renew_by_answer(self, claim: Claim) -> None:
         now = self.ask(claim.namespace, claim.name)
