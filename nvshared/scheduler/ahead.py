@@ -9,9 +9,19 @@ from dataclasses import dataclass
 
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Goal, Phase, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import AntiThrash
-from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, latest_first, victims
+from nvshared.scheduler.moves import (
+    SLACK_MOST,
+    Evictions,
+    copies,
+    expected_room,
+    host_spare,
+    latest_first,
+    retries,
+    victims,
+)
+from nvshared.scheduler.orders import Goal
 from nvshared.scheduler.records import Direction
 from nvshared.units import GIB, MILLISECOND, SECOND
 
@@ -47,7 +57,7 @@ def interrupt(card: Card) -> None:
     copies_out = Direction.OUT in _copying(card)
     for client in card.groups["speculating"]:
         rests = _quiet(card) and not card.groups["queued"] and client.is_idle
-        for move in client.moves:
+        for move in client.orders.moves:
             match move.goal, move.order:
                 case Goal.HEAD, _:
                     continues = not card.records.of(_Patience)[move.direction].waits
@@ -62,7 +72,7 @@ def interrupt(card: Card) -> None:
                 case _:
                     continue
             if not continues and not move.cut:
-                move.cut = True
+                move.cut_short()
                 card.send(Yield(client.id, move.order.number))
 
 
@@ -162,29 +172,30 @@ def _load_ahead(
         # A running client keeps up to SLACK_MOST beyond its need: it may soon reuse that much.
         evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
-    waits = patience[Direction.IN].waits or bool(client.moves)
-    if not waits and card.due(client.failures.load.until):
+    waits = patience[Direction.IN].waits or bool(client.orders.moves)
+    if not waits and card.due(client.orders.load_again.until):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)
         least = min(missing, card.settings.block) if expected_room(card) == 0 else whole
-        if client.cut or (piece > 0 and piece >= least):
+        if client.orders.cut or (piece > 0 and piece >= least):
             card.load(client, client.ordered + piece, client.host_charged, goal)
     return len(card.actions) > before
 
 
 def _prefetch(card: Card) -> None:
     """Loads one idle client at a time, at most `step` (a setting, bytes) for each order."""
-    if any(move.goal is not Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
+    moves = [move for client in card.groups["moving"] for move in client.orders.moves]
+    if any(move.goal is not Goal.WRITEBACK for move in moves):
         return
-    idle = [c for c in card.groups[Phase.IDLE] if not c.terms.suspended and not c.moves]
+    idle = [c for c in card.groups[Phase.IDLE] if not c.terms.suspended and not c.orders.moves]
     idle = latest_first(idle, card.now)
     known = [c for c in reversed(idle) if c.pauses.spread.number]
-    wanted = [c for c in known if c.room_deficit or c.memory.need * c.cut]
+    wanted = [c for c in known if c.room_deficit or c.memory.need * c.orders.cut]
     for client in wanted:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
         missing = min(client.room_deficit, card.settings.step)
-        if card.fits([client]) and card.due(client.failures.load.until) and _load_ahead(
+        if card.fits([client]) and card.due(client.orders.load_again.until) and _load_ahead(
             card, client, missing, others, Goal.PREFETCH
         ):
             return
@@ -203,14 +214,14 @@ def _next_lacks(card: Card) -> int:
 def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
     short, (_, following) = _next_lacks(card), _most_swapped(card)
-    done = sum([min(c.written_back, c.staying) for c in card.groups[Phase.IDLE]
-                if c.written_back and not c.terms.suspended])
+    done = sum([min(copies(c).bytes, c.staying) for c in card.groups[Phase.IDLE]
+                if not c.terms.suspended])
     if short <= done or card.groups["writing_back"]:
         return
     idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != following]
     for client in latest_first(idle, card.now):
         part = min(short, client.staying)
-        if client.written_back < part and _write_back_step(card, client, part):
+        if copies(client).bytes < part and _write_back_step(card, client, part):
             return
         short -= part
         if short <= 0:
@@ -219,14 +230,15 @@ def _write_back(card: Card) -> None:
 
 def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
     """Orders a writeback of at most `wanted` bytes. False: it is not possible, or not yet."""
-    if client.moves or client.writeback_exhausted or not card.due(client.failures.evict_after) or (
-        not card.due(client.since + client.writeback_after)
+    made = copies(client)
+    if client.orders.moves or made.exhausted or not (
+        card.due(retries(client).evict.until) and card.due(client.since + made.after)
     ):
         return False
-    size = min(wanted, client.written_back + card.settings.step)
+    size = min(wanted, made.bytes + card.settings.step)
     # The copies of memory that is written back occupy a part of `host_spare`.
-    spare = max(0, client.host_spare - client.written_back)
-    more = max(0, size - client.written_back - spare) + card.settings.block
+    spare = max(0, host_spare(client) - made.bytes)
+    more = max(0, size - made.bytes - spare) + card.settings.block
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
     if host < client.host_charged + card.settings.block and not spare:
         return False
@@ -239,10 +251,11 @@ def _copy_borrowed(card: Card) -> None:
     block = card.settings.block
     for client in () if card.groups["writing_back"] else card.groups["borrowing"]:
         wanted = min(client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
-        unfit = client.moves or client.holds or client.terms.suspended or wanted < block
+        unfit = client.orders.moves or client.holds or client.terms.suspended or wanted < block
         if not client.memory.dirty or unfit:
             continue
-        if card.due(max(client.since + client.writeback_after, client.copy_after)):
+        after = client.since + copies(client).after
+        if card.due(max(after, retries(client).copy.until)):
             card.write_back(client, 0, client.host_charged + wanted)
             return
 
@@ -261,8 +274,9 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     short = memory.need - memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
-        idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
-        made = client.preallocated <= client.memory.host + step // 2    # PREALLOCATE is nearly done
+        idle = not (client.orders.moves or client.memory.pin_reason or client.overclaims.host)
+        # PREALLOCATE is nearly done.
+        made = client.orders.preallocated <= client.memory.host + step // 2
         # Clients under a limit of host memory that is exceeded give unused host memory back.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
@@ -270,6 +284,6 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
             left = (card.host_free_for(client) - spare) // HOST_PART
             more = min(min(short, client.staying) + BLOCKS * block - spare, step, left)
             if more >= block:
-                client.preallocated = client.host_charged + more
-                card.send(Preallocate(client.id, client.preallocated))
+                client.orders.preallocate(client.host_charged + more)
+                card.send(Preallocate(client.id, client.orders.preallocated))
         short -= client.staying

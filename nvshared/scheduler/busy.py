@@ -95,7 +95,7 @@ def end(card: Card, excluded: ScheduledClient | None = None) -> None:
         exclusion = excluded.records.of(_Past).exclusion
         if card.now - busy.since >= EXCLUDED_RESET:
             exclusion.reset()
-        exclusion.extend(card.now)
+        exclusion.fail(card.now)
     busy.change(frozenset(), card.now)
 
 

@@ -11,10 +11,11 @@ from itertools import count
 
 from nvshared.scheduler import actions
 from nvshared.scheduler.actions import Action, Load, MoveOrder, TurnEnd
-from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import BudgetPart, Domains, Loan, Neighbour
 from nvshared.scheduler.events import Settings
 from nvshared.scheduler.groups import Groups
+from nvshared.scheduler.orders import Goal, Move
 from nvshared.scheduler.records import PACE, Average, Records
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
 from nvshared.units import SECOND
@@ -76,8 +77,8 @@ class Card:
         self.groups.touched.add(id)
         client = self.clients.pop(id, None)
         if client is not None:
-            if client.lender is not None:
-                client.lender.set_loan(id, Loan())
+            if client.orders.lender is not None:
+                client.orders.lender.set_loan(id, Loan())
             client.enter(Phase.IDLE, self.now)
             *_, inner, own = client.path
             del inner.children[id]
@@ -278,7 +279,6 @@ class Card:
         """Orders a client to load memory into `room` bytes."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.free or self.lost, "the card has no such room"
-        client.cut = False
         self._move(client, Load, room, host, goal)
 
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
@@ -290,7 +290,7 @@ class Card:
     def store(self, client: ScheduledClient, size: int) -> None:
         """Orders a client to move swapped blocks to the disk, up to `size` bytes there in all."""
         order = actions.Store(client.id, next(self.numbers), size)
-        client.stores = (*client.stores, order)
+        client.orders.store(order)
         self.send(order)
 
     def _lend(self, client: ScheduledClient, moved: int) -> int:
@@ -300,21 +300,21 @@ class Card:
         moved = moved if left is None else min(moved, max(0, left))
         if client.terms.suspended:
             return loan
-        if client.lender is None and moved:
-            client.lender = self.neighbour.lender()
-        return loan if client.lender is None else loan + min(moved, client.lender.available)
+        if client.orders.lender is None and moved:
+            client.orders.borrow(self.neighbour.lender())
+        lender = client.orders.lender
+        return loan if lender is None else loan + min(moved, lender.available)
 
     def _move(
         self, client: ScheduledClient, kind: Callable[..., MoveOrder], room: int, host: int,
         goal: Goal | None, loan: int = 0,
     ) -> None:
-        lender = client.lender.uuid if client.lender and kind is not Load else ""
+        lender = client.orders.lender.uuid if client.orders.lender and kind is not Load else ""
         order = kind(client.id, next(self.numbers), room, host, goal is not None, loan, lender)
         counted_host = client.host_counted
         if kind is not Load:
             counted_host += max(0, host - client.host_charged)
-        client.moves = (*client.moves, Move(order, self.now, counted_host, goal))
-        client.preallocated = 0         # a move ends PREALLOCATE; the move's `host` counts instead
+        client.orders.send(Move(order, self.now, counted_host, goal))
         client.record_loan()
         self.send(order)
 

@@ -2,48 +2,18 @@
 """The state of one client: its figures, its turn, its orders under way."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from nvshared.scheduler import events
-from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Store
-from nvshared.scheduler.domains import Domain, Loan, Neighbour
+from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.domains import Domain, Loan
 from nvshared.scheduler.events import Evidence, Memory, Standing, Terms
-from nvshared.scheduler.records import PACE, Average, Backoff, Counting, Direction, Pauses, Records
+from nvshared.scheduler.orders import Orders
+from nvshared.scheduler.records import PACE, Average, Counting, Direction, Pauses, Records
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.scheduler.turn import Turn
-from nvshared.units import SECOND
 
 # A client's phase is one of the states IDLE to DRAINING; the other states follow from figures.
 Phase = ClientState
-
-
-class Goal(Enum):
-    """The purpose of a speculative move; see ahead.py."""
-
-    HEAD = "head"
-    PREFETCH = "prefetch"
-    WRITEBACK = "writeback"
-
-
-@dataclass(slots=True)
-class Move:
-    """An order to move memory that the client has not acknowledged."""
-
-    order: MoveOrder
-    since: int                          # when the hook could begin to carry the order out
-    host: int                           # host memory charged to the client during the move; bytes
-    goal: Goal | None = None            # None: not speculative; a client waits for the move
-    cut: bool = False                   # YIELD was sent
-    reported: bool = False              # the client was reported as stuck in this order
-
-    def report_stuck(self) -> None:
-        """The client is reported as stuck in this order."""
-        self.reported = True
-
-    @property
-    def direction(self) -> Direction:
-        """The direction in which the move loads the bus."""
-        return Direction.IN if isinstance(self.order, Load) else Direction.OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +34,6 @@ class Overclaims:
     beyond: int = 0
 
 
-WRITEBACK_AFTER = SECOND // 2
 
 
 @dataclass(slots=True)
@@ -89,27 +58,11 @@ class Promise(Counting):
 
 
 @dataclass(slots=True)
-class Failures:
-    """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
-
-    load: Backoff = field(default_factory=lambda: Backoff(SECOND // 4, 2 * SECOND))
-    evict_after: int = 0                # no EVICT before this time: the last EVICT had no effect
-    evictions_ignored: int = 0          # EVICTs without effect in a row
-    pinned_until: int = 0               # until this time its memory counts as pinned; moves.py
-    trim_after: int = 0                 # no order to give back host memory before this time
-    spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
-    drains: int = 0                     # drains in a row that did not end
-    store_since: int = 0                # when a block was last stored, or a STORE was sent
-    store: Backoff = field(default_factory=lambda: Backoff(SECOND, 64 * SECOND))
-    copies_after: int = 0               # no order to give up copies on the disk before this time
-
-
-@dataclass(slots=True)
 class ScheduledClient(Counting):
     """The state of one client of a card; bytes and microseconds."""
 
     memory: Memory
-    room: int                           # bytes of the card that it may fill, as its hook confirmed
+    orders: Orders
     reported: Memory = Memory()         # figures of its last record; `memory`: figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     memory_limits: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
@@ -133,23 +86,11 @@ class ScheduledClient(Counting):
     queue_number: int = 0               # a lower number comes first in the queue
     not_before: int = 0                 # not chosen before this time, as no room was found
     turn: Turn | None = None            # while it holds the card: LOADING, RUNNING or DRAINING
-    moves: tuple[Move, ...] = ()        # in the order sent
-    progress: int = 0                   # when a LOAD last loaded any bytes
-    cut: bool = False                   # YIELD ended its last LOAD before the room was filled
     pace: Average = PACE                # us per byte of its hand-overs, see turns.py
     cost: int | None = None             # us to load for its last turn; None: it was not Card.head
 
-    failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # Crowded was reported in the current wait
-    written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
-    writeback_exhausted: bool = False   # no writeback before its next turn: nothing is left
-    writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
-    preallocated: int = 0               # host memory that the last PREALLOCATE allows
-    lender: Neighbour | None = None     # the card that lends it memory, or may lend; moves.py
-    return_after: int = 0               # no order to return borrowed memory before this time
-    copy_after: int = 0                 # no order to copy borrowed memory before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
-    stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged STOREs
     pauses: Pauses = Pauses()
     promise: Promise = field(init=False)
     history: History = field(init=False)
@@ -183,13 +124,12 @@ class ScheduledClient(Counting):
         """Whether the client was reported as stuck. No other client waits for such a client."""
         if self.phase is Phase.DRAINING:
             return self.turn is not None and self.turn.reported
-        return bool(self.moves) and self.moves[0].reported
+        return bool(self.orders.moves) and self.orders.moves[0].reported
 
     @property
     def charged(self) -> int:
         """Bytes counted against capacity: its room, or the largest room of unanswered orders."""
-        rooms = [move.order.room for move in self.moves]
-        most = max(self.room, self.memory.filled - self.overclaims.filled, *rooms)
+        most = max(self.memory.filled - self.overclaims.filled, *self.orders.rooms)
         seen = self.evidence.card
         return min(most, seen) if self.silenced and seen is not None else most
 
@@ -204,13 +144,13 @@ class ScheduledClient(Counting):
     @property
     def ordered(self) -> int:
         """The client's room once all orders to it are carried out."""
-        return self.moves[-1].order.room if self.moves else self.charged
+        return self.orders.moves[-1].order.room if self.orders.moves else self.charged
 
     @property
     def whole(self) -> bool:
         """Whether all memory is resident, and all orders leave room for it: the gate may open."""
-        least = min([self.room, *(move.order.room for move in self.moves)])
-        return self.memory.resident >= self.memory.allocated and least >= self.memory.need
+        enough = min(self.orders.rooms) >= self.memory.need
+        return enough and self.memory.resident >= self.memory.allocated
 
     @property
     def is_permanent(self) -> bool:
@@ -220,19 +160,19 @@ class ScheduledClient(Counting):
     @property
     def host_charged(self) -> int:
         """Host memory that the client has, or that an order allows it to take."""
-        orders = [move.order.host for move in self.moves if move.direction is Direction.OUT]
-        return max(self.memory.host, self.preallocated, *orders)
+        orders = [order.host for order in self.orders.evictions]
+        return max(self.memory.host, self.orders.preallocated, *orders)
 
     @property
     def host_counted(self) -> int:
         """`host_charged`, less the bytes that the client overclaims."""
-        orders = [move.host for move in self.moves]
-        return max(self.memory.host - self.overclaims.host, self.preallocated, *orders)
+        orders = [move.host for move in self.orders.moves]
+        return max(self.memory.host - self.overclaims.host, self.orders.preallocated, *orders)
 
     @property
     def disk_charged(self) -> int:
         """Bytes that the client has on the disk, or that an order allows it to write there."""
-        return max([self.memory.disk, *(order.size for order in self.stores)])
+        return max([self.memory.disk, *(order.size for order in self.orders.stores)])
 
     @property
     def swapped(self) -> int:
@@ -254,28 +194,20 @@ class ScheduledClient(Counting):
     def loan(self) -> Loan:
         """Bytes of another card that the client has borrowed, or may borrow by orders."""
         held = self.memory.borrowed
-        if self.lender is None:
+        if self.orders.lender is None:
             return Loan()
-        orders = [move.order.loan for move in self.moves if move.direction is Direction.OUT]
+        orders = [order.loan for order in self.orders.evictions]
         return Loan(held, max([held, *orders]), [held, *orders][-1])
 
     def record_loan(self) -> None:
         """Records the loan at the lender. The loan of an unresponsive client counts as none."""
-        if self.lender is not None:
-            self.lender.set_loan(self.id, Loan() if self.unresponsive else self.loan)
+        if self.orders.lender is not None:
+            self.orders.lender.set_loan(self.id, Loan() if self.unresponsive else self.loan)
 
     @property
     def staying(self) -> int:
         """Swappable bytes that are resident once all orders are carried out."""
         return min(self.memory.resident, max(0, self.ordered - self.memory.pinned))
-
-    @property
-    def host_spare(self) -> int:
-        """An estimate of the client's host memory without a swapped block. There may be more,
-        as blocks never written need no place, or none, if resident blocks keep their places."""
-        if self.failures.spare_host_unusable:
-            return 0
-        return max(0, self.host_charged - (self.memory.allocated - self.staying))
 
     @property
     def used(self) -> int:
@@ -353,10 +285,6 @@ class ScheduledClient(Counting):
         """Whether the client wants no turn, and is not suspended."""
         return self.phase is Phase.IDLE and not self.terms.suspended
 
-    def moving(self, direction: Direction) -> bool:
-        """Whether an unanswered order loads the bus in this direction."""
-        return direction in [move.direction for move in self.moves]
-
     def use(self, now: int) -> None:
         """Bills a holder that works, by the last reports of its hook, and no other one."""
         self.history.hold(now, uses=self.its_turn.rests_since is None)
@@ -411,7 +339,8 @@ class ScheduledClient(Counting):
     @property
     def state(self) -> ClientState:
         """The client's state, for people to read."""
-        if not self.holds and self.moving(Direction.OUT) and self.ordered < self.room:
+        if not self.holds and self.orders.moving(Direction.OUT) and (
+                self.ordered < self.orders.room):
             return ClientState.EVICTING
         if not self.holds and self.terms.suspended:
             return ClientState.SUSPENDED

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from nvshared.scheduler.client import Goal, Phase, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import PinReason, Priority, Standing
+from nvshared.scheduler.orders import Goal
 from nvshared.scheduler.records import Direction
 
 # Groups by name, with the condition of membership. Each phase names a group, too.
@@ -15,11 +16,11 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "everyone": lambda c: True,
     "queued": lambda c: c.queued,                   # waits; neither terms nor gang forbid a turn
     "holding": lambda c: c.holds,
-    "moving": lambda c: c.moves,                    # an order to move memory is unanswered
-    "answering": lambda c: c.moves and not c.unresponsive,
-    "evicting": lambda c: c.moving(Direction.OUT) and not c.unresponsive,
-    "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
-    "writing_back": lambda c: c.moves and any(m.goal is Goal.WRITEBACK for m in c.moves),
+    "moving": lambda c: c.orders.moves,                    # an order to move memory is unanswered
+    "answering": lambda c: c.orders.moves and not c.unresponsive,
+    "evicting": lambda c: c.orders.moving(Direction.OUT) and not c.unresponsive,
+    "speculating": lambda c: any(move.goal is not None for move in c.orders.moves),
+    "writing_back": lambda c: any(move.goal is Goal.WRITEBACK for move in c.orders.moves),
     "requesting": lambda c: c.promise.request,
     "unused_commit": lambda c: c.committed > c.memory.need,
     "granted_to_pin": lambda c: c.promise.pins,     # its hook may not have received grants to pin
@@ -45,8 +46,8 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
-    "borrowing": lambda c: c.lender,                # may hold memory of another card
-    "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
+    "borrowing": lambda c: c.orders.lender,                # may hold memory of another card
+    "storing": lambda c: c.orders.stores and c.orders.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
     "disk_limited": lambda c: c.disk_limits,
     # Clients with resident blocks, of which the disk may hold copies.

@@ -7,12 +7,12 @@ counts, during a LOAD the new one. docs/internals/scheduler.md explains the move
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvshared.scheduler import policy, promises
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
-from nvshared.scheduler.client import WRITEBACK_AFTER, Goal, Move, Phase, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Loan
 from nvshared.scheduler.events import (
     BLOCK,
@@ -24,7 +24,8 @@ from nvshared.scheduler.events import (
     Stored,
     WrittenBack,
 )
-from nvshared.scheduler.records import Direction
+from nvshared.scheduler.orders import Goal, Move
+from nvshared.scheduler.records import Backoff, Direction
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,
@@ -38,7 +39,8 @@ BLOCKS = 2                              # by 2 blocks, or by 1/8 of free host me
 HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IGNORED_EVICTS = 3                      # EVICTs without effect until a client counts as pinned
-PINNED_FOR = 60 * SECOND                # us for which that client then counts as pinned
+WRITEBACK_AFTER = SECOND // 2           # us of idleness before a writeback,
+WRITEBACK_AFTER_MOST = 64 * SECOND      # doubled up to this while writebacks are wasted
 RESERVE_PART = 8                        # 1/8 of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # less than 1/8 of host memory or disk free: little is free
@@ -51,13 +53,67 @@ COPIES_TAKE = SECOND // 4
 
 
 @dataclass(slots=True)
-class _Evicted:
-    at: int = 0                         # when any client of the card last evicted anything
+class _Progress:
+    at: int = 0                         # when the card last evicted, or the client last loaded
 
 
-def last_evicted(card: Card) -> int:
-    """The time (us) at which any client last evicted anything."""
-    return card.records.of(_Evicted).at
+@dataclass(slots=True)
+class _Retries:
+    """When failed orders to a client are tried again, and what the failures have shown."""
+
+    evict: Backoff = field(default_factory=lambda: Backoff(EVICT_AGAIN, EVICT_AGAIN))
+    evictions_ignored: int = 0          # EVICTs without effect in a row
+    spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
+    trim: Backoff = field(default_factory=lambda: Backoff(TRIM_AGAIN, TRIM_AGAIN))
+    give_back: Backoff = field(default_factory=lambda: Backoff(RETURN_AGAIN, RETURN_AGAIN))
+    copy: Backoff = field(default_factory=lambda: Backoff(COPY_AGAIN, COPY_AGAIN))
+    store: Backoff = field(default_factory=lambda: Backoff(SECOND, 64 * SECOND))
+    store_since: int = 0                # when a block was last stored, or a STORE was sent
+    give_up_copies: Backoff = field(default_factory=lambda: Backoff(COPIES_AGAIN, COPIES_AGAIN))
+
+
+@dataclass(slots=True)
+class _Copies:
+    """The part of a client's resident memory that can be evicted without a copy; see ahead.py."""
+
+    bytes: int = 0
+    exhausted: bool = False             # no writeback before the next turn: nothing is left
+    after: int = WRITEBACK_AFTER        # us of idleness before a writeback
+
+
+def retries(client: ScheduledClient) -> _Retries:
+    return client.records.of(_Retries)
+
+
+def copies(client: ScheduledClient) -> _Copies:
+    return client.records.of(_Copies)
+
+
+def progress(card: Card, client: ScheduledClient) -> int:
+    """When (us) the client last loaded, or any client of the card evicted anything."""
+    return max(one.records.of(_Progress).at for one in (card, client))
+
+
+def host_spare(client: ScheduledClient) -> int:
+    """An estimate of a client's host memory without a swapped block. There may be more, as blocks
+    never written need no place, or none, if resident blocks keep their places."""
+    if retries(client).spare_host_unusable:
+        return 0
+    return max(0, client.host_charged - (client.memory.allocated - client.staying))
+
+
+def begin_turn(client: ScheduledClient) -> None:
+    """The client runs, so that its program makes copies stale, and its LOADs have not failed."""
+    client.orders.load_again.reset()
+    made = copies(client)
+    if made.bytes:
+        made.after = min(2 * made.after, WRITEBACK_AFTER_MOST)
+    made.bytes, made.exhausted = 0, False
+
+
+def end_turn(client: ScheduledClient) -> None:
+    """The client has drained, so its blocks may leave their places in host memory."""
+    retries(client).spare_host_unusable = False
 
 
 def plan(card: Card) -> int:
@@ -83,7 +139,7 @@ def _move(card: Card) -> int:
         if short > 0:
             returning = sum(                # bytes of host memory that LOADs under way free
                 max(0, c.memory.host - move.order.host)
-                for c in card.groups["answering"] for move in c.moves
+                for c in card.groups["answering"] for move in c.orders.moves
                 if move.direction is Direction.IN)
             host_short = max(0, evictions.host_short - returning)
     host_short = _load(card, lacking, host_short)
@@ -151,13 +207,13 @@ class Evictions:
         """Plans to take `short` bytes. Returns how many of them cannot be taken. Each holder may
         keep `keep` bytes beyond its need."""
         willing = [v for v in victims
-                   if short > 0 and not v.unresponsive and self._card.due(v.failures.evict_after)]
+                   if short > 0 and not v.unresponsive and self._card.due(retries(v).evict.until)]
         for victim in willing:
-            if not victim.moving(Direction.IN):
+            if not victim.orders.moving(Direction.IN):
                 short -= self._add(victim, min(short, _unfilled_room(victim)))
         for holder in holders:          # a hook keeps memory that it fills before EVICT comes
             surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
-            if short > 0 and self._card.due(holder.failures.evict_after):
+            if short > 0 and self._card.due(retries(holder).evict.until):
                 short -= self._add(holder, min(short, surplus))
         for victim in willing:
             short -= self._add(victim, self._movable(victim, short))
@@ -168,8 +224,8 @@ class Evictions:
         card = self._card
         for id, amount in self.amounts.items():
             client = card.clients[id]
-            loads = client.moving(Direction.IN)     # evict only once the LOAD is done
-            while not loads and amount > 0 and len(client.moves) < DEPTH:
+            loads = client.orders.moving(Direction.IN)     # evict only once the LOAD is done
+            while not loads and amount > 0 and len(client.orders.moves) < DEPTH:
                 free = max(0, card.host_free_for(client))
                 unfilled = min(amount, _unfilled_room(client))
                 moved = 0 if client.holds else min(
@@ -179,9 +235,9 @@ class Evictions:
                 host, block = client.host_charged, card.settings.block
                 if moved and free >= block:
                     # Blocks that go to another card release their host memory only afterwards.
-                    spare = 0 if card.neighbour.lender() else client.host_spare
+                    spare = 0 if card.neighbour.lender() else host_spare(client)
                     more = max(BLOCKS * block, min(card.settings.step, free // HOST_PART))
-                    if client.failures.spare_host_unusable:     # the next block may be larger
+                    if retries(client).spare_host_unusable:     # the next block may be larger
                         more = max(more, LARGEST_BLOCK)
                     host += min(free, max(0, moved - spare) + more)
                 self._card.evict(
@@ -221,9 +277,9 @@ def _unfilled_room(client: ScheduledClient) -> int:
 
 def _usable_host(client: ScheduledClient) -> int:
     """Bytes that fit the client's own host memory, if resident blocks kept their places in it."""
-    if client.moving(Direction.OUT) or client.failures.spare_host_unusable:
-        return client.host_spare        # 0 if an EVICT found it unusable
-    return max(client.host_spare, min(client.staying, client.host_charged))
+    if client.orders.moving(Direction.OUT) or retries(client).spare_host_unusable:
+        return host_spare(client)       # 0 if an EVICT found it unusable
+    return max(host_spare(client), min(client.staying, client.host_charged))
 
 
 def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
@@ -233,10 +289,10 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
         want = client.room_deficit
         reserved = max(0, min(want, free))  # bytes of `free` for this client, ordered now or later
         free -= reserved
-        if client.moving(Direction.OUT) or not card.due(client.failures.load.until):
+        if client.orders.moving(Direction.OUT) or not card.due(client.orders.load_again.until):
             continue
         # Smaller pieces are not worth a round trip while orders under way will free more room.
-        while reserved > 0 and len(client.moves) < DEPTH and (
+        while reserved > 0 and len(client.orders.moves) < DEPTH and (
             reserved >= min(want, card.settings.step) or not expects_room
         ):
             piece = min(reserved, card.settings.step)
@@ -245,7 +301,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
             card.load(client, client.ordered + piece, host)
             reserved -= piece
             want -= piece
-        if not client.moves and (client.cut or (want == 0 and not client.whole)):
+        if not client.orders.moves and (client.orders.cut or (want == 0 and not client.whole)):
             card.load(client, client.ordered, client.host_charged)
     return host_short
 
@@ -258,7 +314,7 @@ def _add_slack(card: Card, lacking: list[ScheduledClient]) -> None:
         return
     for client in card.holders:
         has = client.ordered - client.memory.need
-        if client.phase is not Phase.RUNNING or not client.whole or client.moves:
+        if client.phase is not Phase.RUNNING or not client.whole or client.orders.moves:
             continue
         if has < slack // SLACK_REFILL and slack - has <= card.free:
             card.load(client, client.memory.need + slack, client.host_charged)
@@ -269,7 +325,7 @@ def _take_kept_host(card: Card, host_short: int, evictions: Evictions) -> None:
     if host_short <= 0 or card.groups["evicting"]:
         return                          # the evictions under way may free enough
     keepers = [c for c in card.groups["everyone"]
-               if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
+               if c.host_charged > 0 and not c.orders.moves and c.phase is not Phase.DRAINING
                and c.id not in evictions.amounts]
     certain = [c for c in keepers if _unused_host(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
@@ -282,7 +338,7 @@ def _shrink_to_domains(card: Card) -> None:
     for domain in card.domains.unevictable:
         short = domain.unevictable
         for client in promises.members(card, domain):
-            unused = 0 if client.moves else min(short, _unused_host(client))
+            unused = 0 if client.orders.moves else min(short, _unused_host(client))
             if client.phase is not Phase.DRAINING and unused > 0 and _order_host_back(
                 card, client, unused
             ):
@@ -291,9 +347,9 @@ def _shrink_to_domains(card: Card) -> None:
 
 def _order_host_back(card: Card, client: ScheduledClient, size: int) -> bool:
     """Orders a client to give back host memory, at most once in TRIM_AGAIN. False: not ordered."""
-    if not (card.due(client.failures.trim_after) and card.due(client.failures.load.until)):
+    if not (card.due(retries(client).trim.until) and card.due(client.orders.load_again.until)):
         return False
-    client.failures.trim_after = card.now + TRIM_AGAIN
+    retries(client).trim.fail(card.now)
     card.load(client, client.ordered, max(0, client.host_charged - size))
     return True
 
@@ -305,55 +361,52 @@ def _unused_host(client: ScheduledClient) -> int:
 
 def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
     """Handles a hook's reply to an order to move memory: carried out, or failed."""
-    most, before, promise = client.charged, client.room, client.promise
-    done = None
-    while client.moves and client.moves[0].order.number <= answer.number:
-        done, client.moves = client.moves[0], client.moves[1:]
-    if done is None or done.order.number != answer.number:
+    most, before, promise = client.charged, client.orders.room, client.promise
+    done = client.orders.answer(answer.number, card.now)
+    if done is None:
         return                          # no such order is under way
-    if client.moves:
-        client.moves[0].since = card.now
     if promise.confirmed_by and promise.confirmed_by <= answer.number:
         promise.confirmed_by = promise.withdrawn = 0
-    client.room = client.memory.room
+    client.orders.confirm(client.memory.room)
     failed = answer.no_memory or answer.driver_error
     if isinstance(done.order, Evict) and client.memory.borrowed > done.order.loan:
-        client.return_after = card.now + RETURN_AGAIN
+        retries(client).give_back.fail(card.now)
     match answer, done.order:
         case Evicted(), _:
-            client.room = min(client.room, most)
+            client.orders.confirm(min(client.orders.room, most))
             _evicted(card, client, answer, done, before)
         case Loaded(), _:
             failed = _loaded(card, client, answer, done) or failed
         case WrittenBack(), Writeback(size=0):
             if client.memory.dirty and not answer.yielded:
-                client.copy_after = card.now + COPY_AGAIN
+                retries(client).copy.fail(card.now)
         case WrittenBack(), Writeback(size=size):
+            made = copies(client)
             if not client.holds:
-                client.written_back = min(answer.bytes, client.memory.resident)
-            client.writeback_exhausted = answer.bytes < size and not answer.yielded
+                made.bytes = min(answer.bytes, client.memory.resident)
+            made.exhausted = answer.bytes < size and not answer.yielded
     if failed:
         card.count(client, failures=1)
 
 
 def _evicted(card: Card, client: ScheduledClient, answer: Moved, done: Move, before: int) -> None:
     card.count(client, bytes_out=answer.bytes)
-    if answer.bytes > 0 or client.room < before:
-        card.records.of(_Evicted).at = card.now
-        if client.written_back:         # how many of its copies are left is unknown, so none count
-            client.written_back, client.writeback_after = 0, WRITEBACK_AFTER
-    failures = client.failures
+    if answer.bytes > 0 or client.orders.room < before:
+        card.records.of(_Progress).at = card.now
+        if copies(client).bytes:        # how many of its copies are left is unknown, so none count
+            copies(client).bytes, copies(client).after = 0, WRITEBACK_AFTER
+    failures = retries(client)
     excused = (answer.no_memory and not failures.spare_host_unusable) or (
         answer.yielded and done.cut)
-    if client.room < before:
+    if client.orders.room < before:
         failures.evictions_ignored = 0
     elif done.order.room < before and not excused:
-        if card.now >= failures.evict_after:    # EVICTs under way together are one failure
+        if card.now >= failures.evict.until:    # EVICTs under way together are one failure
             failures.evictions_ignored += 1
             if failures.evictions_ignored >= IGNORED_EVICTS and not client.holds:
-                failures.pinned_until = card.now + PINNED_FOR
+                client.orders.kept.fail(card.now)
                 promises.record_figures(client, client.memory, card.now)
-        failures.evict_after = card.now + EVICT_AGAIN
+        failures.evict.fail(card.now)
     if answer.no_memory:
         failures.spare_host_unusable = True     # so the next EVICT allows new host memory
 
@@ -362,20 +415,20 @@ def _loaded(card: Card, client: ScheduledClient, answer: Moved, done: Move) -> b
     """Records the reply to a LOAD. True: the LOAD has failed."""
     card.count(client, bytes_in=answer.bytes)
     if answer.bytes > 0:
-        client.progress = card.now
+        client.records.of(_Progress).at = card.now
     if client.memory.host <= done.order.host:
-        client.failures.trim_after = 0
+        retries(client).trim.retry_at(0)
     if answer.no_memory:
         card.fall_short(max(0, client.charged - client.memory.filled))
-    client.cut = answer.yielded and done.cut
+    client.orders.end_load(cut=answer.yielded and done.cut)
     # The LOAD gave room for all memory, but loaded nothing, and some memory is still swapped.
-    idle = not (answer.bytes or client.whole or client.cut or client.moves)
+    idle = not (answer.bytes or client.whole or client.orders.cut or client.orders.moves)
     failed = (answer.no_memory or answer.driver_error
-              or (idle and client.room >= client.memory.need))
+              or (idle and client.orders.room >= client.memory.need))
     if failed:
-        client.failures.load.extend(card.now)
+        client.orders.load_again.fail(card.now)
     else:
-        client.failures.load.length = 0
+        client.orders.load_again.reset()
     return failed
 
 
@@ -384,7 +437,7 @@ def settle_loans(card: Card) -> None:
     for client in card.groups["borrowing"]:
         client.record_loan()
         if client.loan == Loan():       # nothing is borrowed: the next lender may be another card
-            client.lender = None
+            client.orders.borrow(None)
     neighbour = card.neighbour
     if card.lost or (neighbour.exclusive and neighbour.alone is False):
         neighbour.lendable = 0
@@ -402,17 +455,17 @@ def return_loans(card: Card) -> None:
     for client in borrowing:
         client.record_loan()            # the current event may have changed the loan
     for client in borrowing:
-        lender = client.lender
+        lender = client.orders.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
         if lender not in card.neighbour.reachable or client.terms.suspended:
             excess = client.loan.ordered
         if not excess or not client.loan.ordered or client.unresponsive:
             continue
-        if len(client.moves) >= DEPTH or not card.due(client.return_after):
+        if len(client.orders.moves) >= DEPTH or not card.due(retries(client).give_back.until):
             continue
         home = min(client.memory.dirty, excess, card.free)
-        if (home >= card.settings.block and not client.moves and not client.terms.suspended
-                and not card.groups["lacking"] and card.due(client.failures.load.until)):
+        if (home >= card.settings.block and not client.orders.moves and not client.terms.suspended
+                and not card.groups["lacking"] and card.due(client.orders.load_again.until)):
             card.load(client, client.ordered + home, client.host_charged)
         # Return `step` bytes more, so that slow growth on the lending card does not always wait.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
@@ -432,34 +485,35 @@ def store_blocks(card: Card, short: int) -> None:
     chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
     for client, size in _storing(card, short, [*victims(card, "storable"), *chosen]):
-        if client.unresponsive or not card.due(client.failures.store.until):
+        failures = retries(client)
+        if client.unresponsive or not card.due(failures.store.until):
             continue
         # The disk has failed, a limit has shrunk, or the client is to give up copies first.
         if card.disk_free_for(client) < 0 or not card.due(
-            client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE
+            failures.give_up_copies.until - COPIES_AGAIN + COPIES_TAKE
         ):
             continue
-        most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
+        most = max([client.memory.disk, *(order.size for order in client.orders.stores[-1:])])
         if most - client.memory.disk < block:       # the last STORE is carried out
             more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
             if more < min(size, block):
                 continue
-            client.failures.store_since = card.now
+            failures.store_since = card.now
             card.store(client, most + more)
             card.due(card.now + STORE_STALLED)
-        elif card.due(client.failures.store_since + STORE_STALLED):
-            client.failures.store.extend(card.now)
-            card.due(client.failures.store.until)
+        elif card.due(failures.store_since + STORE_STALLED):
+            failures.store.fail(card.now)
+            card.due(failures.store.until)
             continue
         goes_on.add(client.id)
     for client in card.groups["storing"]:
-        if client.id not in goes_on and client.stores[-1].size - client.memory.disk >= block:
+        if client.id not in goes_on and client.orders.stores[-1].size - client.memory.disk >= block:
             card.store(client, client.memory.disk)
     if card.disk.takeable - card.groups.sums.disk < card.disk.takeable // STORE_FREE_PART:
         for client in card.groups["stored"]:
             idle = client.id not in goes_on and client.memory.disk >= block
-            if idle and card.due(client.failures.copies_after):
-                client.failures.copies_after = card.now + COPIES_AGAIN
+            if idle and card.due(retries(client).give_up_copies.until):
+                retries(client).give_up_copies.fail(card.now)
                 card.store(client, 0)
 
 
@@ -485,6 +539,14 @@ def _storing(
 
 def stored(card: Card, client: ScheduledClient, answer: Stored) -> None:
     """Handles STORED: a hook has received a STORE, or could not carry it out."""
-    client.stores = tuple(one for one in client.stores if one.number >= answer.number)
+    client.orders.stored(answer.number)
     if answer.failed:
-        client.failures.store.extend(card.now)
+        retries(client).store.fail(card.now)
+
+
+def note_stored(client: ScheduledClient, before: int, now: int) -> None:
+    """Records that a client may have stored blocks; `before`: bytes on the disk by the figures that
+    counted until now."""
+    if client.memory.disk > before:
+        retries(client).store_since = now
+        retries(client).store.reset()

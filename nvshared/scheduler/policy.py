@@ -167,7 +167,7 @@ class Deadline(Policy):
     @staticmethod
     def _could_run(card: Card, client: ScheduledClient) -> bool:
         """Whether only the turns of other clients of this card keep the client from running."""
-        failing = max(client.not_before, client.failures.load.until)
+        failing = max(client.not_before, client.orders.load_again.until)
         return (
             client.phase in (Phase.WAITING, Phase.LOADING) and not client.unresponsive
             and failing <= card.now and client.unpinned_need <= card.room_if_alone

@@ -52,7 +52,8 @@ def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
         client.unproved = memory.disk
         filled = _excess_claim(memory.filled, client.evidence.card)
         host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
-        client.room = min(client.room, memory.filled - filled) if filled else client.room
+        if filled:
+            client.orders.confirm(min(client.orders.room, memory.filled - filled))
         more = max(0, _promisable_to_account(card, client, left))
         promise.commit = min(max(commit, memory.need), client.shown + more)
         more -= max(0, promise.commit - client.shown)
@@ -265,9 +266,9 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
     _send_limits(card, client, 0, min(promise.last_most, _total_for(card, client)))
     # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
     # host memory beyond that of earlier orders.
-    host = min([client.memory.host, *(move.order.host for move in client.moves)])
+    host = min([client.memory.host, *(move.order.host for move in client.orders.moves)])
     card.evict(client, client.ordered, host)
-    promise.confirmed_by = client.moves[-1].order.number
+    promise.confirmed_by = client.orders.moves[-1].order.number
 
 
 def _send_limits(
@@ -514,7 +515,7 @@ def _granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
 def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
     """Records the figures that a client reports, and which of them count."""
     client.reported = reported
-    if now < client.failures.pinned_until and not reported.pin_reason:
+    if now < client.orders.kept.until and not reported.pin_reason:
         reported = replace(
             reported, allocated=max(0, reported.allocated - reported.resident), resident=0,
             pinned=reported.filled, pin_reason=PinReason.KEPT)
@@ -525,8 +526,6 @@ def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
     before, overclaims = client.memory, client.overclaims
     room, host = client.charged, client.host_counted
     client.silenced, client.unproved = False, min(client.unproved, reported.disk)
-    if reported.disk > before.disk:
-        client.failures.store_since, client.failures.store.length = now, 0
     client.history.fill(before, now)
     client.memory = reported
     if client.account:
@@ -544,7 +543,7 @@ def judge_claims(card: Card, seen: events.Seen) -> None:
         if client is None or not client.account:
             continue
         client.evidence, client.silenced = evidence, client.unresponsive
-        owes = client.moves or client.phase is Phase.DRAINING
+        owes = client.orders.moves or client.phase is Phase.DRAINING
         if evidence.card is None or (owes and not client.unresponsive):
             continue
         filled = client.memory.filled
@@ -553,4 +552,5 @@ def judge_claims(card: Card, seen: events.Seen) -> None:
         overclaimed = min(unshown, max(client.unshown_before, client.overclaims.filled))
         client.unshown_before = unshown
         client.overclaims = replace(client.overclaims, filled=overclaimed)
-        client.room = min(client.room, filled - overclaimed) if overclaimed else client.room
+        if overclaimed:
+            client.orders.confirm(min(client.orders.room, filled - overclaimed))

@@ -100,7 +100,7 @@ class Backoff:
     until: int = 0                      # the order is not tried again before this time
     length: int = 0
 
-    def extend(self, now: int) -> None:
+    def fail(self, now: int) -> None:
         """Begins the pause after another failure."""
         self.length = min(max(2 * self.length, self.least), self.most)
         self.until = now + self.length
@@ -109,6 +109,6 @@ class Backoff:
         """The next pause is the shortest again."""
         self.length = 0
 
-    def end(self, until: int = 0) -> None:
-        """Lets the next try be made from the time `until` on."""
-        self.until = until
+    def retry_at(self, moment: int) -> None:
+        """Lets the next try be made from the time `moment` on."""
+        self.until = moment

@@ -27,6 +27,7 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
+from nvshared.scheduler.orders import Orders
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import NO_TERMS, Usage
 from nvshared.scheduler.turn import Turn
@@ -130,17 +131,17 @@ class Scheduler:
     def unanswered(self, client: int, number: int) -> MoveOrder | None:
         """The order of this number, if the client has not answered it."""
         found = self._card.clients.get(client)
-        orders = [] if found is None else [move.order for move in found.moves]
+        orders = [] if found is None else [move.order for move in found.orders.moves]
         return next((order for order in orders if order.number == number), None)
 
     def rests(self, client: int) -> bool:
         """Whether the client holds no turn, and has answered all orders to move memory."""
         found = self._card.clients.get(client)
-        return found is not None and not found.holds and not found.moves
+        return found is not None and not found.holds and not found.orders.moves
 
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, without unresponsive clients."""
-        return sum(len(client.moves) for client in self._card.groups["answering"])
+        return sum(len(client.orders.moves) for client in self._card.groups["answering"])
 
     def belongs(self, client: int, domains: Iterable[str]) -> None:
         """Puts a client into these domains, and into no others."""
@@ -195,8 +196,9 @@ def _record(card: Card, event: events.Event) -> None:
             client = card.clients.get(event.client)
             # A client may have been removed before its last record is read.
             if client is not None:
-                stayed = client.memory.pin_reason
+                stayed, stored = client.memory.pin_reason, client.memory.disk
                 promises.record_figures(client, event.memory, card.now)
+                moves.note_stored(client, stored, card.now)
                 if card.lost:
                     _handle_record_when_lost(card, client, event)
                     return
@@ -217,12 +219,13 @@ def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
 def _join(card: Card, event: events.Joined) -> ScheduledClient:
     for tenant, terms in event.terms.items():
         _set_tenant_terms(card, tenant, terms)
+    lender = next((one for one in card.neighbour.others if one.uuid == event.lender), None)
+    orders = Orders(event.client, card.groups.touched, event.memory.room, lender)
     client = ScheduledClient(
-        event.client, card.groups.touched, event.memory, event.memory.room, since=card.now,
+        event.client, card.groups.touched, event.memory, orders, since=card.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
-        tenants=event.tenants, own=event.own,
-        lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None))
-    if client.lender is None:
+        tenants=event.tenants, own=event.own)
+    if lender is None:
         client.memory = replace(client.memory, borrowed=0)
     card.add(client)
     promises.bind_limits(card, client)
@@ -269,7 +272,7 @@ def _plan(card: Card) -> None:
     if not card.due(card.gathered):
         return
     for client in card.groups["ignoring_evicts"]:
-        if card.due(client.failures.pinned_until):
+        if card.due(client.orders.kept.until):
             promises.record_figures(client, client.reported, card.now)  # hook's own figures count
     turns.report_stuck(card)            # first: no client waits for an unresponsive client
     ahead.interrupt(card)
@@ -296,11 +299,11 @@ def _release(card: Card, client: ScheduledClient) -> None:
     """Opens the gate of a client of a lost card: its program gets the driver's error."""
     card.end_turn(client, TurnEnd.LOST)
     client.enter(Phase.IDLE, card.now)
-    client.moves = ()
+    client.orders.drop()
     if (request := client.promise.request) is not None:
         promises.grant_when_lost(card, client, request)
         client.promise.request = None
-    client.failures.load.until = 0
+    client.orders.load_again.retry_at(0)
     _load_all(card, client)
     card.send(Run(client.id))
 
@@ -310,9 +313,8 @@ def _handle_record_when_lost(card: Card, client: ScheduledClient, record: events
         case events.Stopped() | events.MemoryChanged(wants=True):
             card.send(Run(client.id))   # the record may have crossed the RUN of _lose
         case events.Evicted() | events.Loaded():
-            client.room = client.memory.room
-            client.moves = tuple(
-                move for move in client.moves if move.order.number > record.number)
+            client.orders.confirm(client.memory.room)
+            client.orders.answer(record.number, card.now)
         case events.Stored():
             moves.stored(card, client, record)
         case events.CommitAsked():
@@ -320,7 +322,7 @@ def _handle_record_when_lost(card: Card, client: ScheduledClient, record: events
 
 
 def _load_all(card: Card, client: ScheduledClient) -> None:
-    if client.moves or client.whole or not card.due(client.failures.load.until):
+    if client.orders.moves or client.whole or not card.due(client.orders.load_again.until):
         return
-    client.failures.load.until = card.now + LOAD_AGAIN
+    client.orders.load_again.retry_at(card.now + LOAD_AGAIN)
     card.load(client, client.memory.need, client.memory.host)

@@ -6,15 +6,17 @@ idleness.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from nvshared.scheduler import ahead, busy, events, gang, moves, policy, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, count_turn_takers
-from nvshared.scheduler.client import Move, Phase, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
+from nvshared.scheduler.orders import Move
 from nvshared.scheduler.policy import LEAST_TQ
+from nvshared.scheduler.records import Backoff
 from nvshared.scheduler.turn import OTHERS_IDLE, Turn
 from nvshared.units import MILLISECOND, SECOND
 
@@ -39,7 +41,6 @@ NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 STALLED = SECOND
 NOT_CHOSEN_FOR = SECOND                 # us for which that client is not chosen again
 WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a quantum
-WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 
 
@@ -50,6 +51,14 @@ class _Runs:
     common: Run | None = None           # before changes for single clients
     watched: bool = False               # holders report idleness though no client waits; ahead.py
     shown_tq: int | None = None         # us; the last automatic quantum, as shown to people
+
+
+@dataclass(slots=True)
+class _Drains:
+    """From a client's failed drain to the next STOP."""
+
+    failed: Backoff = field(
+        default_factory=lambda: Backoff(DRAIN_PATIENCE, DRAIN_PATIENCE << DOUBLINGS))
 
 
 def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
@@ -88,7 +97,8 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
     if turn.ending is not None and turn.parked is None:
         latency = card.now - client.since - answer.microseconds   # less the drain
         card.note_latency(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
-    client.failures.drains, client.failures.spare_host_unusable = 0, False
+    moves.end_turn(client)
+    client.records.of(_Drains).failed.reset()
     card.end_turn(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, card.now)
     held = card.now - turn.started
@@ -107,9 +117,9 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn = client.turn
     if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
         return
-    patience = DRAIN_PATIENCE << min(client.failures.drains, DOUBLINGS)
-    turn.postpone(card.now + patience)
-    client.failures.drains += 1
+    failed = client.records.of(_Drains).failed
+    failed.fail(card.now)
+    turn.postpone(failed.until)
     card.count(client, reopened=1)
     _resume(card, client, turn)
 
@@ -148,7 +158,7 @@ def report_stuck(card: Card) -> None:
     owing: list[tuple[ScheduledClient, Turn | Move, int]] = [
         (c, c.its_turn, c.since) for c in card.groups[Phase.DRAINING] if c.its_turn.parked is None]
     # Orders behind a STOP wait for the same drain, so they are not reported as well.
-    owing += [(c, c.moves[0], c.moves[0].since) for c in card.groups["moving"]
+    owing += [(c, c.orders.moves[0], c.orders.moves[0].since) for c in card.groups["moving"]
               if c.phase is not Phase.DRAINING]
     for client, owed, since in owing:
         if not owed.reported and card.due(since + card.settings.stuck_after):
@@ -246,9 +256,9 @@ def _put_back_stalled(card: Card) -> None:
     if not stalled or not any(c.not_before <= card.now for c in card.groups.queue()):
         return
     for client in stalled:
-        under_way = client.moves or card.groups["evicting"]
+        under_way = client.orders.moves or card.groups["evicting"]
         patience = card.settings.stuck_after if under_way else STALLED
-        if card.due(max(client.since, client.progress, moves.last_evicted(card)) + patience):
+        if card.due(max(client.since, moves.progress(card, client)) + patience):
             client.queue_number = next(card.serials)
             queue.cancel_turn(card, client)
             client.not_before = card.now + NOT_CHOSEN_FOR
@@ -438,10 +448,7 @@ def _start(card: Card) -> bool:
             client.cost = card.load_time(client, turn.bytes_missing)
             card.count(client, handovers=1, handover=took)
         learnt = learnt or client.cost is not None or before is not None
-        client.failures.load.length = 0
-        if client.written_back:         # its program will make the copies stale
-            client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
-        client.written_back, client.writeback_exhausted = 0, False
+        moves.begin_turn(client)
         card.count(client, turns=1)
         client.enter(Phase.RUNNING, card.now)
         card.send(TurnStarted(client.id))

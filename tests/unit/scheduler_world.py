@@ -31,7 +31,6 @@ from nvshared.scheduler.actions import (
     Writeback,
     Yield,
 )
-from nvshared.scheduler.client import Goal
 from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     AntiThrash,
@@ -49,6 +48,7 @@ from nvshared.scheduler.events import (
     TenantTerms,
     Tick,
 )
+from nvshared.scheduler.orders import Goal
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
@@ -343,7 +343,7 @@ class World:
 
     def _early(self) -> set[int]:
         """Numbers of prefetch orders, which are for clients that do not wait for a turn."""
-        moves = (move for c in self.scheduler._card.clients.values() for move in c.moves)
+        moves = (move for c in self.scheduler._card.clients.values() for move in c.orders.moves)
         return {move.order.number for move in moves if move.goal is Goal.PREFETCH}
 
     def _count_busy(self) -> int:

@@ -59,7 +59,7 @@ def lend(near: Talk) -> None:
 
 
 def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
-    order = talk.scheduler._card.clients[client].moves[0].order
+    order = talk.scheduler._card.clients[client].orders.moves[0].order
     figures = talk.memory[client]
     talk.memory[client] = replace(
         figures, resident=order.room - figures.pinned, room=order.room,
@@ -204,7 +204,7 @@ def test_lowered_neighbour_limit_or_commit_on_the_lending_card_recalls_borrowed_
     near.join(1, 60, 60, tenants=("user:a",))
     near.join(2, 50)
     near.want(2)
-    while moves := near.scheduler._card.clients[1].moves:
+    while moves := near.scheduler._card.clients[1].orders.moves:
         near.tell(_evicted(near, 1, moves[0].order.loan / GIB))
     assert near.view(1).memory.borrowed == 30 * GIB
     if cause == "commit":
