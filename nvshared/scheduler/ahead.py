@@ -274,11 +274,11 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     short = memory.need - memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
-        idle = not (client.orders.moves or client.memory.pin_reason or client.overclaims.host)
+        idle = not (client.orders.moves or client.memory.pin_reason or client.claims.over.host)
         # PREALLOCATE is nearly done.
         made = client.orders.preallocated <= client.memory.host + step // 2
         # Clients under a limit of host memory that is exceeded give unused host memory back.
-        lacking = any(domain.unevictable for domain in client.domains)
+        lacking = any(domain.unevictable for domain in client.bounds.host)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
             spare = max(0, client.host_charged - (client.memory.allocated - client.staying))
             left = (card.host_free_for(client) - spare) // HOST_PART

@@ -152,12 +152,12 @@ class Card:
         """Bytes of the disk that the client may still write; negative after a limit shrank."""
         self.groups.settle()
         free = self.disk.takeable - self.groups.sums.disk
-        return min([free, *(limit.untaken for limit in client.disk_limits)])
+        return min([free, *(limit.untaken for limit in client.bounds.disk)])
 
     def host_free_for(self, client: ScheduledClient) -> int:
         """Bytes of host memory that the client may still take under all limits."""
         self.groups.settle()
-        return min([self.host_free, *(domain.untaken for domain in client.domains)])
+        return min([self.host_free, *(domain.untaken for domain in client.bounds.host)])
 
     @property
     def holders(self) -> list[ScheduledClient]:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of one client: its figures, its turn, its orders under way."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import ClientState
-from nvshared.scheduler.domains import Domain, Loan
-from nvshared.scheduler.events import Evidence, Memory, Standing, Terms
+from nvshared.scheduler.domains import Bounds, Loan
+from nvshared.scheduler.events import Memory, PinReason, Standing, Terms
 from nvshared.scheduler.orders import Orders
+from nvshared.scheduler.promise import Claims, Promise
 from nvshared.scheduler.records import PACE, Average, Counting, Direction, Pauses, Records
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.scheduler.turn import Turn
@@ -16,63 +17,16 @@ from nvshared.scheduler.turn import Turn
 Phase = ClientState
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A grant to pin that the hook may not have received, so Memory.to_pin does not contain it."""
-
-    number: int
-    bytes: int
-    until: int                          # when the grant expires if the hook never acknowledges it
-
-
-@dataclass(frozen=True, slots=True)
-class Overclaims:
-    """Bytes that a client claims to hold, but that do not count for it; see promises.py."""
-
-    filled: int = 0
-    host: int = 0
-    beyond: int = 0
-
-
-
-
-@dataclass(slots=True)
-class Promise(Counting):
-    """How far a client may grow, its COMMIT request, and the last LIMITS; see promises.py."""
-
-    commit: int = 0                     # bytes promised to the client
-    withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
-    confirmed_by: int = 0               # number of an order; its reply confirms `commit`; 0: none
-    request: events.CommitAsked | None = None   # the unanswered COMMIT request
-    requested: int = 0                  # when `request` arrived
-    wanted: int = 0                     # bytes of the last grant, until the client needs as much
-    wanted_until: int = 0               # when an unused grant can be called back
-    pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
-    last_most: int = 0                  # `most` of the last LIMITS
-    last_total: int = 0                 # `total` of the last LIMITS
-
-    @property
-    def most(self) -> int:
-        """The commit that counts while the hook may not have received a smaller one."""
-        return max(self.commit, self.withdrawn, self.wanted)
-
-
 @dataclass(slots=True)
 class ScheduledClient(Counting):
     """The state of one client of a card; bytes and microseconds."""
 
-    memory: Memory
+    memory: Memory                      # the figures that count
     orders: Orders
-    reported: Memory = Memory()         # figures of its last record; `memory`: figures that count
-    domains: tuple[Domain, ...] = ()    # limits of its host memory
-    memory_limits: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
-    disk_limits: tuple[Domain, ...] = ()    # its tenants' limits of the disk
-    account: str = ""                   # account of its claims, see promises.py; "": trusted
+    claims: Claims
+    bounds: Bounds = Bounds()
     tenants: tuple[str, ...] = ()       # the outermost first
-    evidence: Evidence = Evidence()
-    overclaims: Overclaims = Overclaims()
-    unshown_before: int = 0             # claimed bytes that the last sample did not show
-    silenced: bool = False              # unresponsive: its evidence counts, not its claims
+    reported: Memory = Memory()         # the figures of its last record
     own: Terms = Terms()                # the terms set for this client alone
     terms: Terms = Terms()              # the terms in force: suspended also with one of its tenants
     membership: events.Ganged = events.Ganged((), 0, Standing.FREE)     # last event of its gang
@@ -90,7 +44,6 @@ class ScheduledClient(Counting):
     cost: int | None = None             # us to load for its last turn; None: it was not Card.head
 
     crowded: bool = False               # Crowded was reported in the current wait
-    unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     pauses: Pauses = Pauses()
     promise: Promise = field(init=False)
     history: History = field(init=False)
@@ -129,9 +82,9 @@ class ScheduledClient(Counting):
     @property
     def charged(self) -> int:
         """Bytes counted against capacity: its room, or the largest room of unanswered orders."""
-        most = max(self.memory.filled - self.overclaims.filled, *self.orders.rooms)
-        seen = self.evidence.card
-        return min(most, seen) if self.silenced and seen is not None else most
+        most = max(self.memory.filled - self.claims.over.filled, *self.orders.rooms)
+        seen = self.claims.evidence.card
+        return min(most, seen) if self.claims.silenced and seen is not None else most
 
     @property
     def out_of_reach(self) -> int:
@@ -167,7 +120,7 @@ class ScheduledClient(Counting):
     def host_counted(self) -> int:
         """`host_charged`, less the bytes that the client overclaims."""
         orders = [move.host for move in self.orders.moves]
-        return max(self.memory.host - self.overclaims.host, self.orders.preallocated, *orders)
+        return max(self.memory.host - self.claims.over.host, self.orders.preallocated, *orders)
 
     @property
     def disk_charged(self) -> int:
@@ -213,12 +166,12 @@ class ScheduledClient(Counting):
     def used(self) -> int:
         """Bytes of the commit in use, or granted to a thread that is about to use them."""
         used = max(self.memory.need, self.promise.wanted)
-        return min(used, self.promise.most) if self.account else used
+        return min(used, self.promise.most) if self.claims.account else used
 
     @property
     def pinned(self) -> int:
         """Bytes that the client has pinned, less what it overclaims."""
-        return min(self.memory.pinned, self.memory.filled - self.overclaims.filled)
+        return min(self.memory.pinned, self.memory.filled - self.claims.over.filled)
 
     @property
     def to_pin(self) -> int:
@@ -228,9 +181,10 @@ class ScheduledClient(Counting):
     @property
     def pinned_shown(self) -> int:
         """The part of `pinned_expected` that NVML shows; it bounds how far other clients grow."""
-        if not self.account:
+        if not self.claims.account:
             return self.pinned_expected
-        return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
+        evidence = self.claims.evidence
+        return self.pinned if evidence.hidden else min(self.pinned, evidence.card or 0)
 
     @property
     def pinned_expected(self) -> int:
@@ -241,20 +195,20 @@ class ScheduledClient(Counting):
     @property
     def committed(self) -> int:
         """The commit that counts against what card and host can promise."""
-        return self.promise.most if self.account else max(self.promise.most, self.used)
+        return self.promise.most if self.claims.account else max(self.promise.most, self.used)
 
     @property
     def beyond(self) -> int:
         """Host memory of allocations too large for the card, less overclaimed bytes."""
-        return self.memory.beyond - self.overclaims.beyond
+        return self.memory.beyond - self.claims.over.beyond
 
     @property
     def shown(self) -> int:
         """Bytes that the client has by the driver's and the kernel's figures."""
-        memory, host = self.memory, self.evidence.host
-        evicted = memory.borrowed + min(memory.host - memory.borrowed, host or 0)
-        evicted += max(0, self.stored - self.unproved)
-        return min(memory.filled, self.evidence.card or 0) + evicted
+        memory, claims = self.memory, self.claims
+        evicted = memory.borrowed + min(memory.host - memory.borrowed, claims.evidence.host or 0)
+        evicted += max(0, self.stored - claims.unproved)
+        return min(memory.filled, claims.evidence.card or 0) + evicted
 
     @property
     def holds(self) -> bool:
@@ -284,6 +238,29 @@ class ScheduledClient(Counting):
     def is_idle(self) -> bool:
         """Whether the client wants no turn, and is not suspended."""
         return self.phase is Phase.IDLE and not self.terms.suspended
+
+    def record(self, reported: Memory, now: int) -> None:
+        """Records the figures that the hook reports, and which of them count."""
+        self.reported = reported
+        if now < self.orders.kept.until and not reported.pin_reason:
+            reported = replace(
+                reported, allocated=max(0, reported.allocated - reported.resident), resident=0,
+                pinned=reported.filled, pin_reason=PinReason.KEPT)
+        # No other source shows borrowed or stored bytes, so as many count as orders allow.
+        reported = replace(
+            reported, borrowed=min(reported.borrowed, self.loan.charged),
+            disk=min(reported.disk, self.disk_charged))
+        self.history.fill(self.memory, now)
+        self.claims.follow(self.memory, reported, self.charged, self.host_counted)
+        self.memory = reported
+
+    def count_stored(self, most: int) -> None:
+        """Lets at most this many bytes on the disk count."""
+        self.memory = replace(self.memory, disk=min(self.memory.disk, most))
+
+    def bind(self, bounds: Bounds) -> None:
+        """Binds the client to the limits of domains."""
+        self.bounds = bounds
 
     def use(self, now: int) -> None:
         """Bills a holder that works, by the last reports of its hook, and no other one."""

@@ -66,6 +66,14 @@ class Domain:
         return 0 if self.limit is None or self.of_tenant else max(0, most - self.limit)
 
 
+class Bounds(NamedTuple):
+    """The domains of one client."""
+
+    host: tuple[Domain, ...] = ()       # limits of its host memory
+    memory: tuple[Domain, ...] = ()     # memory limits of its tenants, which bound its commit
+    disk: tuple[Domain, ...] = ()       # its tenants' limits of the disk
+
+
 class Domains:
     """All domains of all cards, by name, with lists of domains that matter to a plan: a user may
     have dozens of nested control groups with limits around each program."""

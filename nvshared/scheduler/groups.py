@@ -49,7 +49,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "borrowing": lambda c: c.orders.lender,                # may hold memory of another card
     "storing": lambda c: c.orders.stores and c.orders.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
-    "disk_limited": lambda c: c.disk_limits,
+    "disk_limited": lambda c: c.bounds.disk,
     # Clients with resident blocks, of which the disk may hold copies.
     "stored": lambda c: c.memory.disk and c.memory.resident,
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
@@ -106,8 +106,8 @@ def counted(client: ScheduledClient) -> Counted:
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
         used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
-        unshown=unshown if client.account else 0,
-        need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
+        unshown=unshown if client.claims.account else 0,
+        need=client.memory.need, filled=client.memory.filled - client.claims.over.filled,
         out_of_reach=client.out_of_reach,
         disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
         unpinned_commit=unpinned)
@@ -116,10 +116,10 @@ def counted(client: ScheduledClient) -> Counted:
         unpinned + beyond, unused, client.memory.allocated - client.stored + beyond,
         figures.host_charged + beyond)
     return Counted(
-        groups, figures, client.account,
-        Account(unshown, expected - shown, int(bool(committed) or not client.account)),
-        ((client.domains, of_host), (client.memory_limits, Stake(committed, unused)),
-         (client.disk_limits, Stake(taken=figures.disk))))
+        groups, figures, client.claims.account,
+        Account(unshown, expected - shown, int(bool(committed) or not client.claims.account)),
+        ((client.bounds.host, of_host), (client.bounds.memory, Stake(committed, unused)),
+         (client.bounds.disk, Stake(taken=figures.disk))))
 
 
 NOTHING = Counted()

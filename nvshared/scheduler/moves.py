@@ -255,7 +255,7 @@ class Evictions:
         wanted, own, block = min(short, movable), _usable_host(victim), self._card.settings.block
         if wanted <= 0:
             return 0
-        untaken = [domain.untaken - self._given[domain.name] for domain in victim.domains]
+        untaken = [domain.untaken - self._given[domain.name] for domain in victim.bounds.host]
         left = max(0, min([self._host_left, *untaken]))
         # Hooks move whole blocks, so less host memory than a block is of no use.
         possible = min(wanted, own + (left if left >= block else 0))
@@ -264,7 +264,7 @@ class Evictions:
             self.host_short += max(wanted - possible, block)
         taken = max(0, possible - own)
         self._host_left -= taken
-        for domain in victim.domains:
+        for domain in victim.bounds.host:
             self._given[domain.name] += taken
         return possible
 
@@ -361,12 +361,11 @@ def _unused_host(client: ScheduledClient) -> int:
 
 def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
     """Handles a hook's reply to an order to move memory: carried out, or failed."""
-    most, before, promise = client.charged, client.orders.room, client.promise
+    most, before = client.charged, client.orders.room
     done = client.orders.answer(answer.number, card.now)
     if done is None:
         return                          # no such order is under way
-    if promise.confirmed_by and promise.confirmed_by <= answer.number:
-        promise.confirmed_by = promise.withdrawn = 0
+    client.promise.confirm(answer.number)
     client.orders.confirm(client.memory.room)
     failed = answer.no_memory or answer.driver_error
     if isinstance(done.order, Evict) and client.memory.borrowed > done.order.loan:
@@ -405,7 +404,7 @@ def _evicted(card: Card, client: ScheduledClient, answer: Moved, done: Move, bef
             failures.evictions_ignored += 1
             if failures.evictions_ignored >= IGNORED_EVICTS and not client.holds:
                 client.orders.kept.fail(card.now)
-                promises.record_figures(client, client.memory, card.now)
+                client.record(client.memory, card.now)
         failures.evict.fail(card.now)
     if answer.no_memory:
         failures.spare_host_unusable = True     # so the next EVICT allows new host memory

@@ -5,7 +5,7 @@ docs/internals/scheduler.md explains promises, pinning, trust, claims and eviden
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter, itemgetter
 
@@ -13,10 +13,11 @@ from nvshared.quantity import sized
 from nvshared.scheduler import events, queue
 from nvshared.scheduler.actions import Limits
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Overclaims, Phase, Pin, ScheduledClient
-from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
-from nvshared.scheduler.events import CommitAsked, Memory, PinReason, TenantTerms
+from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.domains import UNBOUNDED, Bounds, Domain, least_host, margin
+from nvshared.scheduler.events import CommitAsked, TenantTerms
 from nvshared.scheduler.groups import MARGINS_MOST, Account
+from nvshared.scheduler.promise import Overclaims, Pin
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 OVERGRANT_PART = 16                     # a grant exceeds the request by 1/16 of promisable bytes,
@@ -46,33 +47,33 @@ def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
     daemon: both count as far as NVML and the kernel show memory, or it could be promised now."""
     memory, promise, left = client.memory, client.promise, _promisable(card)
-    if not client.account:
-        promise.commit = commit
+    if not client.claims.account:
+        promise.make(commit)
     else:
-        client.unproved = memory.disk
-        filled = _excess_claim(memory.filled, client.evidence.card)
-        host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
+        evidence = client.claims.evidence
+        filled = _excess_claim(memory.filled, evidence.card)
+        host = _excess_claim(memory.host - memory.borrowed, evidence.host)
+        client.claims.begin(memory.disk)
         if filled:
             client.orders.confirm(min(client.orders.room, memory.filled - filled))
         more = max(0, _promisable_to_account(card, client, left))
-        promise.commit = min(max(commit, memory.need), client.shown + more)
+        promise.make(min(max(commit, memory.need), client.shown + more))
         more -= max(0, promise.commit - client.shown)
-        client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
-        client.memory = replace(memory, disk=min(
-            memory.disk, promise.commit, max(0, card.disk.budget.unneeded)))
+        client.claims.overclaim(Overclaims(filled, host, max(0, memory.beyond - more)))
+        client.count_stored(min(promise.commit, max(0, card.disk.budget.unneeded)))
     if client.committed == 0 and card.now >= card.gathered:
-        client.promise.commit = _commit_to_grant(
-            card, client, 0, min(_promisable(card), _tightest_limit(card, client)[0]))
+        left = min(_promisable(card), _tightest_limit(card, client)[0])
+        promise.make(_commit_to_grant(card, client, 0, left))
     _send_limits(card, client, 0, _largest_commit(card, client))
 
 
 def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold its `beyond` (events.Memory) bytes of host memory."""
-    if client.overclaims.beyond <= _beyond_card(card, client):
-        client.overclaims = replace(client.overclaims, beyond=0)
+    if client.claims.over.beyond <= _beyond_card(card, client):
+        client.claims.overclaim(client.claims.over._replace(beyond=0))
     left, domain = _tightest_limit(card, client)
     reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
-    reason = next((tenant.reason for tenant in client.memory_limits), reason)
+    reason = next((tenant.reason for tenant in client.bounds.memory), reason)
     granted = client.memory.beyond <= _most_beyond(card, client)
     _send_limits(card, client, number, _largest_commit(card, client), reason, granted=granted)
 
@@ -80,11 +81,9 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
 def plan(card: Card) -> None:
     """Answers COMMIT requests, and calls back commits that exceed a limit."""
     for client in card.groups["granted_to_pin"]:
-        pins = tuple(
+        client.promise.grant_pins(*(
             pin for pin in client.promise.pins
-            if pin.number > client.memory.answered and not card.due(pin.until))
-        if pins != client.promise.pins:
-            client.promise.pins = pins
+            if pin.number > client.memory.answered and not card.due(pin.until)))
     for client in card.groups["memory_limited"]:
         _call_back(card, client, client.terms.memory_limit)
     # A grant to one account may decide the request of another.
@@ -166,8 +165,8 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
     """By account, the client whose COMMIT request has waited longest; the longest wait first."""
     first: dict[str, ScheduledClient] = {}
     for client in sorted(card.groups["requesting"], key=attrgetter("promise.requested")):
-        if client.account not in first:
-            first[client.account] = client
+        if client.claims.account not in first:
+            first[client.claims.account] = client
     return first
 
 
@@ -179,7 +178,7 @@ def _answer_account(card: Card, account: str) -> bool:
         # A hook that has the reply to a later request no longer waits for this one.
         if request and request.number > answered_number and not _answer(card, client, request):
             break
-        client.promise.request = None
+        client.promise.ask(None, card.now)
         answered = True
     return answered
 
@@ -195,11 +194,10 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     spare = _left_for_account(card, client, wanted)
     if fits and min(left, within, spare) >= 0 and not squeezed:
         commit = _commit_to_grant(card, client, wanted, min(left, within))
-        promise.commit = max(promise.commit, commit)
-        promise.wanted, promise.wanted_until = wanted, card.now + USED_WITHIN
+        promise.grant(commit, wanted, card.now + USED_WITHIN)
         if request.pins:
             until = card.now + PINNED_WITHIN
-            promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
+            promise.grant_pins(*promise.pins, Pin(request.number, request.pins, until))
         _send_limits(card, client, request.number, _largest_commit(card, client), granted=True)
         return True
     if not fits:
@@ -215,8 +213,8 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         others, short = card.groups["unused_commit"], max(-left, -spare)
         if within < 0 and domain is not None:
             others, short = members(card, domain), -within
-        elif left >= 0 and client.account:
-            others = [c for c in others if c.account == client.account]
+        elif left >= 0 and client.claims.account:
+            others = [c for c in others if c.claims.account == client.claims.account]
         clients = [c for c in others if c is not client and not c.unresponsive]
         # While other cards gather clients, the card may promise a part of the host memory only.
         unknown = within >= 0 > min(left, spare) and card.host.budget.gathering
@@ -253,7 +251,7 @@ def _forget_grant(card: Card, client: ScheduledClient) -> None:
     """Clears a grant that has been used, or that has not been used in time."""
     promise, need = client.promise, client.memory.need
     if promise.wanted and (need >= promise.wanted or card.due(promise.wanted_until)):
-        promise.wanted = 0
+        promise.forget_grant()
 
 
 def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
@@ -262,13 +260,13 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
     promise, least = client.promise, max(client.used, limit)
     if promise.withdrawn or promise.commit <= least:
         return
-    promise.withdrawn, promise.commit = promise.commit, least
+    promise.call_back(least)
     _send_limits(card, client, 0, min(promise.last_most, _total_for(card, client)))
     # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
     # host memory beyond that of earlier orders.
     host = min([client.memory.host, *(move.order.host for move in client.orders.moves)])
     card.evict(client, client.ordered, host)
-    promise.confirmed_by = client.orders.moves[-1].order.number
+    promise.confirm_by(client.orders.moves[-1].order.number)
 
 
 def _send_limits(
@@ -276,7 +274,7 @@ def _send_limits(
     granted: bool = False,
 ) -> None:
     promise = client.promise
-    promise.last_most, promise.last_total = most, _total_for(card, client)
+    promise.note_limits(most, _total_for(card, client))
     card.send(Limits(client.id, number, promise.commit, most, promise.last_total,
                      _most_beyond(card, client), reason, granted))
 
@@ -286,19 +284,19 @@ def _most_beyond(card: Card, client: ScheduledClient) -> int:
     the card."""
     if card.lost:
         return client.memory.beyond
-    bounded = client.terms.memory_limit or client.memory_limits
+    bounded = client.terms.memory_limit or client.bounds.memory
     return 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
 
 
 def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -> None:
     """Grants a COMMIT request on a lost card, so that the program gets the driver's error."""
-    client.promise.commit = max(client.promise.commit, request.wanted)
+    client.promise.make(max(client.promise.commit, request.wanted))
     _send_limits(card, client, request.number, client.promise.commit, granted=True)
 
 
 def _total_for(card: Card, client: ScheduledClient) -> int:
     """The size of the card that this client's program is shown; bytes."""
-    limits = (client.terms.memory_limit, *(domain.limit for domain in client.memory_limits))
+    limits = (client.terms.memory_limit, *(domain.limit for domain in client.bounds.memory))
     return min([card.settings.total, *filter(None, limits)])
 
 
@@ -307,7 +305,8 @@ def _commit_to_grant(card: Card, client: ScheduledClient, wanted: int, left: int
     if client.memory.pin_reason:
         return wanted
     more = min(OVERGRANT_MOST, left // OVERGRANT_PART, _ceiling(card, client) - wanted)
-    if client.account and (more > _left_for_account(card, client, wanted) or not client.shown):
+    left = _left_for_account(card, client, wanted)
+    if client.claims.account and (more > left or not client.shown):
         return wanted
     return wanted + (more if more >= OVERGRANT_LEAST else 0)
 
@@ -369,7 +368,7 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     beside = card.settings.capacity + _host_less_margin(card) - sum(others.values())
     bounded: dict[Domain, list[int]] = {}
     for id, one in card.clients.items():
-        for domain in one.disk_limits:
+        for domain in one.bounds.disk:
             bounded.setdefault(domain, []).append(id)
     # A tenant's limit spans all cards: another card's scheduler may have removed it before this
     # card's scheduler handles TenantChanged.
@@ -412,7 +411,7 @@ def _largest_commit(card: Card, client: ScheduledClient) -> int:
     own = client.committed - client.used
     unused = card.groups.sums.committed - card.groups.sums.used - own
     more = _promisable_to_account(card, client, _promisable(card) + unused) + own
-    for domain in (*client.domains, *client.memory_limits):
+    for domain in (*client.bounds.host, *client.bounds.memory):
         more = min(more, _promisable_in(domain) + domain.sums.unused)
     return max(0, min(_ceiling(card, client), client.used + more))
 
@@ -435,8 +434,8 @@ def _tightest_limit(
     more = max(0, committed - pinned - pins) - max(0, client.committed - pinned)
     grows = committed - client.committed
     bounds: list[tuple[int, Domain | None]] = [(UNBOUNDED, None)]
-    bounds += [(_promisable_in(domain) - more, domain) for domain in client.domains]
-    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.memory_limits]
+    bounds += [(_promisable_in(domain) - more, domain) for domain in client.bounds.host]
+    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.bounds.memory]
     return min(bounds, key=itemgetter(0))
 
 
@@ -455,14 +454,12 @@ def members(card: Card, domain: Domain) -> list[ScheduledClient]:
 def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
     """Binds a client to limits of its tenants, and of `groups` (names; None: unchanged)."""
     if groups is None:
-        groups = [one.name for one in client.domains if one.name not in client.tenants]
+        groups = [one.name for one in client.bounds.host if one.name not in client.tenants]
     terms = {name: card.tenants.terms_for(name) for name in client.tenants}
-    limited = [name for name, one in terms.items() if one.memory_limit]
-    client.memory_limits = card.memory_limits.named(limited)
-    limited = [name for name, one in terms.items() if one.host_memory_limit]
-    client.domains = card.domains.named([*groups, *limited])
-    limits = card.disk.budget.limits
-    client.disk_limits = limits.named(n for n, one in terms.items() if one.disk_limit)
+    client.bind(Bounds(
+        card.domains.named([*groups, *(n for n, one in terms.items() if one.host_memory_limit)]),
+        card.memory_limits.named(n for n, one in terms.items() if one.memory_limit),
+        card.disk.budget.limits.named(n for n, one in terms.items() if one.disk_limit)))
 
 
 def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
@@ -492,9 +489,9 @@ def _excess_claim(claimed: int, seen: int | None) -> int:
 
 def _promisable_to_account(card: Card, client: ScheduledClient, left: int) -> int:
     """Bytes that the client's account may still be promised of `left` bytes; negative: too many."""
-    if not client.account:
+    if not (account := client.claims.account):
         return left
-    sums, allowance = card.groups.accounts().get(client.account, Account()), card.settings.capacity
+    sums, allowance = card.groups.accounts().get(account, Account()), card.settings.capacity
     # The account may start more clients, whose margins would leave less for others.
     host, clients = card.host.promisable, card.groups.margins()
     more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
@@ -507,50 +504,25 @@ def _granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
     most = card.settings.capacity // PINNING_PART
     total = 0
     for account, sums in card.groups.accounts().items():
-        own = 0 if but is None or but.account != account else but.pinned_expected - but.pinned_shown
+        own = 0
+        if but is not None and but.claims.account == account:
+            own = but.pinned_expected - but.pinned_shown
         total += min(sums.pinned_unshown - own, most) if account else sums.pinned_unshown - own
     return total
 
 
-def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
-    """Records the figures that a client reports, and which of them count."""
-    client.reported = reported
-    if now < client.orders.kept.until and not reported.pin_reason:
-        reported = replace(
-            reported, allocated=max(0, reported.allocated - reported.resident), resident=0,
-            pinned=reported.filled, pin_reason=PinReason.KEPT)
-    # No other source shows borrowed or stored bytes, so as many count as orders allow.
-    reported = replace(
-        reported, borrowed=min(reported.borrowed, client.loan.charged),
-        disk=min(reported.disk, client.disk_charged))
-    before, overclaims = client.memory, client.overclaims
-    room, host = client.charged, client.host_counted
-    client.silenced, client.unproved = False, min(client.unproved, reported.disk)
-    client.history.fill(before, now)
-    client.memory = reported
-    if client.account:
-        client.overclaims = Overclaims(
-            max(0, reported.filled - max(before.filled - overclaims.filled, room)),
-            max(0, reported.host - max(before.host - overclaims.host, host)),
-            max(0, reported.beyond - (before.beyond - overclaims.beyond)))
-
-
 def judge_claims(card: Card, seen: events.Seen) -> None:
-    """Records a sample of NVML's and the kernel's figures. Claims of bytes on the card that two
-    samples in a row did not show become overclaims."""
+    """Records a sample of NVML's and the kernel's figures."""
     for id, evidence in seen.evidence.items():
         client = card.clients.get(id)
-        if client is None or not client.account:
+        if client is None or not client.claims.account:
             continue
-        client.evidence, client.silenced = evidence, client.unresponsive
+        client.claims.see(evidence, silenced=client.unresponsive)
         owes = client.orders.moves or client.phase is Phase.DRAINING
         if evidence.card is None or (owes and not client.unresponsive):
             continue
         filled = client.memory.filled
-        unshown = _excess_claim(min(seen.filled.get(id, 0), filled), evidence.card)
-        # A single sample may miss memory that was freed a moment ago.
-        overclaimed = min(unshown, max(client.unshown_before, client.overclaims.filled))
-        client.unshown_before = unshown
-        client.overclaims = replace(client.overclaims, filled=overclaimed)
-        if overclaimed:
+        claimed = min(seen.filled.get(id, 0), filled)
+        client.claims.judge(_excess_claim(claimed, evidence.card))
+        if overclaimed := client.claims.over.filled:
             client.orders.confirm(min(client.orders.room, filled - overclaimed))

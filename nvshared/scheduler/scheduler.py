@@ -28,6 +28,7 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.orders import Orders
+from nvshared.scheduler.promise import Claims
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import NO_TERMS, Usage
 from nvshared.scheduler.turn import Turn
@@ -96,7 +97,7 @@ class Scheduler:
             loan.held for loan in self._card.neighbour.loans.values())
         for client in self._card.groups["everyone"]:
             if client.id != but:
-                filled = client.memory.filled - client.overclaims.filled
+                filled = client.memory.filled - client.claims.over.filled
                 more += max(0, client.charged - filled, client.pinned_expected - client.pinned)
         return more
 
@@ -197,7 +198,7 @@ def _record(card: Card, event: events.Event) -> None:
             # A client may have been removed before its last record is read.
             if client is not None:
                 stayed, stored = client.memory.pin_reason, client.memory.disk
-                promises.record_figures(client, event.memory, card.now)
+                client.record(event.memory, card.now)
                 moves.note_stored(client, stored, card.now)
                 if card.lost:
                     _handle_record_when_lost(card, client, event)
@@ -221,14 +222,13 @@ def _join(card: Card, event: events.Joined) -> ScheduledClient:
         _set_tenant_terms(card, tenant, terms)
     lender = next((one for one in card.neighbour.others if one.uuid == event.lender), None)
     orders = Orders(event.client, card.groups.touched, event.memory.room, lender)
+    claims = Claims(event.client, card.groups.touched, event.account, event.evidence)
+    memory = event.memory if lender else replace(event.memory, borrowed=0)
     client = ScheduledClient(
-        event.client, card.groups.touched, event.memory, orders, since=card.now,
-        domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
+        event.client, card.groups.touched, memory, orders, claims, since=card.now,
         tenants=event.tenants, own=event.own)
-    if lender is None:
-        client.memory = replace(client.memory, borrowed=0)
     card.add(client)
-    promises.bind_limits(card, client)
+    promises.bind_limits(card, client, event.domains)
     for tenant in client.tenants:
         queue.set_compute_limit(card, tenant)
     queue.set_terms(card, client, client.own)
@@ -258,7 +258,7 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
         case events.CommitAsked(wanted=0):
             promises.answer_beyond(card, client, record.number)
         case events.CommitAsked():
-            client.promise.request, client.promise.requested = record, card.now
+            client.promise.ask(record, card.now)
         case events.Parked():
             if client.waits and not client.holds:
                 client.enter(Phase.IDLE, card.now)
@@ -273,7 +273,7 @@ def _plan(card: Card) -> None:
         return
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.orders.kept.until):
-            promises.record_figures(client, client.reported, card.now)  # hook's own figures count
+            client.record(client.reported, card.now)  # hook's own figures count
     turns.report_stuck(card)            # first: no client waits for an unresponsive client
     ahead.interrupt(card)
     promises.plan(card)
@@ -302,7 +302,7 @@ def _release(card: Card, client: ScheduledClient) -> None:
     client.orders.drop()
     if (request := client.promise.request) is not None:
         promises.grant_when_lost(card, client, request)
-        client.promise.request = None
+        client.promise.ask(None, card.now)
     client.orders.load_again.retry_at(0)
     _load_all(card, client)
     card.send(Run(client.id))

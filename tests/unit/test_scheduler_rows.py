@@ -233,8 +233,8 @@ class Counting(Scheduler):
         assert card.groups.sums == Figures(*map(sum, figures))
         clients, shown = Counter[str](), Counter[str]()
         for one, part in zip(everyone, parts, strict=True):
-            clients[one.account] += part.of_account.clients
-            shown[one.account] += max(0, one.committed - one.shown) + one.beyond
+            clients[one.claims.account] += part.of_account.clients
+            shown[one.claims.account] += max(0, one.committed - one.shown) + one.beyond
         for account, sums in card.groups.accounts().items():
             assert (sums.clients, sums.unshown) == (clients[account], shown[account])
             assert any(sums), "an account without clients is kept"

@@ -185,7 +185,7 @@ def test_commit_ignores_a_tenants_disk_limit_that_another_cards_scheduler_has_re
     for tenant in ("user:a", "unit:b"):
         talk.tell(TenantChanged(tenant, TenantTerms(disk_limit=10 * GIB)))
     talk.join(1, tenants=("user:a", "unit:b"))
-    first, _ = talk.scheduler._card.clients[1].disk_limits
+    first, _ = talk.scheduler._card.clients[1].bounds.disk
     first.limit = None                  # the other card's scheduler removed it, with no event here
     assert limits(talk.ask(1, 1, 150), 1)[-1].commit < 150 * GIB
 
