@@ -17,7 +17,7 @@ from nvshared.scheduler.events import Settings
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.orders import Goal, Move
 from nvshared.scheduler.records import PACE, Average, Records
-from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
+from nvshared.scheduler.tenants import Counters, Division, Tenants
 from nvshared.units import SECOND
 
 # Most unanswered orders to a client, so that its hook begins the next order at once.
@@ -64,27 +64,19 @@ class Card:
 
     def add(self, client: ScheduledClient) -> None:
         """Adds a new client."""
-        own = Node()
-        client.path = path = self.tenants.path(client.tenants, own, client.own.priority)
-        path[2].children[client.id] = own
-        client.limits = (own, *[
-            self.tenants.accounts.setdefault(name, Node(name)) for name in client.tenants])
-        client.history = History(division=self.division, since=client.since)
+        path = self.tenants.join(client.id, client.tenants, client.own.priority)
+        client.join(path, path[-1], *map(self.tenants.account, client.tenants))
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
         """Removes a client and returns it. None: no client has this id."""
-        self.groups.touched.add(id)
         client = self.clients.pop(id, None)
         if client is not None:
+            self.groups.touch(client)
             if client.orders.lender is not None:
                 client.orders.lender.set_loan(id, Loan())
             client.enter(Phase.IDLE, self.now)
-            *_, inner, own = client.path
-            del inner.children[id]
-            self.tenants.limited.pop(own, None)
-            for node in client.nodes:
-                node.members.discard(id)
+            self.tenants.leave(id, client.path, client.limits)
         return client
 
     def begin(self, now: int) -> None:
@@ -244,8 +236,8 @@ class Card:
         memory, alone = client.memory, self.room_if_alone
         if client.unpinned_need <= alone or client.crowded:
             return
-        client.crowded = self.due(client.since + self.settings.stuck_after)
-        if client.crowded:
+        if self.due(client.since + self.settings.stuck_after):
+            client.note_crowded()
             room = alone + min(memory.need, memory.pinned)
             self.send(actions.Crowded(client.id, memory.need, room))
 
@@ -261,7 +253,7 @@ class Card:
 
     def end_turn(self, client: ScheduledClient, why: TurnEnd) -> None:
         """Ends a client's turn, and reports the end if the gate was open."""
-        turn, client.turn = client.turn, None
+        turn = client.end_turn()
         if turn is not None and turn.started is not None:
             self.send(actions.TurnEnded(client.id, why, self.now - turn.started))
 

@@ -24,6 +24,7 @@ class ScheduledClient(Counting):
     memory: Memory                      # the figures that count
     orders: Orders
     claims: Claims
+    history: History
     bounds: Bounds = Bounds()
     tenants: tuple[str, ...] = ()       # the outermost first
     reported: Memory = Memory()         # the figures of its last record
@@ -46,7 +47,6 @@ class ScheduledClient(Counting):
     crowded: bool = False               # Crowded was reported in the current wait
     pauses: Pauses = Pauses()
     promise: Promise = field(init=False)
-    history: History = field(init=False)
     records: Records = field(default_factory=Records)   # of modules that use this one
 
     def __post_init__(self) -> None:
@@ -239,6 +239,51 @@ class ScheduledClient(Counting):
         """Whether the client wants no turn, and is not suspended."""
         return self.phase is Phase.IDLE and not self.terms.suspended
 
+    def join(self, path: Path, *limits: Node) -> None:
+        """Gives the client its place in the tree of tenants. `limits`: none to leave them."""
+        self.path, self.limits = path, limits or self.limits
+
+    def change_membership(self, event: events.Ganged) -> None:
+        self.membership = event
+        self.ready = self.ready and event.standing is Standing.CLAIMS
+
+    def claim(self, ready: bool) -> None:
+        """Records whether the member of a gang could be chosen now."""
+        self.ready = ready
+
+    def invite(self, invited: bool) -> None:
+        """Records whether the member of a gang is queued because another member waits."""
+        self.invited = invited
+
+    def set_terms(self, own: Terms, in_force: Terms) -> None:
+        self.own, self.terms = own, in_force
+
+    def queue(self, number: int, not_before: int = 0) -> None:
+        """Sets the client's place in the queue."""
+        self.queue_number, self.not_before = number, max(self.not_before, not_before)
+
+    def note_crowded(self) -> None:
+        """Crowded is reported."""
+        self.crowded = True
+
+    def begin_turn(self, turn: Turn) -> None:
+        self.turn = turn
+
+    def end_turn(self) -> Turn | None:
+        """Ends the turn, if any, and returns it."""
+        turn, self.turn = self.turn, None
+        return turn
+
+    def note_handover(self, pace: float | None, cost: int | None) -> None:
+        """Records a hand-over to the client: the us per byte, if measured, and the us to load."""
+        if pace is not None:
+            self.pace = self.pace.after(pace)
+        self.cost = cost
+
+    def note_pause(self, now: int) -> None:
+        """The idle phase that ends was a pause between two turns."""
+        self.pauses = self.pauses.after(now - self.since)
+
     def record(self, reported: Memory, now: int) -> None:
         """Records the figures that the hook reports, and which of them count."""
         self.reported = reported
@@ -274,7 +319,7 @@ class ScheduledClient(Counting):
             node.turn(now, runs, drains)
         if runs + drains:
             self.history.hold(now, uses=runs + drains > 0)
-        self.history.waited = self.time_waited(now)
+        self.history.wait(self.time_waited(now))
         if not self.waits:
             self.waits_since = now
         self.phase, self.since, self.crowded = phase, now, False

@@ -178,6 +178,10 @@ class BudgetPart:
     needs: int = 0                      # bytes promised beyond the card's memory, or already in use
     lost: bool = False                  # the card is lost
 
+    def need(self, size: int) -> None:
+        """Records the bytes that the card needs."""
+        self.needs = size
+
     @property
     def promisable(self) -> int:
         """Bytes of the budget that other cards do not need, so that this card may promise them."""
@@ -223,6 +227,10 @@ class Neighbour:
     loans: dict[int, Loan] = field(default_factory=dict)  # its loans, by id of the borrowing client
     exclusive: bool = False             # the card lends only while all its processes are clients
     alone: bool | None = None           # by NVML, all its processes are clients; None: unknown
+
+    def lend(self, most: int | None) -> None:
+        """Records the bytes that the card can lend. None: unknown."""
+        self.lendable = most
 
     def set_loan(self, client: int, loan: Loan) -> None:
         """Replaces the loan to a client."""

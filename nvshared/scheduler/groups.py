@@ -143,6 +143,10 @@ class Groups:
         self._changed: dict[str, set[int]] = {}
         self._accounts: dict[str, Account] = {}
 
+    def touch(self, client: ScheduledClient) -> None:
+        """Has a client counted anew."""
+        self.touched.add(client.id)
+
     def settle(self) -> None:
         """Counts anew the clients that have changed, also in the sums of their domains."""
         while self.touched:

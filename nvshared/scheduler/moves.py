@@ -439,13 +439,13 @@ def settle_loans(card: Card) -> None:
             client.orders.borrow(None)
     neighbour = card.neighbour
     if card.lost or (neighbour.exclusive and neighbour.alone is False):
-        neighbour.lendable = 0
+        neighbour.lend(0)
     elif card.now < card.gathered or (neighbour.exclusive and neighbour.alone is None):
-        neighbour.lendable = None       # the clients have not reported yet, or NVML is not sampled
+        neighbour.lend(None)            # the clients have not reported yet, or NVML is not sampled
     else:
         needed = max(card.groups.sums.committed, card.groups.sums.charged)
         left = card.capacity - card.capacity // RESERVE_PART - needed
-        neighbour.lendable = max(0, left)
+        neighbour.lend(max(0, left))
 
 
 def return_loans(card: Card) -> None:

@@ -150,15 +150,17 @@ def settle(card: Card) -> None:
     """Records this card's needs of the budgets of host memory and the disk, for other cards."""
     sums, clients = card.groups.sums, card.groups.margins()
     held = sums.host_charged + sums.beyond
-    card.host.needs, card.disk.needs = held, sums.disk
+    card.host.need(held)
+    card.disk.need(sums.disk)
     if card.lost:                       # a lost card promises nothing: only held memory counts
         return
     beyond = sums.committed + sums.beyond - card.settings.capacity
     needs = least_host(beyond, clients)
     if card.disk.budget.size:
         needs = min(needs, _usable_host(card))
-    card.host.needs = needs = max(held, needs)
-    card.disk.needs = max(sums.disk, beyond - needs + margin(needs, clients))
+    needs = max(held, needs)
+    card.host.need(needs)
+    card.disk.need(max(sums.disk, beyond - needs + margin(needs, clients)))
 
 
 def _first_requests(card: Card) -> dict[str, ScheduledClient]:

@@ -13,8 +13,8 @@ from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import TenantTerms, Terms
-from nvshared.scheduler.tenants import Node, Path, Quota
-from nvshared.terms import DEFAULT_WEIGHT, UNLIMITED
+from nvshared.scheduler.tenants import Node, Path
+from nvshared.terms import DEFAULT_WEIGHT
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
@@ -24,7 +24,7 @@ LEVELS = range(3)                       # levels of a path at which nodes have c
 
 def join(card: Card, client: ScheduledClient) -> None:
     """Puts the client at the end of the queue."""
-    client.queue_number = next(card.serials)
+    client.queue(next(card.serials))
     client.enter(Phase.WAITING, card.now)
 
 
@@ -40,7 +40,7 @@ def raise_virtual_time(card: Card, path: Path, level: int) -> None:
     """Raises the virtual time of a waking node to the least of its active siblings."""
     node, child = path[level:level + 2]
     if node.divided and child not in active(card, level + 1):
-        child.virtual = max(child.virtual, _present(card, node, level))
+        child.raise_to(_present(card, node, level))
 
 
 def active(card: Card, *levels: int) -> set[Node]:
@@ -59,7 +59,7 @@ def leave(client: ScheduledClient) -> None:
     """Records the virtual times after a turn, for nodes that wake while none is active."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
-        node.present = max(node.present, child.virtual)
+        node.raise_present(child.virtual)
 
 
 def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> bool:
@@ -75,7 +75,7 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
     for level in LEVELS:
         node, child = client.path[level:level + 2]
         times = [c.path[level + 1].virtual for c in card.groups["queued"] if c.path[level] is node]
-        child.virtual = max([child.virtual, *times])
+        child.raise_to(max(times, default=0))
 
 
 def sequence(card: Card) -> list[ScheduledClient]:
@@ -132,7 +132,7 @@ def bill(card: Card, client: ScheduledClient) -> None:
 
 def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITING) -> None:
     """Cancels a turn that never began. The client keeps its place in the queue."""
-    client.turn = None
+    client.end_turn()
     client.enter(phase, card.now)
     bill_holders(card)
 
@@ -144,19 +144,14 @@ def _virtual_turn_time(card: Card, node: Node) -> float:
 
 def forget(card: Card, path: Path, names: Iterable[str]) -> None:
     """Removes tenants without clients below the path's nodes, if they owe no time, and accounts of
-    `names` without clients. Accounts with a compute limit stay: the window's use still counts."""
-    tenants = card.tenants
+    `names` without clients."""
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]
         present = _present(card, node, level) if gone else 0
         for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
             if number < 0 or node.children[name].virtual <= present:
-                child = node.children.pop(name)
-                for one in (child, *child.children.values()):
-                    tenants.requesting.pop(one, None)
-    for name in names:
-        if not tenants.accounts[name].members and tenants.accounts[name].quota is None:
-            del tenants.accounts[name]
+                card.tenants.drop(node, name)
+    card.tenants.drop_accounts(names)
 
 
 def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
@@ -167,13 +162,11 @@ def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
     terms = replace(own, suspended=own.suspended or any(terms.suspended for terms in inherited),
                     deadline=min(deadlines, default=0))
     resumed = client.terms.suspended and not terms.suspended
-    client.own, client.terms = own, terms
+    client.set_terms(own, terms)
     _change_priority(card, client)
-    for node in client.nodes:
-        node.members.add(client.id)
+    card.tenants.enter(client.id, *client.nodes)
     _, outer, inner, node = client.path
     node.weigh(card.now, terms.weight)
-    node.line = terms.weight
     _set_compute_limit_of(card, node, terms.compute_limit)
     card.tenants.weigh(card.now, outer, inner)
     if resumed and client.phase is Phase.WAITING:
@@ -204,17 +197,10 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
     if new == old:
         return
     raise_virtual_time(card, new, 0)
-    runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
-    for node in old[:-1]:
-        node.turn(card.now, -runs, -drains)
-        node.members.remove(client.id)
     leave(client)
-    del old[2].children[client.id]
-    client.path = new
-    for node in new[:-1]:
-        node.turn(card.now, runs, drains)
-        node.members.add(client.id)
-    new[2].children[client.id] = new[3]
+    runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
+    card.tenants.move(client.id, old, new, card.now, runs, drains)
+    client.join(new)
     for path in (old, new):
         card.tenants.weigh(card.now, *path[1:3])
     forget(card, old, client.tenants)
@@ -227,26 +213,12 @@ def set_compute_limit(card: Card, tenant: str) -> None:
 
 
 def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
-    """Sets a node's compute limit. The time used in the current window still counts."""
-    old = node.quota
-    if percent == (UNLIMITED if old is None else old.percent):
-        return
-    if percent == UNLIMITED:
-        node.quota = None
-        del card.tenants.limited[node]
-    elif old is not None:
-        new = replace(old, percent=percent)
-        node.quota = replace(new, allowance=old.allowance + new.share - old.share)
-    else:
-        accounting = card.settings.accounting
-        window = accounting.length(turns=card.contended)
-        node.quota = Quota(percent, window, card.now, node.billed(card.now, accounting),
-                           window * percent // 100)
-        card.tenants.limited[node] = None
-    card.groups.touched.update(node.members)
-    for client in [card.clients[id] for id in sorted(node.members)]:
-        if not client.rationed and client.phase is Phase.LIMITED:
-            arrive(card, client)
+    accounting = card.settings.accounting
+    if card.tenants.limit(node, percent, card.now, accounting, turns=card.contended):
+        for client in [card.clients[id] for id in sorted(node.members)]:
+            card.groups.touch(client)
+            if not client.rationed and client.phase is Phase.LIMITED:
+                arrive(card, client)
 
 
 def roll_quotas(card: Card) -> None:
@@ -260,12 +232,12 @@ def roll_quotas(card: Card) -> None:
         waits = any(
             one.phase in (Phase.WAITING, Phase.LOADING) and not one.terms.suspended
             for one in members)
-        node.quota = node.quota.roll(
+        node.renew(node.quota.roll(
             accounting, card.now, node.billed(card.now, accounting),
             waits=waits and not node.open, holds=node.open,
             short=any(one.phase is Phase.LIMITED for one in members),
             turns=card.contended or any(
-                one.quota and len(one.members) > 1 for member in members for one in member.limits))
+                one.quota and len(one.members) > 1 for member in members for one in member.limits)))
 
 
 def enforce_compute_limits(card: Card) -> None:

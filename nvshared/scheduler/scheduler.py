@@ -30,7 +30,7 @@ from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.orders import Orders
 from nvshared.scheduler.promise import Claims
 from nvshared.scheduler.snapshot import Snapshot
-from nvshared.scheduler.tenants import NO_TERMS, Usage
+from nvshared.scheduler.tenants import History, Usage
 from nvshared.scheduler.turn import Turn
 from nvshared.units import SECOND
 
@@ -210,9 +210,7 @@ def _record(card: Card, event: events.Event) -> None:
 
 def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
     before = card.tenants.terms_for(tenant)
-    card.tenants.terms[tenant] = terms
-    if terms == NO_TERMS:
-        del card.tenants.terms[tenant]
+    card.tenants.set_terms(tenant, terms)
     promises.limit_tenant(card, tenant, before)
     queue.apply_tenant_terms(card, tenant, before)
 
@@ -225,16 +223,17 @@ def _join(card: Card, event: events.Joined) -> ScheduledClient:
     claims = Claims(event.client, card.groups.touched, event.account, event.evidence)
     memory = event.memory if lender else replace(event.memory, borrowed=0)
     client = ScheduledClient(
-        event.client, card.groups.touched, memory, orders, claims, since=card.now,
-        tenants=event.tenants, own=event.own)
+        event.client, card.groups.touched, memory, orders, claims,
+        History(division=card.division, since=card.now), since=card.now, tenants=event.tenants,
+        own=event.own)
     card.add(client)
     promises.bind_limits(card, client, event.domains)
     for tenant in client.tenants:
         queue.set_compute_limit(card, tenant)
     queue.set_terms(card, client, client.own)
     if event.running:                   # an earlier daemon has opened its gate
-        client.turn = Turn(next(card.serials), started=card.now)
-        client.history.taken_over = 1
+        client.begin_turn(Turn(next(card.serials), started=card.now))
+        client.history.take_over()
         card.count(client, turns=1)
         client.enter(Phase.RUNNING, card.now)
     elif event.wants:

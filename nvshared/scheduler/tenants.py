@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from nvshared.scheduler.events import Accounting, Memory, Priority, TenantTerms
-from nvshared.terms import DEFAULT_WEIGHT
+from nvshared.terms import DEFAULT_WEIGHT, UNLIMITED
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
@@ -153,10 +153,22 @@ class Node:
             self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT / self.rate)
 
     def weigh(self, now: int, weight: int, request: int = 0) -> None:
-        """Sets the weight and the compute request."""
+        """Sets the weight and the compute request. Clients of one weight share a line."""
         self.bill(now)
-        self.weight = self.rate = weight
+        self.weight = self.rate = self.line = weight
         self.request = request
+
+    def raise_to(self, virtual: float) -> None:
+        """Raises the virtual time to this one."""
+        self.virtual = max(self.virtual, virtual)
+
+    def raise_present(self, virtual: float) -> None:
+        """Raises the virtual time of children that wake while none is active."""
+        self.present = max(self.present, virtual)
+
+    def renew(self, quota: Quota | None) -> None:
+        """Replaces the account of the compute limit."""
+        self.quota = quota
 
     def divide(self, now: int) -> None:
         """Updates `divided`. When a second line of children appears, virtual times start at 0."""
@@ -193,6 +205,74 @@ class Tenants:
             node.ahead = 0
         self.expecting.clear()
 
+    def set_terms(self, tenant: str, terms: TenantTerms) -> None:
+        """Replaces the terms of a tenant."""
+        self.terms[tenant] = terms
+        if terms == NO_TERMS:
+            del self.terms[tenant]
+
+    def limit(
+        self, node: Node, percent: int, now: int, accounting: Accounting, *, turns: bool
+    ) -> bool:
+        """Sets a node's compute limit. The time used in the current window still counts. False:
+        that is its limit already."""
+        old = node.quota
+        if percent == (UNLIMITED if old is None else old.percent):
+            return False
+        if percent == UNLIMITED:
+            node.quota = None
+            del self.limited[node]
+        elif old is not None:
+            new = replace(old, percent=percent)
+            node.quota = replace(new, allowance=old.allowance + new.share - old.share)
+        else:
+            window = accounting.length(turns=turns)
+            node.quota = Quota(
+                percent, window, now, node.billed(now, accounting), window * percent // 100)
+            self.limited[node] = None
+        return True
+
+    def account(self, tenant: str) -> Node:
+        """The node with the compute limit of a tenant."""
+        return self.accounts.setdefault(tenant, Node(tenant))
+
+    def enter(self, client: int, *nodes: Node) -> None:
+        """Adds a client to nodes."""
+        for node in nodes:
+            node.members.add(client)
+
+    def move(self, client: int, old: Path, new: Path, now: int, runs: int, drains: int) -> None:
+        """Moves a client to another path. `runs`, `drains`: whether it does."""
+        for node in old[:-1]:
+            node.turn(now, -runs, -drains)
+            node.members.remove(client)
+        del old[2].children[client]
+        for node in new[:-1]:
+            node.turn(now, runs, drains)
+        self.enter(client, *new[:-1])
+        new[2].children[client] = new[3]
+
+    def leave(self, client: int, path: Path, limits: Iterable[Node]) -> None:
+        """Removes a client."""
+        *nodes, inner, own = path
+        del inner.children[client]
+        self.limited.pop(own, None)
+        for node in (*nodes, inner, *limits):
+            node.members.discard(client)
+
+    def drop(self, node: Node, name: Hashable) -> None:
+        """Removes a tenant below a node."""
+        child = node.children.pop(name)
+        for one in (child, *child.children.values()):
+            self.requesting.pop(one, None)
+
+    def drop_accounts(self, names: Iterable[str]) -> None:
+        """Removes accounts without clients. Those with a compute limit stay: the window's use still
+        counts."""
+        for name in names:
+            if not self.accounts[name].members and self.accounts[name].quota is None:
+                del self.accounts[name]
+
     def terms_for(self, tenant: str) -> TenantTerms:
         """The terms of a tenant."""
         return self.terms.get(tenant, NO_TERMS)
@@ -206,6 +286,13 @@ class Tenants:
         root = self.roots[Priority.BACKGROUND if background else min(max(set_for), most)]
         whole = root.children.setdefault(outer, Node(outer, parent=root))
         return root, whole, whole.children.setdefault(inner, Node(inner, parent=whole)), own
+
+    def join(self, client: int, tenants: tuple[str, ...], most: Priority) -> Path:
+        """The path of a new client of these tenants."""
+        own = Node()
+        path = self.path(tenants, own, most)
+        path[2].children[client] = own
+        return path
 
     def weigh(self, now: int, *nodes: Node) -> None:
         """Updates tenants after a client has joined or left, or their terms have changed."""
@@ -347,6 +434,14 @@ class History(Counters):
         if self.began is not None:
             self.gpu += per_holder - self.began
         self.began = per_holder if uses else None
+
+    def take_over(self) -> None:
+        """An earlier daemon began the client's turn."""
+        self.taken_over = 1
+
+    def wait(self, waited: int) -> None:
+        """Records the us of waiting for turns."""
+        self.waited = waited
 
     def fill(self, memory: Memory, now: int) -> None:
         """Adds the memory held since the last call."""

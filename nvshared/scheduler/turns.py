@@ -65,10 +65,10 @@ def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
     """Records that a thread of the client waits at the gate."""
     if client.turn is not None:
         client.turn.want()
-    client.invited = False
+    client.invite(False)
     if client.phase is Phase.IDLE:
         if client.history.turns:        # the idle phase that ends was a pause between two turns
-            client.pauses = client.pauses.after(card.now - client.since)
+            client.note_pause(card.now)
         queue.arrive(card, client)
 
 
@@ -91,9 +91,9 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
         return
     if client.standing in TOGETHER and not client.is_permanent:
         turn.park(answer)
-        card.groups.touched.add(client.id)
+        card.groups.touch(client)
         return
-    client.invited = False
+    client.invite(False)
     if turn.ending is not None and turn.parked is None:
         latency = card.now - client.since - answer.microseconds   # less the drain
         card.note_latency(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
@@ -134,8 +134,8 @@ def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
 def ganged(card: Card, event: events.Ganged) -> None:
     """Changes the standing of clients in their gang."""
     for client in filter(None, map(card.clients.get, event.clients)):
-        client.membership, standing = event, event.standing
-        client.ready = client.ready and standing is Standing.CLAIMS
+        standing = event.standing
+        client.change_membership(event)
         turn = client.turn
         if turn is not None:
             turn.postpone(max(turn.stop_after, event.stop_after))
@@ -147,9 +147,9 @@ def ganged(card: Card, event: events.Ganged) -> None:
                 queue.cancel_turn(card, client)
         elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
             queue.arrive(card, client)
-            client.invited = True
+            client.invite(True)
         if client.invited and client.phase is Phase.WAITING and standing < Standing.CLAIMS:
-            client.invited = False
+            client.invite(False)
             client.enter(Phase.IDLE, card.now)
 
 
@@ -163,7 +163,7 @@ def report_stuck(card: Card) -> None:
     for client, owed, since in owing:
         if not owed.reported and card.due(since + card.settings.stuck_after):
             owed.report_stuck()
-            card.groups.touched.add(client.id)
+            card.groups.touch(client)
             card.send(Stuck(client.id, client.state, card.now - since))
             card.count(client, stuck=1)
 
@@ -232,9 +232,9 @@ def _crowded(card: Card) -> bool:
 
 
 def _choose(card: Card, client: ScheduledClient, ends_with: frozenset[int] = frozenset()) -> None:
-    client.turn = Turn(
+    client.begin_turn(Turn(
         next(card.serials), ends_with=ends_with, swapped=client.swapped,
-        bytes_missing=client.missing_bytes if client.id == card.head else None)
+        bytes_missing=client.missing_bytes if client.id == card.head else None))
     client.enter(Phase.LOADING, card.now)
     queue.bill(card, client)
 
@@ -259,9 +259,8 @@ def _put_back_stalled(card: Card) -> None:
         under_way = client.orders.moves or card.groups["evicting"]
         patience = card.settings.stuck_after if under_way else STALLED
         if card.due(max(client.since, moves.progress(card, client)) + patience):
-            client.queue_number = next(card.serials)
+            client.queue(next(card.serials), card.now + NOT_CHOSEN_FOR)
             queue.cancel_turn(card, client)
-            client.not_before = card.now + NOT_CHOSEN_FOR
             card.count(client, gave_way=1)
 
 
@@ -321,7 +320,7 @@ def _admit(card: Card) -> Admission:
         fits = client.unpinned_need <= room_left and not crowded and not (
             tight and not card.fits([*card.holders, client]))
         if claims and (fits or blocked is not None):
-            client.ready = blocked is None
+            client.claim(blocked is None)
             continue
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
@@ -421,7 +420,7 @@ def _stop_enough(
             staying.append(client)
             leaving.remove(client)
     if head is not None and head.standing is Standing.CLAIMS:
-        head.ready = True               # the member fits once `leaving` and draining clients stop
+        head.claim(True)                # the member fits once `leaving` and draining clients stop
         return True
     for client in leaving:
         if client.phase is Phase.RUNNING:
@@ -438,16 +437,17 @@ def _start(card: Card) -> bool:
         turn, before = client.its_turn, client.cost
         if not client.whole or client.standing not in MAY_START:
             continue
-        took, client.cost = card.now - client.since, None
+        took, pace, cost = card.now - client.since, None, None
         turn.start(card.now)
         if turn.bytes_missing is not None:
             if turn.bytes_missing >= MEASURABLE:
                 pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
-                client.pace = client.pace.after(pace)
                 card.note_pace(pace)
-            client.cost = card.load_time(client, turn.bytes_missing)
+            client.note_handover(pace, None)
+            cost = card.load_time(client, turn.bytes_missing)
             card.count(client, handovers=1, handover=took)
-        learnt = learnt or client.cost is not None or before is not None
+        client.note_handover(None, cost)
+        learnt = learnt or cost is not None or before is not None
         moves.begin_turn(client)
         card.count(client, turns=1)
         client.enter(Phase.RUNNING, card.now)
