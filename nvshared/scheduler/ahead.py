@@ -214,12 +214,11 @@ def _next_lacks(card: Card) -> int:
 def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
     short, (_, following) = _next_lacks(card), _most_swapped(card)
-    done = sum([min(copies(c).bytes, c.staying) for c in card.groups[Phase.IDLE]
-                if not c.terms.suspended])
+    idle = [c for c in card.groups["occupying"] if c.is_idle]
+    done = sum([min(copies(c).bytes, c.staying) for c in idle if copies(c).bytes])
     if short <= done or card.groups["writing_back"]:
         return
-    idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != following]
-    for client in latest_first(idle, card.now):
+    for client in latest_first([c for c in idle if c.id != following], card.now):
         part = min(short, client.staying)
         if copies(client).bytes < part and _write_back_step(card, client, part):
             return

@@ -5,7 +5,7 @@ changes it. A module that only modules above it read keeps its record in Records
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from nvshared.units import SECOND
 
@@ -33,7 +33,8 @@ class Records(dict[type, Any]):
         """The record of this kind; made when it is first asked for."""
         if kind not in self:
             self[kind] = kind()
-        return cast(T, self[kind])
+        found: T = self[kind]
+        return found
 
 
 @dataclass(slots=True)
