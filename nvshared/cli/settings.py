@@ -381,8 +381,8 @@ def policy(options: Options) -> None:
     With fair, tenants get equal time, or time by their weights and requests. With fifo, programs go
     in the order in which they began to wait, for one quantum each. With deadline, programs for
     which a deadline is set (nvsharectl limit --deadline) go first, and turns of other programs end
-    in time for them; use it for services that answer requests beside programs that train. All three
-    serve programs of higher priority first.
+    in time for them; use it for services that answer requests beside programs that train. All
+    policies serve programs of higher priority first.
 
         nvsharectl policy deadline      # on all GPUs
         nvsharectl policy fifo --gpu 1  # first come, first served on the second GPU
