@@ -23,7 +23,6 @@ ROOT = Path(__file__).parent
 SHIPPED = {
     "libnvshare.so": "libnvshare.so",
     "nvshare-workload": "nvshare-workload",
-    "nvshare-checkpoint": "nvshare-checkpoint",
     "simulator/libcuda.so.1": "simulator/libcuda.so.1",
     "simulator/libnvidia-ml.so.1": "simulator/libnvidia-ml.so.1",
 }
@@ -53,7 +52,7 @@ class BuildLibhook(Command):
         compiled = Path(self.build_temp).absolute() / "libhook"
         jobs = os.cpu_count() or 1
         command = ["make", "-C", "libhook", f"BUILD={compiled}", "WERROR=", f"-j{jobs}"]
-        command += ["hook", "simulator", "workload", "checkpoint"]
+        command += ["hook", "simulator", "workload"]
         subprocess.run(command, cwd=ROOT, check=True)
         for name, target in self._targets(Path(self.build_lib)).items():
             target.parent.mkdir(parents=True, exist_ok=True)

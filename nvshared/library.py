@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the compiled files in `nvshared/lib/` or, in a checkout, in `libhook/build/`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,6 @@ def _find(name: str) -> Path:
 
 hook = partial(_find, HOOK)
 workload = partial(_find, "nvshare-workload")           # run by the demonstration
-checkpoint: Callable[[], Path] = partial(_find, "nvshare-checkpoint")
 
 
 def preloads(environment: Mapping[str, str]) -> list[str]:

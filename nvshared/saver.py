@@ -2,7 +2,7 @@
 """nvshare-save: has CRIU save parked programs in folders, and restore them from there, as root.
 
 systemd starts one for each order of the daemon, which sends one line of JSON and gets lines of
-JSON. It imports no other module of nvshared: root runs it, with python3 -I.
+JSON. Of nvshared it imports caller.py alone: root runs it, with python3 -I.
 
 A user who could change an image would become, at its restore, the user in it. So a program is saved
 into a folder that root alone can write, with a digest of each file, and a MAC over all of these by
@@ -14,7 +14,6 @@ Each step can be repeated: this program, CRIU and the daemon may be killed at an
 brings a folder that was left half done to one of its states: the process runs, or it is saved."""
 
 import ctypes
-import errno
 import fcntl
 import hashlib
 import hmac
@@ -22,12 +21,9 @@ import json
 import os
 import pwd
 import re
-import select
 import shutil
 import signal
-import socket
 import stat
-import struct
 import subprocess
 import sys
 import time
@@ -37,9 +33,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+if not __package__:                     # root runs this file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from nvshared import caller
+from nvshared.caller import is_same, started
+
 BASE = Path(os.environ.get("NVSHARE_SAVED", "/var/lib/nvshare-saved"))
-SOCKET_UID = struct.Struct("iII")       # struct ucred of socket(7)
-SO_PEERPIDFD = 77                       # not in module socket
 OLDEST = (4, 0)                         # of CRIU: older ones cannot dump CUDA's threads reliably
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALL = "install criu 4.0 or later, see docs/saving.md"
@@ -79,15 +79,6 @@ def say(**words: Any) -> None:
 
 
 # --- processes ----------------------------------------------------------------------------------
-
-def started(pid: int) -> int | None:
-    """The start time in ticks since boot; None: no such process, or it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
 
 def parent(pid: int) -> int:
     with suppress(OSError):
@@ -156,15 +147,6 @@ def boot() -> str:
 def ticks() -> int:
     """The time since boot, as started() tells it."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-
-
-def is_same(pid: int, name: str) -> bool:
-    """Whether /proc/PID/NAME is the same object for the process and for this program."""
-    try:
-        one, other = (Path(f"/proc/{who}/{name}").stat() for who in ("self", pid))
-    except OSError:
-        return False
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def user(uid: int) -> str:
@@ -712,46 +694,6 @@ def remove(order: dict[str, Any]) -> None:
     say(done=str(folder))
 
 
-# --- the caller ---------------------------------------------------------------------------------
-
-def is_still(connection: socket.socket) -> bool:
-    """False: the caller has ended, and its number may be another process's. Kernels before 6.5 do
-    not tell."""
-    try:
-        pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-    except OSError as error:
-        return error.errno == errno.ENOPROTOOPT
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    ended = bool(poll.poll(0))
-    os.close(pidfd)
-    return not ended
-
-
-def caller_refusal() -> str:
-    """Why the caller may give no orders, or "": by SO_PEERCRED, as libhook/checkpoint/caller.c."""
-    try:
-        connection = socket.socket(fileno=os.dup(0))
-    except OSError:
-        return ""                       # a pipe of the process that started this program
-    with connection:
-        if connection.family != socket.AF_UNIX:
-            return "it is no local process"
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, SOCKET_UID.size)
-        address = connection.getsockname()
-        pid, uid, _ = SOCKET_UID.unpack(raw)
-        near = pid > 0 and all(is_same(pid, name) for name in ("ns/pid", "ns/user", "root/"))
-        near = near and is_still(connection)    # so that /proc/PID was about the caller
-    owner = None
-    with suppress(OSError, ValueError):
-        owner = os.lstat(address).st_uid if address else None
-    if uid not in (0, owner):
-        return f"process {pid} of uid {uid}: this is not the user of nvshared"
-    if not near:
-        return f"process {pid} of uid {uid}: it has ended, or is in other namespaces"
-    return ""
-
-
 ORDERS: dict[str, Callable[[dict[str, Any]], None]] = {
     "check": save, "save": save, "restore": restore, "remove": remove,
     "list": lambda order: say(done="", entries=entries(order)),
@@ -759,7 +701,7 @@ ORDERS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def main() -> int:
-    if why := caller_refusal():
+    if why := caller.refusal():
         print(f"nvshare-save takes no orders from {why}", file=sys.stderr)
         return 3
     if os.geteuid() != 0:

@@ -30,7 +30,7 @@ SHELLS := bash zsh fish
 .PHONY: build install install-hook install-programs install-system clean
 build: $(addprefix $(BUILT)/man/,$(MAN)) $(BUILT)/nvshared.conf \
 		$(addprefix $(BUILT)/completions/,$(SHELLS)) $(BUILT)/vendor
-	$(MAKE) -C libhook hook simulator workload checkpoint
+	$(MAKE) -C libhook hook simulator workload
 
 $(BUILT)/vendor: $(wildcard $(WHEELS)/*.whl)
 	@mkdir -p $@
@@ -68,8 +68,7 @@ install-programs:
 	cp -R --preserve=mode $(BUILT)/vendor $(DESTDIR)$(HOME_OF_OURS)/
 	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator
 	ln -srf $(DESTDIR)$(LIBDIR)/libnvshare.so $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/libnvshare.so
-	install -m 755 libhook/build/nvshare-workload libhook/build/nvshare-checkpoint \
-		$(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/
+	install -m 755 libhook/build/nvshare-workload $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/
 	install -m 644 libhook/build/simulator/libcuda.so.1 libhook/build/simulator/libnvidia-ml.so.1 \
 		$(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator/
 	install -D -m 755 packaging/nvshared.py $(DESTDIR)/usr/bin/nvshared

@@ -29,7 +29,7 @@ from typing import Any
 from bench import output
 from bench.harness import ROOT, machine
 from bench.moving.measure import Daemon
-from nvshared import library, saver
+from nvshared import caller, library, saver
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML
 
@@ -156,7 +156,7 @@ class Program:
     @property
     def is_alive(self) -> bool:
         self.popen.poll()
-        return saver.started(self.pid) is not None
+        return caller.started(self.pid) is not None
 
     def step(self) -> float:
         """Returns the seconds of a step. Its mistake, if any, is added to `wrong`."""

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's checkpoints of processes, by the program nvshare-checkpoint (libhook/checkpoint).
+"""The driver's checkpoints of processes, by nvshare-checkpoint (nvshared/checkpointer.py).
 
 The daemon has neither CUDA nor privileges. systemd offers the program on a socket, as root, or the
 daemon starts it. A command takes only steps that the process's state lacks: it can be repeated."""
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from nvshared import library
+from nvshared import checkpointer
 from nvshared.errors import NvshareError
 
+COMMAND: tuple[str, ...] = (sys.executable, "-I", checkpointer.__file__)    # without systemd
 SOCKET = Path("/run/nvshare-checkpoint/checkpoint.sock")
 READY_WITHIN = 30.0                     # most seconds until a helper answers; cuInit() takes 10
 PATIENCE = 120.0                        # most seconds of a command; a 100 GiB checkpoint takes 40
@@ -70,7 +72,7 @@ def parse(output: str) -> Answer:
 
 async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
               lacks: Callable[[], Awaitable[str]] | None = None) -> Answer:
-    """Sends a command of libhook/checkpoint/nvshare_checkpoint.c for a process.
+    """Sends a command of nvshare-checkpoint for a process.
 
     `pairs`: UUIDs of the old and the new card. `lacks`: awaited when the helper is ready, right
     before the command is sent; if it returns a reason, the command is not sent. Raises NotSent if
@@ -90,7 +92,7 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
                     said = await helper.ask(first)
             if helper is None or not said:
                 _end(helper)
-                connected = await start(SOCKET, library.checkpoint())
+                connected = await start(SOCKET, *COMMAND)
                 helper = _Helper(*connected, time.monotonic())
                 said = await helper.ask(first)
         if first != line:

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nvshared import library
 from nvshared.errors import GPULost, NvshareError
 from nvshared.machine import cgroup, checkpoint, host
 from nvshared.machine.nvml import NVML, Sample
@@ -40,7 +39,7 @@ for name in sys.argv[2:]:
 
 
 def use_helper(path: str) -> None:
-    library.checkpoint = lambda: Path(path)
+    checkpoint.COMMAND = (path,)
 
 
 def use_patience(seconds: str) -> None:

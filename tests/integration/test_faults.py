@@ -2,6 +2,7 @@
 """Each fault of the table, produced in the real daemon, is seen everywhere that the table feeds."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -20,10 +21,11 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.faults import KINDS, Fault
 from nvshared.kubelet.card import of_daemon
+from nvshared.machine import checkpoint
 from nvshared.tui.screen import draw
 from nvshared.tui.state import View, with_snapshot
 from tests.bus.service import PrivateBus, private_bus
-from tests.integration.conftest import ROOT, SAMPLED_OFTEN, SIMULATOR, Site, wait_until
+from tests.integration.conftest import ROOT, SAMPLED_OFTEN, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import free_port
 
@@ -173,7 +175,8 @@ def helper(lab: Lab) -> Mend:
         park()
 
     def mend() -> None:
-        link.symlink_to(SIMULATOR.parent / "nvshare-checkpoint")
+        link.write_text(f"#!/bin/sh\nexec {shlex.join(checkpoint.COMMAND)}\n")
+        link.chmod(0o755)
         park()
 
     return mend

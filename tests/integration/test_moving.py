@@ -2,6 +2,7 @@
 """Programs are parked, woken and moved on simulated cards, by the real daemon and helper."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import NvshareError
 from nvshared.hook.protocol import Flag, Type
+from nvshared.machine import checkpoint
 from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import (
-    BUILD,
     ROOT,
     SAMPLED_OFTEN,
     Process,
@@ -33,6 +34,8 @@ from tests.integration.conftest import (
 from tests.integration.programs import FUTEX
 from tests.integration.test_doctor import PROGRAM
 from tests.seeds import seeds
+
+CHECKPOINTER = shlex.join(checkpoint.COMMAND)
 
 ENTRIES = ROOT / "libhook" / "simulator" / "table" / "entries.def"
 
@@ -414,8 +417,8 @@ def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_wer
     write_script(helper, f"""while read line; do
         case "$line" in
         wake*=*) echo "$line" | env NVSHARE_SIM_FAIL=cuCheckpointProcessUnlock:1 \\
-            {BUILD}/nvshare-checkpoint >{site.folder}/answer; kill -9 $PPID;;
-        *) echo "$line" | {BUILD}/nvshare-checkpoint;;
+            {CHECKPOINTER} >{site.folder}/answer; kill -9 $PPID;;
+        *) echo "$line" | {CHECKPOINTER};;
         esac
     done""")
     control, program = shared()
@@ -452,7 +455,7 @@ def write_script(helper: Path, script: str) -> None:
     ("exit 1", "ended without an answer"),
     ("exec sleep 1000", "has not answered for 1 s"),
     # The helper is removed after its first answer, so no further helper can be started.
-    (f'read line; echo "$line" | {BUILD}/nvshare-checkpoint; rm "$0"', "No such file"),
+    (f'read line; echo "$line" | {CHECKPOINTER}; rm "$0"', "No such file"),
     (None, "Permission denied|Exec format error"),
 ], ids=["nonsense", "endless lines", "unknown state", "fails", "hangs", "removed", "no program"])
 def test_park_with_a_broken_checkpoint_helper_fails_and_the_program_continues(
@@ -549,7 +552,7 @@ def test_program_killed_during_a_checkpoint_helper_command_leaves_no_memory_on_t
             touch {asked}; while [ ! -e {go} ]; do sleep 0.01; done
         fi
         echo "$line"
-    done | {BUILD}/nvshare-checkpoint""")
+    done | {CHECKPOINTER}""")
     control = start()
     program = Program(site)
     (site.folder / "armed").touch()

@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from nvshared import saver
+from nvshared import caller, saver
 from nvshared.control import Daemon as Control
 from nvshared.errors import NvshareError
 from tests.integration.conftest import (
@@ -67,7 +67,7 @@ class Program:
     @property
     def is_alive(self) -> bool:
         self.reap()
-        return saver.started(self.pid) is not None
+        return caller.started(self.pid) is not None
 
     def tell(self, line: str) -> int:
         (self.folder / "line").write_text(line)
@@ -362,7 +362,7 @@ class Steps:
     @property
     def is_alive(self) -> bool:
         self.reap()
-        return saver.started(self.pid) is not None
+        return caller.started(self.pid) is not None
 
     def step(self) -> str:
         """Has it check and change all of its memory. Returns the number of wrong words."""

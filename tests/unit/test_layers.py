@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the lowest package to the highest.
 ORDER = [
     "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
-    "tiers", "library", "kept", "locks", "lanes", "saver", "scheduler", "machine", "containers",
+    "tiers", "library", "kept", "locks", "lanes", "caller", "checkpointer", "saver",
+    "scheduler", "machine", "containers",
     "settings", "sharing", "history", "report", "hook", "dbus", "control", "bus", "program",
     "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
 ]
@@ -24,6 +25,9 @@ ORDER = [
 WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
          "tiers"}
 ONLY_FROM: dict[str, set[str]] = {
+    "caller": set(),
+    "checkpointer": {"caller"},
+    "saver": {"caller"},
     "scheduler": WORDS,
     "containers": {*WORDS, "library", "machine"},
     "preload": {"errors", "library", "locks"},

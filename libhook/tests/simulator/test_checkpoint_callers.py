@@ -71,7 +71,7 @@ class Endpoint:
         taken, _ = self._listening.accept()
         with taken:
             return subprocess.Popen(
-                [HELPER], env=self._environment, stdin=taken.fileno(), stdout=taken.fileno(),
+                HELPER, env=self._environment, stdin=taken.fileno(), stdout=taken.fileno(),
                 stderr=subprocess.PIPE, text=True)
 
     def call(self, before: list[str], *orders: str) -> tuple[str, int, str]:
