@@ -253,7 +253,7 @@ def enforce_compute_limits(card: Card) -> None:
                     card.due(min(card.now + left, ends))
                 elif card.due(turn.stop_after):
                     card.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
-            case Phase.LIMITED if enough:
+            case Phase.LIMITED if enough and not _lets_others_finish(card, client, ends - left):
                 arrive(card, client)
             case Phase.WAITING if not enough:
                 client.enter(Phase.LIMITED, card.now)
@@ -261,6 +261,23 @@ def enforce_compute_limits(card: Card) -> None:
                 cancel_turn(card, client, Phase.LIMITED)
         if client.phase is Phase.LIMITED:
             card.due(ends)
+
+
+def _lets_others_finish(card: Card, client: ScheduledClient, latest: int) -> bool:
+    """Whether a client with time again waits for turns of other limited clients to end.
+
+    An open gate is billed in full, so limited clients that run at once pay for work of each other,
+    and later leave the card idle together. `latest`: the last time at which a turn can still use
+    all time of the window. Clients of a limited tenant do not wait for each other: they share it.
+    """
+    if card.contended or client.standing:
+        return False
+    limited = {node for node in client.limits if node.quota}
+    for one in card.groups["rationed"]:
+        runs = one.phase in (Phase.WAITING, Phase.LOADING, Phase.RUNNING, Phase.DRAINING)
+        if runs and one.priority >= client.priority and limited.isdisjoint(one.limits):
+            return not card.due(latest)
+    return False
 
 
 def time_left(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:

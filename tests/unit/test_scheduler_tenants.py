@@ -611,6 +611,44 @@ def test_compute_limits_of_all_tenant_levels_hold(case: str) -> None:
     assert sum(shares) == pytest.approx(together, abs=0.05)
 
 
+def open_together(world: Tenancy, *hooks: Hook, time: int) -> float:
+    """The part of the next `time` us in which more than one of the gates is open."""
+    step, several = MILLISECOND, 0
+    for _ in range(time // step):
+        world.advance(step)
+        several += sum(hook.open for hook in hooks) > 1
+    return several * step / time
+
+
+@pytest.mark.parametrize("percents", [(50, 50), (30, 70), (25, 25, 50)])
+def test_compute_limited_clients_whose_limits_fit_together_run_one_after_the_other(
+        percents: tuple[int, ...]) -> None:
+    """Together, each would pay for a whole card and get a part, and the card would idle later."""
+    world = Tenancy()
+    hooks = [world.program(f"user:{number}") for number in range(len(percents))]
+    for hook, percent in zip(hooks, percents, strict=True):
+        hook.kernel = MILLISECOND
+        world.put(hook, compute_limit=percent)
+    world.advance(SECOND)
+    before = [hook.computed for hook in hooks]
+    assert open_together(world, *hooks, time=10 * SECOND) < 0.1
+    had = [(hook.computed - was) / (10 * SECOND) for hook, was in zip(hooks, before, strict=True)]
+    assert had == pytest.approx([percent / 100 for percent in percents], abs=0.01)
+
+
+@pytest.mark.parametrize("percents", [(75, 75), (50, 50, 50), (5, 95, 95)])
+def test_compute_limited_clients_whose_limits_exceed_the_card_get_all_of_their_time(
+        percents: tuple[int, ...]) -> None:
+    world = Tenancy()
+    hooks = [world.program(f"user:{number}") for number in range(len(percents))]
+    for hook, percent in zip(hooks, percents, strict=True):
+        hook.kernel = MILLISECOND
+        world.put(hook, compute_limit=percent)
+    world.advance(SECOND)
+    had = world.computed(*hooks, time=10 * SECOND)
+    assert had == pytest.approx([percent / 100 for percent in percents], abs=0.01)
+
+
 def test_tenant_compute_limit_holds_for_new_programs_until_the_limit_is_removed() -> None:
     world = Tenancy()
     hook = world.program("user:alice")
