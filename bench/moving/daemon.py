@@ -30,7 +30,7 @@ saving: list[Saving] = []
 async def _carry_out(moving: Moving, order: str, *words: str) -> str:
     gpus: Any = moving._gpus
     if order == "deep-idle":
-        moving.deep_idle = round(float(words[0]) * SECOND)
+        moving.use(round(float(words[0]) * SECOND))
         return "0 done"
     if order == "restore":
         try:

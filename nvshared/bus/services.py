@@ -77,9 +77,9 @@ async def _kept(manager: Manager, change: Future[None]) -> None:
     try:
         await asyncio.shield(asyncio.wrap_future(change))
     except NotKept as error:
-        manager.unkept = error.message
+        manager.note_kept(error.message)
         raise
-    manager.unkept = ""
+    manager.note_kept()
 
 
 # Declares a method that checks itself whether the caller may change the client.
@@ -250,8 +250,8 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
     Tenant = announced("s", "client.tenant")
     Gang = unannounced("s", "client.gang")
     State = announced("s", "client.state")
-    Unparkable = announced("s", "client.unparkable")
-    Moved = unannounced("s", "client.moved")
+    Unparkable = announced("s", "client.parking.impossible")
+    Moved = unannounced("s", "client.parking.moved")
     PinReason = announced("s", lambda self: str(self.client.memory.pin_reason))
     Allocated = unannounced("t", "client.memory.allocated")
     Resident = unannounced("t", "client.memory.resident")
@@ -298,7 +298,7 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
 
     @method("ListTurns", "turns", action=ANYONE)
     def list_turns(self) -> "a(ttttsa{sv})":
-        return [[*turn, {}] for turn in self.client.turns]
+        return [[*turn, {}] for turn in self.client.turns.latest(self.client.gpu.now)]
 
 
 class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):

@@ -29,8 +29,9 @@ from nvshared.hook.protocol import (
 from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
+from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.disk import Disk, File
-from nvshared.sharing.gpu import GPU, Client, ClientTerms
+from nvshared.sharing.gpu import GPU, Client, Past
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.moving import PARKED
 from nvshared.terms import CLIENT_TERMS
@@ -377,7 +378,7 @@ class Session:
         wants = record.type is Type.WAKE or record.has(Flag.WANTS)
         # Only of a client that the driver has checkpointed: a claim must not evict others.
         if wants and self._parked.holds and self._parked.want_driver() and (
-                self.client.parking == PARKED):
+                self.client.parking.state == PARKED):
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record, wants))
         if record.type is Type.WAITING:
@@ -451,7 +452,7 @@ class Session:
             if gpu is client.gpu:
                 self._send_held(pages, held)
         if gpu is not client.gpu:
-            client.held_before, client.waited_before = client.held, client.waited
+            client.remember(Past(client.held, client.waited), client.terms)
             self._moved, self.client = client, None
             client.gpu.leave(client)
             self.take_over()
@@ -559,9 +560,8 @@ class Session:
             total, wants = gpu.facts.memory_total, record.has(Flag.WANTS)
             self._storing.handle_hello(self.peer, total)
             memory = _bounded(record.memory, total)
-            self.client = Client(self._manager.next_id(), gpu, self.peer, self)
-            self.client.parkable = self
-            self.client.terms = self._terms
+            self.client = Client(
+                self._manager.next_id(), gpu, self.peer, self, self, self._terms)
             if record.has(Flag.IS_PARKED):
                 self._parked.take_over()
                 self._parked.driver_wanted = wants

@@ -164,6 +164,21 @@ class SharedBudget:
         self.cards.append(BudgetPart(self))
         return self.cards[-1]
 
+    def leave(self, part: "BudgetPart") -> None:
+        """Removes a lost card."""
+        self.cards.remove(part)
+
+    def resize(self, size: int) -> None:
+        self.size = size
+
+    def gather(self, gathering: bool) -> None:
+        """Records whether the needs of some cards are not known yet."""
+        self.gathering = gathering
+
+    def hold(self, more: int) -> None:
+        """Holds more bytes for checkpoints of parked programs."""
+        self.contexts += more
+
     @property
     def unneeded(self) -> int:
         """Bytes that neither cards nor contexts need; negative: `size` is exceeded."""
@@ -227,6 +242,17 @@ class Neighbour:
     loans: dict[int, Loan] = field(default_factory=dict)  # its loans, by id of the borrowing client
     exclusive: bool = False             # the card lends only while all its processes are clients
     alone: bool | None = None           # by NVML, all its processes are clients; None: unknown
+
+    def link(
+        self, others: "tuple[Neighbour, ...]", reachable: "tuple[Neighbour, ...]", *,
+        exclusive: bool,
+    ) -> None:
+        """Sets the other cards. `exclusive`: see there."""
+        self.others, self.reachable, self.exclusive = others, reachable, exclusive
+
+    def find_alone(self, alone: bool) -> None:
+        """Records whether all of the card's processes are clients, by NVML."""
+        self.alone = alone
 
     def lend(self, most: int | None) -> None:
         """Records the bytes that the card can lend. None: unknown."""

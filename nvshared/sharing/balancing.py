@@ -85,12 +85,16 @@ def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float
 
 class Balancing:
     def __init__(self, gpus: Sequence[GPU], moving: Moving) -> None:
-        self.on = False
+        self._on = False
         self._gpus = gpus
         self._moving = moving
         self._lost: dict[int, float] = {}       # us by client id; see choose()
         self._chosen_at: int | None = None  # us: time of the last find_move(); None: none yet
         self._loads: dict[str, float] = {}      # by UUID: the card's average load since _forget()
+
+    def use(self, *, on: bool) -> None:
+        """Moves clients by itself, or not."""
+        self._on = on
 
     async def watch(self) -> None:
         """Periodically chooses a client and moves it; never returns."""
@@ -107,7 +111,7 @@ class Balancing:
             return None
         now = cards[0].now
         passed, self._chosen_at = now - (now if self._chosen_at is None else self._chosen_at), now
-        if (not self.on or len(cards) < 2 or self._moving.arriving
+        if (not self._on or len(cards) < 2 or self._moving.arriving
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
             self._forget()
             return None
@@ -123,7 +127,8 @@ class Balancing:
         client = next(gpu.clients[choice.client] for gpu in self._gpus
                       if choice.client in gpu.clients)
         target = next(gpu for gpu in self._gpus if gpu.facts.uuid == choice.card)
-        source, client.tries = client.gpu, client.tries + 1
+        source = client.gpu
+        client.parking.try_move()
         self._forget()
         wait = ("it cannot run there" if choice.lost == inf
                 else f"it would lose {choice.lost / SECOND:.1f} s by waiting there")
@@ -155,7 +160,7 @@ class Balancing:
         short = left is not None and client.memory.resident > gpu.snapshot().host_free
         to = [] if short or not _is_movable(client) else [
             one.facts.uuid for one in cards if one is not gpu and self._admits(one, client)]
-        price = max(LEAST, self._moving.price(client)) * (1 + client.tries)
+        price = max(LEAST, self._moving.price(client)) * (1 + client.parking.moves)
         return Contender(client.id, gpu.facts.uuid, view.terms.weight, view.memory.need, left,
                          price, tuple(to))
 
@@ -186,4 +191,4 @@ def _load(gpu: GPU) -> float:
 def _is_movable(client: Client) -> bool:
     chosen = client.peer.is_contained or client.peer.tenant.kind in (
         Kind.POD, Kind.JOB, Kind.CONTAINER)
-    return not (chosen or client.parking or client.unparkable or refusal(client))
+    return not (chosen or client.parking.state or client.parking.impossible or refusal(client))

@@ -37,7 +37,7 @@ class Budget:
         self._due = False               # _report_changed() is scheduled
 
     def add(self, gpu: GPU) -> None:
-        self.shared.gathering = self.shared.gathering or gpu.state == "gathering"
+        self.shared.gather(self.shared.gathering or gpu.state == "gathering")
         self._report(self._reported)
         self._reported[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._event_handled)
@@ -45,12 +45,12 @@ class Budget:
     def remove(self, gpu: GPU, part: BudgetPart) -> None:
         """Removes a lost card and its part of the budget."""
         self._reported.pop(gpu, None)
-        self.shared.cards.remove(part)
+        self.shared.leave(part)
         self._report(self._reported)
 
     def resize(self, size: int) -> None:
         if size != self.shared.size:
-            self.shared.size = size
+            self.shared.resize(size)
             self._report(self._reported)
 
     def _event_handled(self, now: int, _event: events.Event) -> None:
@@ -63,7 +63,7 @@ class Budget:
             self._timer(now + REPORT_WITHIN, self._report_changed)
 
     def _end(self) -> None:
-        self.shared.gathering = False
+        self.shared.gather(False)
         self.gathered.emit()
         self._report(self._reported)
 
@@ -111,11 +111,11 @@ class Lending:
             near = {"auto": gpu.facts.linked, "on": gpu.facts.reached}.get(mode, frozenset())
             others = [one for one in self._seen if one is not gpu]
             before = gpu.neighbour.reachable
-            gpu.others = tuple(others)
-            gpu.neighbour.others = tuple(one.neighbour for one in others)
-            gpu.neighbour.exclusive = mode == "auto"
-            gpu.neighbour.reachable = tuple(
-                one.neighbour for one in others if one.facts.uuid in near)
+            gpu.link(tuple(others))
+            gpu.neighbour.link(
+                tuple(one.neighbour for one in others),
+                tuple(one.neighbour for one in others if one.facts.uuid in near),
+                exclusive=mode == "auto")
             if gpu.neighbour.reachable != before:
                 gpu.tell(events.Tick())
         for gpu in self._seen:

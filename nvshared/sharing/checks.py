@@ -39,7 +39,7 @@ class Checks:
         self._looked_at = -FRESH
         self._looking = asyncio.Lock()
         self._helper_tried_at = self._sampled_at = clock()
-        manager.look_for_faults = self.look
+        manager.use_checks(self.look)
 
     async def watch(self) -> None:
         """Looks now and after each pause of EVERY seconds; never returns."""
@@ -77,7 +77,7 @@ class Checks:
                 await call(self._run, "state folder", self._keep_again, PATIENCE)
             failures = [file.failure for file in manager.files if file.failure]
             if not failures:
-                manager.unkept = ""
+                manager.note_kept()
             unused = "; ".join(file.unused for file in manager.files if file.unused)
             faults.set("state-unread", printable(unused)[:DETAIL_LONGEST])
             faults.set("state-unwritable", unwritable or manager.unkept or "".join(failures[:1]))

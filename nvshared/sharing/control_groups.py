@@ -77,7 +77,7 @@ class ControlGroups:
         self._reading = False           # a read of all groups is in progress
         self._next = 0                  # us: earliest time of the next read of all groups
         self._due = False               # _read_again() is scheduled
-        manager.read_limits = self._read_process
+        manager.use_limits(self._read_process)
         manager.gpu_new.connect(self._add)
 
     def _add(self, gpu: GPU) -> None:
@@ -88,7 +88,7 @@ class ControlGroups:
         process = self._processes.get(client.peer.pid)
         self._joining.pop(client.peer.pid, None)
         if process is not None:
-            client.private = process.private
+            client.note_private(process.private)
             self._set_domains([client])
 
     def _happens(self, now: int, event: Event) -> None:
@@ -170,7 +170,7 @@ class ControlGroups:
                 continue
             names = tuple(_name(group) for group in process.groups if group in self._limited)
             if names != client.domains:
-                client.domains = names
+                client.bind(names)
                 client.gpu.scheduler.belongs(client.id, names)
 
     def _read_again(self) -> None:

@@ -51,8 +51,12 @@ class Directory:
         self._due = 0                   # time of the timer that is set
         self._disarm: Callable[[], None] | None = None      # None: no timer is set
         # The questions whose answers matter now; they are asked again and again.
-        self.in_use: Callable[[], Collection[Question]] = tuple
+        self._in_use: Callable[[], Collection[Question]] = tuple
         self.changed: Signal[Question] = Signal("changed")      # its answer is another
+
+    def use(self, questions: Callable[[], Collection[Question]]) -> None:
+        """Sets what tells the questions whose answers matter now."""
+        self._in_use = questions
 
     def name(self, uid: int) -> str | None:
         """The name to show for a user; None: none is known."""
@@ -138,7 +142,7 @@ class Directory:
 
     def refresh(self) -> None:
         """Asks all that is in use again, if it has no answer."""
-        for question in self.in_use():
+        for question in self._in_use():
             if (entry := self._entries.get(question)) is not None and entry.failed:
                 entry.pause = AGAIN
                 entry.asked = min(entry.asked, self._clock() - AGAIN)
@@ -176,7 +180,7 @@ class Directory:
 
     def _ask_again(self) -> None:
         self._disarm = None
-        in_use = [*self.in_use()]
+        in_use = [*self._in_use()]
         for question in in_use:
             self.ask(question)
         entries = [self._entries[one] for one in in_use if one in self._entries]
@@ -186,7 +190,7 @@ class Directory:
 
     def _forget(self) -> None:
         """Forgets the questions that do not matter now, such as names that callers made up."""
-        used = {*self.in_use()}
+        used = {*self._in_use()}
         self._entries = {question: entry for question, entry in self._entries.items()
                          if question in used or entry.pending}
 

@@ -339,10 +339,10 @@ class Gangs:
             if event == before or (before is None and standing is Standing.FREE):
                 continue
             gang.sent[client] = event
-            client.gang = gang.name
+            client.join_gang(gang.name)
             if standing is Standing.FREE:
                 del gang.sent[client]
-                client.gang = ""
+                client.join_gang("")
             news.setdefault(client.gpu, []).append(client.id)
         for gpu, ids in news.items():
             gpu.tell(replace(event, clients=tuple(ids)))

@@ -4,82 +4,43 @@
 The scheduler has no clock, timer or socket: GPU passes it events, in the order of arrival, sends
 its orders to the clients' links and then emits signals. Events that arrive meanwhile wait."""
 
-import fcntl
 import logging
-import mmap
-import os
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from operator import add
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.faults import CRITICAL, Faults
 from nvshared.machine.capacity import Allowances, Capacity
-from nvshared.machine.nvml import Facts, Process, Sample
+from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer, shown
 from nvshared.machine.tenant import Kind
-from nvshared.quantity import HEAVIEST
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
-from nvshared.scheduler.events import Settings, TenantTerms, Terms
+from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
+from nvshared.sharing.client_terms import ClientTerms
+from nvshared.sharing.inflight_page import InflightPage
+from nvshared.sharing.listed import Listed
+from nvshared.sharing.parking import Parking
+from nvshared.sharing.turn_log import TurnLog
 from nvshared.signal import Signal
-from nvshared.terms import CLIENT_TERMS, Term
 from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline missed by this time means that the timer failed
-TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
 JOINS_WITHIN = 2 * SECOND               # us from HELLO to a pause that began before it
 NAMED = 3                               # most processes named in the fault gpu-unshared
 GONE_KNOWN = 1000                       # tenants without clients: usage kept per card
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
-# Seals of an InflightPage: if a client could shrink the page, its readers would get SIGBUS.
-SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTerms:
-    """Terms by the administrator and by the program's owner: the stricter value of each applies."""
-
-    administrator: Terms = Terms()
-    owner: Terms = Terms(weight=HEAVIEST, deadline=1)
-
-    @property
-    def in_force(self) -> Terms:
-        found: dict[str, Any] = {
-            term.field: term.stricter(
-                getattr(self.administrator, term.field), getattr(self.owner, term.field))
-            for term in CLIENT_TERMS}
-        return Terms(**found)
-
-    def allows(self, term: Term, value: int) -> bool:
-        """Whether the owner may set this value without an authorization by polkit."""
-        return term.stricter(getattr(self.administrator, term.field), value) == value
-
-    def bound(self, term: Term, value: int) -> str:
-        """The administrator's bound that keeps the owner from setting a value; "": no bound."""
-        ours = getattr(self.administrator, term.field)
-        return "" if self.allows(term, value) else term.bound.format(term.unit.show(ours))
-
-    def having(self, term: Term, value: int, *, by_owner: bool) -> "ClientTerms":
-        """Returns a copy with one term changed. Raises InvalidArgs for a value out of range."""
-        term.check(value)
-        default = getattr(Terms(), term.field)
-        change: dict[str, Any] = {term.field: type(default)(value)}
-        if by_owner:
-            return replace(self, owner=replace(self.owner, **change))
-        free: dict[str, Any] = {term.field: getattr(ClientTerms().owner, term.field)}
-        return ClientTerms(replace(self.administrator, **change), replace(self.owner, **free))
 
 
 class Link(Protocol):
@@ -128,79 +89,37 @@ class Pod(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(slots=True)
-class _Turn:
-    """One turn, past or current. Times are in microseconds."""
+class Past(NamedTuple):
+    """A client's times before this daemon knew it, or before it was on this card; us."""
 
-    began: int                          # time of the turn's beginning
-    waited: int                         # time that the client waited for this turn
-    bytes_in: int                       # bytes loaded since the previous turn began
-    held: int = 0                       # its duration, once it has ended
-    reason: str = ""                    # why the turn ended; "": it has not ended
-
-
-class InflightPage:
-    """The page of shared memory in which one client publishes whether it has work in flight."""
-
-    def writable(self) -> int:
-        """Returns a writable descriptor for the client; the caller closes it. Raises OSError."""
-        return os.dup(self._page)
-
-    def readable(self) -> int:
-        """Returns a read-only descriptor for a watcher; the caller closes it. Raises OSError."""
-        return os.open(f"/proc/self/fd/{self._page}", os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        if "_page" in vars(self):
-            os.close(vars(self).pop("_page"))
-
-    @cached_property
-    def _page(self) -> int:
-        page = os.memfd_create("nvshare-inflight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.fchmod(page, 0o600)
-            os.ftruncate(page, mmap.PAGESIZE)
-            fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
-        except OSError:
-            os.close(page)
-            raise
-        return page
+    held: int = 0                       # with its gate open
+    waited: int = 0                     # it waited for its gate
+    idle: int = 0                       # for which it had been idle when it connected
 
 
 class Client:
     """One process on one GPU. Figures are from its last record, in bytes and microseconds."""
 
-    def __init__(self, id: int, gpu: "GPU", peer: Peer, link: Link) -> None:
+    def __init__(
+        self, id: int, gpu: "GPU", peer: Peer, link: Link, parkable: Parkable | None = None,
+        terms: ClientTerms | None = None,
+    ) -> None:
         self.id = id                    # unique while the daemon runs, never used again
         self.gpu = gpu
         self.peer = peer
         self.link = link
-        self.terms = ClientTerms()
-        self.held_before = 0            # us with its gate open, before this daemon or card
-        self.waited_before = 0          # us it waited for its gate, before this daemon or card
+        self.terms = terms or ClientTerms()
+        self.past = Past()
         self.joined = gpu.now           # us, when it connected
         self.goes_on = False            # an earlier daemon knew it, or it was on another card
-        self.idle_before = 0            # us for which it had been idle under an earlier daemon then
         self.pod: Pod | None = None     # the process's pod, once nvshare-kubelet has sent its name
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
-        self._turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)    # the latest last
-        # us waited and bytes loaded from the client's join to the beginning of its last turn.
-        self._waited_for_turns = self._loaded_for_turns = 0
+        self.turns = TurnLog()
         self.gang = ""                  # name of its gang, see gangs.py; "": none
         self.inflight_page = InflightPage()
-        self.parkable: Parkable | None = None
-        self.parking = ""               # its state in moving.py, such as parked; "": running
-        self.context = 0                # host bytes of its context while it is parked
-        self.context_size = 0           # bytes of a card that the context took at the last park
-        self.suspended_to_park = False  # it is suspended until it is parked
-        self.unparkable = ""            # why the driver can never checkpoint it; "": no reason
-        self.park_after = 0             # us: earliest time to park it under the setting deep-idle
-        # Errors of nvshare-checkpoint that were logged since its last success for this client.
-        self.checkpoint_errors: set[str] = set()
-        self.refusals = 0               # restores in a row that the driver has refused
-        self.moved = ""                 # why balancing.py moved it to this card; "": it did not
-        self.tries = 0                  # number of attempts of balancing.py to move it
+        self.parkable = parkable
+        self.parking = Parking()
 
     def __str__(self) -> str:
         return f"{self.name}[{self.peer.pid}]"
@@ -230,6 +149,26 @@ class Client:
         """The name of the client's container within its pod; "": unknown."""
         return "" if self.pod is None else self.pod.containers.get(self.peer.tenant.container, "")
 
+    def remember(self, past: Past, terms: ClientTerms) -> None:
+        """Takes over what an earlier daemon, or another card, knew of the client."""
+        self.past, self.terms = past, terms
+
+    def rename(self, pod: Pod | None) -> None:
+        """Names the pod of the process."""
+        self.pod = pod
+
+    def join_gang(self, name: str) -> None:
+        """Names the gang of the client; "": none."""
+        self.gang = name
+
+    def bind(self, domains: tuple[str, ...]) -> None:
+        """Names the host memory limits that apply to the client."""
+        self.domains = domains
+
+    def note_private(self, private: int) -> None:
+        """Records the private memory of the process, when the client joins."""
+        self.private = private
+
     def set_terms(self, terms: ClientTerms) -> None:
         self.terms = terms
         self._apply_terms()
@@ -237,17 +176,17 @@ class Client:
 
     def suspend_to_park(self, suspended: bool) -> None:
         """Suspends the client to park it, whatever its terms say; False: only its terms decide."""
-        self.suspended_to_park = suspended
+        self.parking.suspend(suspended)
         self._apply_terms()
 
     def _apply_terms(self) -> None:
         terms = self.terms.in_force
         self.gpu.tell(events.TermsChanged(
-            self.id, replace(terms, suspended=terms.suspended or self.suspended_to_park)))
+            self.id, replace(terms, suspended=terms.suspended or self.parking.suspended)))
 
     @property
     def state(self) -> str:
-        return self.parking or str(self.view.state)
+        return self.parking.state or str(self.view.state)
 
     @property
     def memory(self) -> events.Memory:
@@ -265,12 +204,12 @@ class Client:
     @property
     def held(self) -> int:
         """Microseconds with its gate open, under earlier daemons and on earlier cards too."""
-        return self.held_before + self.usage.held
+        return self.past.held + self.usage.held
 
     @property
     def waited(self) -> int:
         """Microseconds in which it waited for its gate, earlier daemons and cards included."""
-        return self.waited_before + self.usage.waited
+        return self.past.waited + self.usage.waited
 
     @property
     def waiting(self) -> int:
@@ -284,8 +223,8 @@ class Client:
         if self.view.idle is None:
             return 0
         idle, connected = self.view.idle + self.gpu.since(), self.gpu.now - self.joined
-        if self.idle_before and idle + JOINS_WITHIN >= connected:
-            return self.idle_before + connected     # it has had no work since it connected
+        if self.past.idle and idle + JOINS_WITHIN >= connected:
+            return self.past.idle + connected   # it has had no work since it connected
         return idle
 
     @property
@@ -301,26 +240,6 @@ class Client:
             return 0
         wait = self.gpu.snapshot().waits.get(self.id)
         return None if wait is None or wait.left is None else max(0, wait.left - self.gpu.since())
-
-    @property
-    def turns(self) -> list[tuple[int, int, int, int, str]]:
-        """The last turns, latest first: us since the start, us held, us waited, bytes, reason."""
-        now = self.gpu.now
-        return [
-            (now - one.began, one.held if one.reason else now - one.began, one.waited,
-             one.bytes_in, one.reason)
-            for one in reversed(self._turns)]
-
-    def turn_started(self, now: int) -> None:
-        waited, loaded = self.view.waited, self.view.counters.bytes_in
-        self._turns.append(
-            _Turn(now, waited - self._waited_for_turns, loaded - self._loaded_for_turns))
-        self._waited_for_turns, self._loaded_for_turns = waited, loaded
-
-    def turn_ended(self, reason: str, held: int) -> None:
-        """Notes the end of the turn; no-op for a turn that an earlier daemon began."""
-        if self._turns:
-            self._turns[-1].reason, self._turns[-1].held = reason, held
 
 
 class GPU:
@@ -340,12 +259,7 @@ class GPU:
         # Usage of ended clients by tenant; the tenant of the client that ended last is last.
         self._gone: dict[str, Usage] = {}
         self.faults = Faults(lambda: self.changed.emit(), facts.index)
-        self._strangers: frozenset[int] = frozenset()   # pids of `strangers` at the last sample
-        self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
-        # NVML has listed a client, so it knows all pids: unlisted clients have nothing on the card.
-        self._lists_clients = False
-        # Pids in the last sample that belong to no client with the library.
-        self._foreign: frozenset[int] = frozenset()
+        self._listed = Listed()
         # Calls its argument once the sample is fresh, at once while NVML stalls. Set by Sampler.
         self.request_sample: Callable[[Callable[[], None]], None] = lambda done: done()
         # Asks NVML for the bytes of the card in use now, or used by the process of this pid. None:
@@ -388,6 +302,28 @@ class GPU:
 
     def __str__(self) -> str:
         return f"gpu{self.facts.index}"
+
+    def use_tenancy(
+        self, shown: Callable[[str], str],
+        terms_of: Callable[[Client], Mapping[str, TenantTerms]],
+    ) -> None:
+        """Sets what names tenants, and tells the terms of a joining client's."""
+        self.shown, self.terms_of = shown, terms_of
+
+    def use_sampler(
+        self, request_sample: Callable[[Callable[[], None]], None],
+        measure: Callable[[int | None], Awaitable[int | None]],
+    ) -> None:
+        """Sets what samples the card."""
+        self.request_sample, self.measure = request_sample, measure
+
+    def link(self, others: "tuple[GPU, ...]", facts: Facts | None = None) -> None:
+        """Sets all other cards, or facts that name those that the card reaches."""
+        self.others, self.facts = others, facts or self.facts
+
+    def take(self, sample: Sample) -> None:
+        """Replaces NVML's last sample."""
+        self.sample = sample
 
     @property
     def settings(self) -> Settings:
@@ -439,54 +375,30 @@ class GPU:
         """Evaluates the processes of a sample. `before`: `occupied` before the query."""
         if sample.processes is None:
             return                      # the last known list stays in force
-        self._note_strangers()
+        unshared = self._listed.unshared(self.strangers, clients=bool(self.clients))
+        more = f" and {len(unshared) - NAMED} more" if len(unshared) > NAMED else ""
+        self.faults.set("gpu-unshared", ", ".join(map(shown, unshared[:NAMED])) + more)
         before_alone = self.neighbour.alone
-        foreign = frozenset(self.strangers)
-        # A new pid may be a client before its HELLO: only the next sample shows that it is none.
-        alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
-        self._foreign, self.neighbour.alone = foreign, alone
-        if alone != before_alone:
+        self.neighbour.find_alone(self._listed.only_clients(self.strangers, before_alone))
+        if self.neighbour.alone != before_alone:
             self.tell(events.Tick())
-        self._processes = {process.pid: process for process in sample.processes}
-        self._lists_clients = self._lists_clients or any(
-            client.peer.pid in self._processes for client in self.clients.values())
-        if evidence := self._evidence([one for one in self.clients.values() if one.peer.account]):
+        self._listed.keep(
+            sample.processes, (client.peer.pid for client in self.clients.values()))
+        if evidence := self._evidence(lambda client: bool(client.peer.account)):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
         self.sampled.emit(sample)
 
-    def _note_strangers(self) -> None:
-        """Sets the fault gpu-unshared for processes that two samples show."""
-        known = self._lists_clients or not self.clients     # NVML's pids are those of clients
-        before, self._strangers = self._strangers, frozenset(self.strangers if known else ())
-        named = [shown(pid) for pid in sorted(before & self._strangers)]
-        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-        self.faults.set("gpu-unshared", ", ".join(named[:NAMED]) + more)
+    def _evidence(self, among: Callable[[Client], bool]) -> dict[int, events.Evidence]:
+        return self._listed.evidence(
+            (one.id, one.peer.pid, one.memory) for one in self.clients.values() if among(one))
 
     def _first_evidence(self, client: Client, memory: events.Memory) -> events.Evidence:
         """Returns evidence for the memory that a joining client claims from an earlier daemon."""
         if not memory.filled and not memory.host:
             return events.Evidence(0, 0)
-        same = [one for one in self.clients.values() if one.peer.pid == client.peer.pid]
-        seen = self._evidence(same)[client.id]
+        seen = self._evidence(lambda one: one.peer.pid == client.peer.pid)[client.id]
         return replace(seen, host=client.private) if memory.host else seen
-
-    def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """NVML's and the kernel's figures by client; a process's oldest client is served first."""
-        covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
-        found = {}
-        for client in clients:
-            pid, memory = client.peer.pid, client.memory
-            card, host = covered.get(pid, (0, 0))
-            covered[pid] = card + memory.filled, host + memory.host
-            if (process := self._processes.get(pid)) is None:
-                found[client.id] = events.Evidence(0, 0) if self._lists_clients else (
-                    events.Evidence())
-            else:
-                size = None if process.memory is None else max(0, process.memory - card)
-                found[client.id] = events.Evidence(
-                    size, max(0, process.host - host), hidden=size is None)
-        return found
 
     def decides(self) -> bool:
         """Whether the scheduler still handles events: tries a Tick, which changes nothing."""
@@ -524,15 +436,14 @@ class GPU:
         if not client.goes_on:
             self._require_card()
         account = client.peer.account
-        self.capacity.joined(client.id, account, (before and before.context_size) or None)
+        self.capacity.joined(client.id, account, (before and before.parking.context_size) or None)
         self.apply_capacity()
         self.clients[client.id] = client
         self.processes[client.peer.pid] += 1
         self.client_joins.emit(client, memory)
         if before is not None:
-            client.held_before, client.waited_before = before.held, before.waited
-            client.terms, client.unparkable = before.terms, before.unparkable
-            client.moved, client.tries = before.moved, before.tries
+            client.remember(Past(before.held, before.waited), before.terms)
+            client.parking.follow(before.parking)
         suspended = client.terms.in_force.suspended
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         memory, owes = self._checked_loan(client, memory, lender)
@@ -605,12 +516,12 @@ class GPU:
 
     def expect_context(self, client: Client) -> None:
         """Reserves memory for a client's context that will be restored, or has been."""
-        self.capacity.joined(client.id, client.peer.account, client.context_size or None)
+        self.capacity.joined(client.id, client.peer.account, client.parking.context_size or None)
         self.apply_capacity()
 
     def hold_context(self, client: Client) -> None:
         """Keeps memory free for a client's context until release_context()."""
-        self.capacity.hold(client.id, client.context_size)
+        self.capacity.hold(client.id, client.parking.context_size)
         self.apply_capacity()
 
     def release_context(self, client: Client) -> None:
@@ -691,9 +602,9 @@ class GPU:
             if (client := self.clients.get(action.client)) is None:
                 continue
             if isinstance(action, actions.TurnStarted):
-                client.turn_started(now)
+                client.turns.begin(client.view, now)
             elif isinstance(action, actions.TurnEnded):
-                client.turn_ended(str(action.reason), action.held_time)
+                client.turns.end(str(action.reason), action.held_time)
             if isinstance(action, actions.Report) or (
                     isinstance(action, actions.Limits) and action.reason):
                 self.reported.emit(client, action)

@@ -88,6 +88,18 @@ class Manager:
         self._lending = Lending(timer)
         self._apply()
 
+    def use_limits(self, read: Callable[[Peer, int, Callable[[], None]], bool]) -> None:
+        """Sets what reads a process's memory limits."""
+        self.read_limits = read
+
+    def use_checks(self, look_for_faults: Callable[[], Awaitable[None]]) -> None:
+        """Sets what looks for faults."""
+        self.look_for_faults = look_for_faults
+
+    def note_kept(self, unkept: str = "") -> None:
+        """Records why the last change was not written; "": it was."""
+        self.unkept = unkept
+
     @property
     def settings(self) -> Settings:
         """The settings of GPUs without settings of their own."""
@@ -110,7 +122,7 @@ class Manager:
             facts, settings if gather else replace(settings, gather=0),
             self._defaults.card(facts).allowances, self._clock, self._timer, self.domains,
             self.budget.shared, self.disk.shared)
-        gpu.sample = sample
+        gpu.take(sample)
         if not gather and sample.memory_used is not None:
             gpu.capacity.sampled(sample.memory_used, 0)
             gpu.apply_capacity()
@@ -149,7 +161,7 @@ class Manager:
         gpu = self.add(facts, sample, gather=bool(clients))
         for client in clients:
             # A parked program keeps its place: moving.py restores it on a card that there is.
-            if client.parkable is not None and not client.parking:
+            if client.parkable is not None and not client.parking.state:
                 client.parkable.resume_on(gpu)
         return gpu
 
@@ -168,7 +180,8 @@ class Manager:
     def link(self, gpu: GPU, facts: Facts) -> None:
         """Notes which other cards a card reaches now."""
         if (facts.linked, facts.reached) != (gpu.facts.linked, gpu.facts.reached):
-            gpu.facts = replace(gpu.facts, linked=facts.linked, reached=facts.reached)
+            now = replace(gpu.facts, linked=facts.linked, reached=facts.reached)
+            gpu.link(gpu.others, now)
             self._lending.use(self._defaults.neighbour)
 
     def await_hello(self, session: object, *, awaited: bool) -> None:
@@ -329,8 +342,8 @@ class Manager:
         self.budget.resize(self._defaults.settings.host_budget)
         self.disk.use(self._defaults.disk)
         self._lending.use(self._defaults.neighbour)
-        self.moving.deep_idle = self._defaults.deep_idle
-        self.balancing.on = self._defaults.balance
+        self.moving.use(self._defaults.deep_idle)
+        self.balancing.use(on=self._defaults.balance)
         self.changed.emit()
 
     def _for(self, facts: Facts) -> Settings:
@@ -395,4 +408,4 @@ async def _nothing() -> None:
 
 def _swapped(client: Client) -> int:
     """The bytes of host memory that a client holds, by its reports."""
-    return client.memory.host + client.memory.beyond + client.context
+    return client.memory.host + client.memory.beyond + client.parking.context

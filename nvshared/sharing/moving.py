@@ -54,7 +54,6 @@ CLAIM_MOST = 4 * GIB                    # bytes of a context that its client alo
 RESTORES_AT_ONCE = 4                    # of an account; room is held for each
 PARKS_AT_ONCE = 3                       # of an account, under deep-idle
 ACCOUNTS_KNOWN = 1000                   # most accounts of which failures of helpers are counted
-ERRORS_KNOWN = 16                       # most errors of a helper that are logged for a client
 NOT_SENT = "not asked"                  # Answer.state if no helper got the command
 # CUresults that may be temporary: CUDA_ERROR_OUT_OF_MEMORY, NOT_READY (a thread is stopped).
 TEMPORARY_ERRORS = frozenset({2, 600})
@@ -90,15 +89,11 @@ async def ask_driver(
                      step.took / SECOND)
     if answer.state == NOT_ORDERED:
         return answer
-    if not (why := answer.trouble):
-        if command != "state":
-            client.checkpoint_errors.clear()
-    elif why not in client.checkpoint_errors:
+    why = answer.trouble
+    if (why or command != "state") and client.parking.is_new(why):
         # A program that the driver refuses to checkpoint runs on, so a warning suffices.
         level = logging.WARNING if answer.state == "running" else logging.ERROR
         logger.log(level, "%s: nvshare-checkpoint %s failed: %s", client, command, why)
-        if len(client.checkpoint_errors) < ERRORS_KNOWN:
-            client.checkpoint_errors.add(why)
     return answer
 
 
@@ -141,7 +136,7 @@ class Moving:
         self, gpus: Sequence[GPU], budget: SharedBudget, ask: Ask = checkpoint.ask, run: Run = here,
     ) -> None:
         """`budget`: of host memory. `run`: Lanes.run, for reading the limits of control groups."""
-        self.deep_idle: int | None = None       # us: clients idle for longer are parked; None: none
+        self._deep_idle: int | None = None      # us: clients idle for longer are parked; None: none
         self._gpus = gpus
         self._budget = budget
         self._ask, self._run = ask, run
@@ -177,8 +172,9 @@ class Moving:
 
     async def until_awake(self, client: Client) -> bool:
         """Waits until a client that was parked has been restored. False: it has left before."""
-        await self._until(client, lambda: client.parking in ("", MOVED) or not _is_there(client))
-        return client.parking in ("", MOVED)
+        parking = client.parking
+        await self._until(client, lambda: parking.state in ("", MOVED) or not _is_there(client))
+        return parking.state in ("", MOVED)
 
     async def _start(
         self, client: Client, work: Callable[[str], Coroutine[Any, Any, None]], done: str = "none",
@@ -191,10 +187,10 @@ class Moving:
         while True:
             await self._settle(client)
             await self._parks.take(account)
-            if client.parking not in IN_PROGRESS and _is_there(client):
+            if client.parking.state not in IN_PROGRESS and _is_there(client):
                 break
             self._parks.give_back(account)
-        if (was := client.parking) == done:
+        if (was := client.parking.state) == done:
             self._parks.give_back(account)
             return
         self._enter(client, RESTORING if was == PARKED else PARKING)
@@ -249,13 +245,17 @@ class Moving:
                 except NvshareError as error:
                     if target is not None or not why:
                         why = error.message
-            if why and gpu.clients.get(client.id) is client and client.parking != PARKED:
+            if why and gpu.clients.get(client.id) is client and client.parking.state != PARKED:
                 left.append((client, why))
         return left
 
+    def use(self, deep_idle: int | None) -> None:
+        """Parks clients that are idle for longer than this; us. None: none."""
+        self._deep_idle = deep_idle
+
     def wake(self, client: Client) -> None:
         """Restores a parked client when its turn comes. No-op for a client that is not parked."""
-        if client.parking == PARKED:
+        if client.parking.state == PARKED:
             self._enter(client, RESTORING)
             start_task(self._tasks, self._wake(client))
 
@@ -264,9 +264,8 @@ class Moving:
         context takes `context` bytes. The checkpoint is in private memory of its process."""
         self._enter(client, RESTORING)
         self._set_context(client, min(context, client.private))
-        client.context_size = max(
-            min(context, max(client.private, CLAIM_MOST), client.gpu.facts.memory_total),
-            client.gpu.capacity.context_reserve)
+        most = min(context, max(client.private, CLAIM_MOST), client.gpu.facts.memory_total)
+        client.parking.measure(max(most, client.gpu.capacity.context_reserve))
         start_task(self._tasks, self._find(client))
 
     def _forget(self, client: Client) -> None:
@@ -275,11 +274,10 @@ class Moving:
         self._notify(client)
 
     def _set_context(self, client: Client, size: int) -> None:
-        self._budget.contexts += size - client.context
-        client.context = size
+        self._budget.hold(client.parking.hold(size))
 
     def _enter(self, client: Client, parking: str) -> None:
-        client.parking = parking
+        client.parking.enter(parking)
         self._notify(client)
 
     def _happened(self, gpu: GPU, _now: int, event: Event) -> None:
@@ -316,7 +314,7 @@ class Moving:
 
     async def _settle(self, client: Client) -> None:
         await self._until(
-            client, lambda: client.parking not in IN_PROGRESS or not _is_there(client))
+            client, lambda: client.parking.state not in IN_PROGRESS or not _is_there(client))
         _require(client)
 
     async def watch(self) -> None:
@@ -348,9 +346,10 @@ class Moving:
             logger.exception("%s could not be parked", client)
 
     def _is_idle_for_long(self, client: Client) -> bool:
-        return (self.deep_idle is not None and not client.parking and not client.unparkable
+        parking = client.parking
+        return (self._deep_idle is not None and not parking.state and not parking.impossible
                 and not refusal(client) and client.view.state is ClientState.IDLE
-                and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
+                and client.idle >= self._deep_idle and client.gpu.now >= parking.after)
 
     async def _park(self, client: Client, was: str, *, ahead: bool) -> None:
         await self._checkpoint(client, was, ahead=ahead)
@@ -380,7 +379,7 @@ class Moving:
                 self.arriving[client] = target, _size(client)
                 if was != PARKED:
                     _require_parkable(client)
-                    client.context_size = await _measure_context(client)
+                    client.parking.measure(await _measure_context(client))
                 # Before the program is parked: the way back to its own card may be gone then.
                 if lack := await self._await_room(client, target, EVICTED_WITHIN):
                     raise NvshareError(f"{client} cannot be moved: {lack}")
@@ -394,16 +393,16 @@ class Moving:
             others = [gpu for gpu in self._possible_cards(client) if gpu is not target]
             reason = await self._restore(client, [target, *others])
             if not reason:
-                client.moved = why
+                client.parking.move(why)
                 rest = client.gpu.now - began - self._pace.value * resident
                 self._rest_time = self._rest_time.after(max(0.0, rest))
             await self._wait_until_joined(client)
         finally:
             target.release_context(client)
             self.arriving.pop(client, None)
-            if client.parking == RESTORING:     # an unexpected exception has ended the restore
+            if client.parking.state == RESTORING:   # an unexpected exception ended the restore
                 self._enter(client, PARKED)
-            if client.parking == PARKED and _parkable(client).has_turn:
+            if client.parking.state == PARKED and _parkable(client).has_turn:
                 self.wake(client)       # an earlier wake() was a no-op during the move
         if reason:
             raise NvshareError(f"{client} was not moved: {reason}")
@@ -428,17 +427,17 @@ class Moving:
                 asked = True
                 await _parkable(client).park(size, ahead=ahead)
                 # Its threads may have made the context larger until PARK.
-                client.context_size = max(size, await _measure_context(client))
+                client.parking.measure(max(size, await _measure_context(client)))
                 answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.reason
                 if not TEMPORARY_ERRORS.intersection(one.code for one in answer.steps):
-                    client.unparkable = why
+                    client.parking.forbid(why)
                 raise NvshareError(why)
         except Exception as error:      # even after an unexpected exception the program must go on
             self._enter(client, was if was == LOST else "")
             self._set_context(client, 0)
-            client.park_after = client.gpu.now + PARK_RETRY_AFTER
+            client.parking.retry_after(client.gpu.now + PARK_RETRY_AFTER)
             if _is_there(client):
                 if asked:
                     _parkable(client).resume_on(client.gpu)
@@ -570,7 +569,7 @@ class Moving:
     async def _wake(self, client: Client) -> None:
         level = logging.INFO
         while _is_there(client):
-            refusals = client.refusals
+            refusals = client.parking.refusals
             try:
                 reason = await self._restore(client, self._possible_cards(client))
                 await self._wait_until_joined(client)
@@ -580,17 +579,17 @@ class Moving:
                 self._enter(client, PARKED)
             finally:
                 self.arriving.pop(client, None)
-            if client.parking != PARKED or not _is_there(client):
+            if client.parking.state != PARKED or not _is_there(client):
                 return
-            if client.refusals == refusals:
-                client.refusals = 0     # in a row
-            elif client.refusals >= REFUSALS_MOST:
+            if client.parking.refusals == refusals:
+                client.parking.accept()
+            elif client.parking.refusals >= REFUSALS_MOST:
                 self._give_up(client, reason)
                 return
             logger.log(level, "%s: %s cannot be restored yet: %s", client.gpu, client, reason)
             level = logging.DEBUG
-            await asyncio.sleep(_pause(client.refusals - 1))
-            if client.parking != PARKED:
+            await asyncio.sleep(_pause(client.parking.refusals - 1))
+            if client.parking.state != PARKED:
                 return                  # a move or another _wake() restores the client
             self._enter(client, RESTORING)
 
@@ -634,15 +633,15 @@ class Moving:
             if where is None:
                 break
         # Where there was no room, a later attempt may succeed.
-        client.refusals += bool(answers) and all(
-            one.state == "checkpointed" and bool(one.trouble) for one in answers)
+        client.parking.refuse(refused=bool(answers) and all(
+            one.state == "checkpointed" and bool(one.trouble) for one in answers))
         self._enter(client, PARKED)
         client.suspend_to_park(False)
         return reason
 
     def _give_up(self, client: Client, trouble: str) -> None:
         """Ends the wait of a program whose process the driver does not restore any more."""
-        client.unparkable = f"the driver cannot restore it: {trouble}"
+        client.parking.forbid(f"the driver cannot restore it: {trouble}")
         self._enter(client, LOST)
         logger.error(
             "%s: %s is lost: the driver did not restore it (%s), and is not asked again. What it "
@@ -662,7 +661,7 @@ class Moving:
         if not _is_there(client):
             return
         moved = gpu is not client.gpu
-        client.refusals = 0
+        client.parking.accept()
         self._set_context(client, 0)
         _parkable(client).resume_on(gpu)
         self._enter(client, MOVED if moved else "")
@@ -677,7 +676,7 @@ class Moving:
         gpu, _ = self.arriving.get(client, (client.gpu, 0))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(JOINED_WITHIN):
-                while client.parking == MOVED and not gpu.lost and (    # noqa: ASYNC110
+                while client.parking.state == MOVED and not gpu.lost and (    # noqa: ASYNC110
                         client.peer.pid not in gpu.processes):
                     await asyncio.sleep(CHECK_EVERY)
 
@@ -699,7 +698,7 @@ class Moving:
             logger.warning("%s: %s says that it is parked, and the driver has no state of its "
                            "process: nothing is kept for it", client.gpu, client)
             self._set_context(client, 0)
-            client.context_size = 0
+            client.parking.measure(0)
         self._enter(client, PARKED)
         client.gpu.capacity.forget(client.id)
         if _parkable(client).has_turn:
@@ -749,7 +748,7 @@ async def _lacks_room(client: Client, gpu: GPU, *, evicted: bool = False) -> str
         return f"NVML does not say how much memory of GPU {gpu.facts.index} is free"
     others = -gpu.scheduler.evictable(client.id) if evicted else gpu.scheduler.unfilled(client.id)
     left = gpu.facts.memory_total - used - others - gpu.capacity.held_before(client.id)
-    needed = client.context_size + gpu.capacity.restore_margin
+    needed = client.parking.context_size + gpu.capacity.restore_margin
     if left >= needed:
         return ""
     holder = "programs that do not share it hold the rest" if evicted else "the rest is in use"
@@ -770,11 +769,11 @@ def _is_there(client: Client) -> bool:
 def _require(client: Client) -> None:
     """Raises NoSuchClient if the client has ended, or has moved to another card."""
     if not _is_there(client):
-        raise NoSuchClient(f"{client} has {'moved' if client.parking == MOVED else 'ended'}")
+        raise NoSuchClient(f"{client} has {'moved' if client.parking.state == MOVED else 'ended'}")
 
 
 def _require_parkable(client: Client) -> None:
-    if why := refusal(client) or client.unparkable:
+    if why := refusal(client) or client.parking.impossible:
         raise NvshareError(why)
 
 

@@ -17,7 +17,8 @@ from nvshared.kept import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.scheduler.events import Memory, Priority, Terms
-from nvshared.sharing.gpu import GPU, Client, ClientTerms
+from nvshared.sharing.client_terms import ClientTerms
+from nvshared.sharing.gpu import GPU, Client, Past
 from nvshared.terms import CLIENT_TERMS
 from nvshared.units import MILLISECOND
 
@@ -62,9 +63,9 @@ class RememberedTerms:
         if not self._kept and not self._times:
             return
         key = _key(client) or (0, 0, "")
-        client.held_before, client.waited_before, since = self._times.pop(key, (0, 0, 0))
-        client.idle_before = max(0, int(self._clock()) - since) if since else 0
-        client.terms = self._kept.get(key, client.terms)
+        held, waited, since = self._times.pop(key, (0, 0, 0))
+        idle = max(0, int(self._clock()) - since) if since else 0
+        client.remember(Past(held, waited, idle), self._kept.get(key, client.terms))
 
     def _note(self, client: Client) -> None:
         key = _key(client)

@@ -93,8 +93,7 @@ class Sampler:
 
         gpu.client_new.connect(client_joined)
         gpu.client_removed.connect(client_left)
-        gpu.request_sample = partial(self._request, watch)
-        gpu.measure = partial(self._measure, gpu)
+        gpu.use_sampler(partial(self._request, watch), partial(self._measure, gpu))
 
     async def _measure(self, gpu: GPU, pid: int | None) -> int | None:
         def read() -> int | None:
@@ -180,7 +179,8 @@ class Sampler:
             watch.failures = 0
         gpu.faults.set("gpu-silent", trouble if watch.failures >= FAILURES else "")
         # Old figures must not be shown as current.
-        sample = gpu.sample = Sample() if isinstance(result, NvshareError) else result
+        sample = Sample() if isinstance(result, NvshareError) else result
+        gpu.take(sample)
         still = watch.still and not gpu.scheduler.orders_unanswered()
         still = still and watch.occupied == gpu.occupied
         gpu.evaluate_processes(sample, watch.occupied)

@@ -19,7 +19,8 @@ from nvshared.machine import host, saving
 from nvshared.machine.saving import NoAnswer, Saved
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler.events import Terms
-from nvshared.sharing.gpu import GPU, Client, ClientTerms
+from nvshared.sharing.client_terms import ClientTerms
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import PARKED, Moving, Places, start_task
 
 BACK_WITHIN = 60.0                      # seconds from a restore, or a failed dump, to its HELLO
@@ -111,7 +112,7 @@ class Saving:
         end = asyncio.get_running_loop().time() + BACK_WITHIN
         while host.started(pid) == started and asyncio.get_running_loop().time() < end:
             for client in (one for gpu in self._gpus for one in gpu.clients.values()):
-                if client.peer.pid == pid and client.parking in ("", PARKED):
+                if client.peer.pid == pid and client.parking.state in ("", PARKED):
                     return client
             await asyncio.sleep(ASKED_EVERY / 10)
         return None

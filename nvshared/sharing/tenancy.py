@@ -62,7 +62,7 @@ class Tenancy:
     ) -> None:
         """`store` keeps the terms set by hand."""
         self.directory = directory or Directory()
-        self.directory.in_use = self._questions
+        self.directory.use(self._questions)
         self.directory.changed.connect(self._learn)
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
         self._pods: dict[str, Pod] = {}         # by tenant, pod:UID
@@ -80,8 +80,7 @@ class Tenancy:
 
     def follow(self, gpu: GPU) -> None:
         self._sent[gpu] = {}
-        gpu.terms_of = self._join
-        gpu.shown = self.shown
+        gpu.use_tenancy(self.shown, self._join)
         gpu.client_removed.connect(self._leaves)
 
     def unfollow(self, gpu: GPU) -> None:
@@ -206,7 +205,7 @@ class Tenancy:
         self._tenants = {self.shown(name): name for name in pods}
         for name in changed:
             for client in self._clients.get(name, {}).values():
-                client.pod = self._pods.get(name)
+                client.rename(self._pods.get(name))
                 self.renamed.emit(client)
         self._send_all(changed)
 
@@ -347,7 +346,7 @@ class Tenancy:
                 self._by_hand[name] = self._by_hand.pop(by_id) | self._by_hand.get(name, {})
                 self._keep()
             self._clients.setdefault(name, {})[client.id] = client
-            client.pod = self._pods.get(name) or client.pod
+            client.rename(self._pods.get(name) or client.pod)
             self._ended.pop(name, None)
         names = map(str, client.peer.tenants)
         return {name: self.terms(name) for name in names if self._note_sent(client.gpu, name)}

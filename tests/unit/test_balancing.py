@@ -58,15 +58,15 @@ def test_balancing_moves_a_waiting_client_to_an_empty_card_unless_all_clients_fi
 
 
 @pytest.mark.parametrize(("part", "attribute", "value"), [
-    ("balancing", "on", False), ("moving", "arriving", {1: None}),
-    ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
-    ("waiting", "tries", 1_000_000),    # each failed try raises the cost of a move
+    ("balancing", "_on", False), ("moving", "arriving", {1: None}),
+    ("waiting", "impossible", "checkpoint: operation not supported (801)"),
+    ("waiting", "moves", 1_000_000),    # each failed try raises the cost of a move
 ])
 def test_balancing_moves_no_client_while_off_or_during_a_move_or_if_parking_failed(
         manager: Manager, time: Time, part: str, attribute: str, value: object) -> None:
     join(manager)
     waiting = join(manager)
-    setattr(waiting if part == "waiting" else getattr(manager, part), attribute, value)
+    setattr(waiting.parking if part == "waiting" else getattr(manager, part), attribute, value)
     assert chosen(manager, time) == []
 
 

@@ -23,7 +23,8 @@ from nvshared.scheduler.events import (
     Tick,
 )
 from nvshared.settings.state import StateFile
-from nvshared.sharing.gpu import GPU, Client, InflightPage
+from nvshared.sharing.gpu import GPU, Client, Past
+from nvshared.sharing.inflight_page import InflightPage
 from nvshared.sharing.manager import Manager
 from nvshared.terms import TERMS
 from nvshared.units import GIB, MIB, SECOND
@@ -151,11 +152,12 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
         gpu: GPU) -> None:
     before = joined(gpu, 1, Noted())
     before.set_terms(before.terms.having(TERMS["weight"], 7, by_owner=False))
-    before.held_before, before.waited_before, before.tries = 5, 3, 2
+    before.remember(Past(5, 3), before.terms)
+    before.parking.moves = 2
     gpu.leave(before)
     moved = Client(2, gpu, peer(4001), Noted())
     gpu.join(moved, Memory(), running=False, wants=False, commit=0, before=before)
-    assert (moved.terms, moved.held_before, moved.waited_before, moved.tries) == (
+    assert (moved.terms, moved.past.held, moved.past.waited, moved.parking.moves) == (
         before.terms, 5, 3, 2)
     assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 

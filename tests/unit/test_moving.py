@@ -91,10 +91,10 @@ async def test_idle_client_is_parked_again_only_after_a_pause_when_a_park_failed
     if by_hook:
         monkeypatch.setattr(QuietHook, "park", refuse)
     async with parking(*answers) as (time, client, one):
-        one.deep_idle = 0
+        one.use(0)
         with pytest.raises(NvshareError, match="do not rest" if by_hook else "not ready"):
             await one.park(client, ahead=True)
-        assert not client.unparkable
+        assert not client.parking.impossible
         assert not one._is_idle_for_long(client)
         time.pass_by(moving.PARK_RETRY_AFTER)
         assert one._is_idle_for_long(client)
@@ -113,12 +113,12 @@ def second_card(time: Time, like: GPU, **facts: Any) -> GPU:
 async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
     async with parking(memory=Memory(allocated=GIB, resident=GIB, room=GIB)) as (_, client, one):
         park = asyncio.create_task(one.park(client))
-        while not client.suspended_to_park:  # noqa: ASYNC110
+        while not client.parking.suspended:  # noqa: ASYNC110
             await asyncio.sleep(0)
         client.gpu.lose("it fell off the bus")
         with pytest.raises(NvshareError, match="gpu0 is lost"):
             await park
-        assert (client.parking, client.suspended_to_park) == ("", False)
+        assert (client.parking.state, client.parking.suspended) == ("", False)
 
 
 @pytest.mark.parametrize("step", ["sample", "host memory"])
@@ -153,8 +153,8 @@ async def test_program_continues_or_stays_parked_after_an_exception_in_the_daemo
         monkeypatch.setattr(one, fails, mock.Mock(side_effect=ZeroDivisionError))
         with pytest.raises(ZeroDivisionError):
             await (one.move(client, second_card(time, client.gpu)) if state else one.park(client))
-        assert client.parking == state
-        assert state or not client.suspended_to_park
+        assert client.parking.state == state
+        assert state or not client.parking.suspended
 
 
 async def test_wake_of_a_parked_client_is_repeated_after_an_exception_in_the_daemon(
@@ -199,10 +199,10 @@ async def test_restore_that_the_driver_refuses_is_repeated_ever_more_rarely_and_
         assert pauses[:3] == [2, 4, 8]
         assert max(pauses) <= moving.RETRY_AFTER_MOST
         if refusals == 3:
-            assert (wakes, client.parking, client.refusals) == (4, "", 0)
+            assert (wakes, client.parking.state, client.parking.refusals) == (4, "", 0)
         else:
-            assert (wakes, client.parking) == (moving.REFUSALS_MOST, moving.LOST)
-            assert client.unparkable.endswith("restore: unknown error (999)")
+            assert (wakes, client.parking.state) == (moving.REFUSALS_MOST, moving.LOST)
+            assert client.parking.impossible.endswith("restore: unknown error (999)")
             assert "is lost: the driver did not restore it" in caplog.text
 
 
@@ -229,7 +229,7 @@ async def test_process_that_the_driver_does_not_unlock_is_asked_about_ever_more_
             await whole(0)
         assert pauses[:3] == [2, 4, 8]
         assert pauses[-1] == moving.RETRY_AFTER_MOST
-        assert client.parking == ""
+        assert client.parking.state == ""
 
 
 async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
@@ -255,7 +255,7 @@ async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
         one._ask = ask
         await one.park(client)
         one.wake(client)
-        while client.parking != moving.PARKED:
+        while client.parking.state != moving.PARKED:
             await whole(0)
         move = asyncio.create_task(one.move(client, second_card(time, client.gpu)))
         while wakes < 2:
@@ -266,7 +266,7 @@ async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
         answers["wake"] = "running"
         restored.set()
         await move
-        assert (wakes, client.parking) == (2, "")
+        assert (wakes, client.parking.state) == (2, "")
 
 
 @pytest.mark.parametrize(("free", "budget", "reason"), [
@@ -282,10 +282,10 @@ async def test_client_is_parked_only_if_the_host_has_memory_for_the_clients_cont
         if reason:
             with pytest.raises(NvshareError, match=f"{reason} has too little left for its 3072"):
                 await one.park(client)
-            assert not client.unparkable
+            assert not client.parking.impossible
         else:
             await one.park(client)
-        assert client.context == (0 if reason else 3 * GIB)
+        assert client.parking.context == (0 if reason else 3 * GIB)
 
 
 async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
@@ -341,16 +341,17 @@ async def test_idle_client_is_parked_while_another_client_is_being_evicted(
 
     monkeypatch.setattr(moving, "IDLE_CHECK_EVERY", 0)
     async with parking() as (_, slow, one):
-        one.deep_idle, one._ask = 0, ask
+        one.use(0)
+        one._ask = ask
         monkeypatch.setattr(slow.gpu.scheduler, "rests", lambda id: id != slow.id)
         others = [joined(slow.gpu, number, Noted()) for number in (2, 3, 4)]
         for client in others:
             client.parkable = QuietHook()
         slow.gpu.sample = shows(slow, *others)
         watch = asyncio.create_task(one.watch())
-        while any(client.parking != moving.PARKED for client in others):    # noqa: ASYNC110
+        while any(client.parking.state != moving.PARKED for client in others):    # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert slow.parking == moving.PARKING
+        assert slow.parking.state == moving.PARKING
         watch.cancel()
 
 
@@ -368,7 +369,7 @@ async def test_move_to_the_same_card_a_lost_card_or_another_model_is_refused_wit
             target.lose("it fell off the bus")
         with pytest.raises(NvshareError, match=reason):
             await one.move(client, target)
-        assert client.parking == ""
+        assert client.parking.state == ""
 
 
 @pytest.mark.parametrize(("answer", "reason"), [
@@ -400,7 +401,7 @@ async def test_program_resumes_and_gets_the_driver_error_when_a_restore_fails_pe
             await one.park(client)
             one.wake(client)
         await asyncio.wait(one._tasks)
-        assert (resumed, client.parking) == ([client.gpu], "")
+        assert (resumed, client.parking.state) == ([client.gpu], "")
 
 
 class MovableHook(QuietHook):
@@ -443,7 +444,7 @@ async def test_drain_of_a_card_moves_only_clients_that_the_tenants_memory_limit_
         limited: Manager) -> None:
     first, second = limited.gpus
     await limited.moving.drain(first)
-    assert [client.parking for client in first.clients.values()] == [moving.PARKED]
+    assert [client.parking.state for client in first.clients.values()] == [moving.PARKED]
     assert len(second.clients) == 2
 
 
@@ -457,7 +458,7 @@ async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_oth
     monkeypatch.setattr(QuietHook, "park", obey_later)
     async with parking(Answer("running"), Answer("checkpointed")) as (_, client, one):
         first = asyncio.create_task(one.park(client))
-        while client.parking != moving.PARKING:     # noqa: ASYNC110
+        while client.parking.state != moving.PARKING:     # noqa: ASYNC110
             await asyncio.sleep(0)
         later = [asyncio.create_task(one.park(client)) for _ in range(50)]
         while len(one._watched.get(client, ())) < 50:   # noqa: ASYNC110
@@ -468,7 +469,7 @@ async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_oth
         assert not one._watched
         obeyed.set()
         await asyncio.wait(one._tasks)
-        assert client.parking == moving.PARKED
+        assert client.parking.state == moving.PARKED
 
 
 async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_do_not_answer(
@@ -484,7 +485,8 @@ async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_
 
     monkeypatch.setattr(moving, "IDLE_CHECK_EVERY", 0)
     async with parking() as (_, first, one):
-        one.deep_idle, one._ask = 0, ask
+        one.use(0)
+        one._ask = ask
         first.parkable = SilentHook()
         others = [joined(first.gpu, number, process=peer(
             4000 + number, 1000 if number < 20 else 1001)) for number in range(2, 24)]
@@ -493,9 +495,9 @@ async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_
         first.gpu.sample = shows(first, *others)
         watch = asyncio.create_task(one.watch())
         mine = [client for client in others if client.peer.uid == 1001]
-        while any(client.parking != moving.PARKED for client in mine):      # noqa: ASYNC110
+        while any(client.parking.state != moving.PARKED for client in mine):      # noqa: ASYNC110
             await asyncio.sleep(0)
-        silent = [client for client in (first, *others) if client.parking == moving.PARKING]
+        silent = [client for client in (first, *others) if client.parking.state == moving.PARKING]
         assert len(silent) == moving.PARKS_AT_ONCE
         watch.cancel()
         for task in one._tasks:
@@ -520,12 +522,12 @@ async def test_client_is_neither_parked_nor_restored_while_nvml_is_silent(
         await one.park(client)
         client.gpu.sample = Sample()
         one.wake(client)
-        while client.parking != moving.PARKED:      # noqa: ASYNC110
+        while client.parking.state != moving.PARKED:      # noqa: ASYNC110
             await asyncio.sleep(0)
         assert "wake" not in ordered
         client.gpu.sample = seen
         await asyncio.wait(one._tasks)
-        assert (ordered[-1], client.parking) == ("wake", "")
+        assert (ordered[-1], client.parking.state) == ("wake", "")
 
 
 async def test_room_for_a_context_is_taken_from_what_clients_may_fill_until_the_restore_has_ended(
@@ -565,7 +567,8 @@ async def test_false_claim_to_be_parked_reserves_neither_host_memory_nor_room_on
         one.take_over(client, 100 * GIB)
         assert one._budget.contexts == 8 * GIB
         await asyncio.wait(one._tasks)
-        assert (client.parking, one._budget.contexts, client.context_size) == (moving.PARKED, 0, 0)
+        found = client.parking
+        assert (found.state, one._budget.contexts, found.context_size) == (moving.PARKED, 0, 0)
 
 
 async def test_places_of_a_user_are_bounded_given_in_order_and_forgotten() -> None:

@@ -18,7 +18,8 @@ from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import Terms, WentIdle
 from nvshared.scheduler.turn import OTHERS_IDLE
 from nvshared.sharing import remembered
-from nvshared.sharing.gpu import Client, ClientTerms
+from nvshared.sharing.client_terms import ClientTerms
+from nvshared.sharing.gpu import Client, Past
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.terms import TERMS
@@ -73,15 +74,15 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
 def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     client = first.joins()
-    client.held_before, client.waited_before = 7 * SECOND, 3 * SECOND
+    client.remember(Past(7 * SECOND, 3 * SECOND), client.terms)
     held, waited = client.held, client.waited
     assert held >= 7 * SECOND
     first.kept.close()
     for _ in range(2):                  # the second daemon changes no terms
         next_one = Daemon(tmp_path, time)
         again = next_one.joins()
-        assert (again.held_before, again.waited_before) == (held, waited)
-        assert next_one.joins(pid=1).held_before == 0
+        assert (again.past.held, again.past.waited) == (held, waited)
+        assert next_one.joins(pid=1).past.held == 0
         next_one.manager.set_term(again.id, TERMS["weight"], 7)
         held, waited = again.held, again.waited
         next_one.kept.close()

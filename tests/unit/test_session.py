@@ -613,7 +613,7 @@ def looks(manager: Manager) -> list[tuple[int, Callable[[], None]]]:
         pending.append((more, then))
         return True
 
-    manager.read_limits = look_up
+    manager.use_limits(look_up)
     return pending
 
 

@@ -50,7 +50,7 @@ from nvshared.kubelet.annotations import requested_terms
 from nvshared.kubelet.claims import NOTES
 from nvshared.settings.config import load
 from nvshared.settings.state import _term
-from nvshared.sharing.gpu import ClientTerms
+from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.remembered import _terms
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.terms import TERMS

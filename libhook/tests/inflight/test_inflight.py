@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from libhook.tests.doubles import Double, built_double, compile_double
-from nvshared.sharing.gpu import InflightPage
+from nvshared.sharing.inflight_page import InflightPage
 
 SOURCES = ["gate/gate.c", "gate/inflight.c", "flight/activity.c"]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
