@@ -6,15 +6,10 @@ and formatted in another thread. Of too many connections the oldest is closed.""
 
 import asyncio
 import errno
-import gzip
-import io
 import logging
 import os
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from email.message import Message
 from http import HTTPStatus
-from http.client import HTTPException, parse_headers
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -33,12 +28,8 @@ PATIENCE = 5.0                          # most seconds that a scrape waits for i
 FRESH = 1.0                             # seconds for which all responses use the same figures
 LONGEST = 10.0                          # most seconds per connection; Prometheus' default timeout
 SCRAPES_AT_MOST = 16                    # most connections at a time
-OPENMETRICS = "application/openmetrics-text"
-QVALUE = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 ANY = ("0.0.0.0", "::")
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
-
-Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whether gzip compresses it
 
 
 class Scrapes(Collector):
@@ -50,8 +41,7 @@ class Scrapes(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)   # CPU time, memory and descriptors of the daemon
-        self._writing = asyncio.Lock()
-        self._responses: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
+        self._response: asyncio.Task[bytes] | None = None   # the last one
         self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest task first
 
     @property
@@ -59,12 +49,11 @@ class Scrapes(Collector):
         return self._clock() - self._read_at < FRESH
 
     async def read(self) -> None:
-        if not self.fresh:
-            await take_samples(self._manager.gpus)
-            await self._manager.look_for_faults()
-            self._samples = read_metrics(
-                self._manager.gpus, tuple(self._manager.clients), self._manager.faults)
-            self._read_at = self._clock()
+        await take_samples(self._manager.gpus)
+        await self._manager.look_for_faults()
+        self._samples = read_metrics(
+            self._manager.gpus, tuple(self._manager.clients), self._manager.faults)
+        self._read_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:
         return [one.family() for one in self._samples]
@@ -91,7 +80,7 @@ class Scrapes(Collector):
             self._tasks.pop(task, None)
 
     async def close(self) -> None:
-        ending = [*self._tasks, *self._responses.values()]
+        ending = [*self._tasks, *([] if self._response is None else [self._response])]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -99,56 +88,29 @@ class Scrapes(Collector):
     async def _respond(self, reader: asyncio.StreamReader) -> bytes:
         try:
             request = await reader.readuntil(b"\r\n\r\n")
-            first, _, rest = request.partition(b"\r\n")
-            method, _, version = first.decode("latin-1").split()
-            headers = parse_headers(io.BytesIO(rest))
-        except (ValueError, HTTPException, asyncio.LimitOverrunError):
+            method, _, version = request.partition(b"\r\n")[0].decode("latin-1").split()
+        except (ValueError, asyncio.LimitOverrunError):
             return _response(HTTPStatus.BAD_REQUEST)
         if version not in VERSIONS:
             return _response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if method != "GET":
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET")
-        kinds, encodings = weights(headers, "Accept"), weights(headers, "Accept-Encoding")
-        text = kinds.get("text/plain", kinds.get("text/*", kinds.get("*/*", 0.0)))
-        packed = encodings.get("gzip", encodings.get("*", 0.0))
-        form = (OPENMETRICS if 0 < kinds.get(OPENMETRICS, 0.0) >= text else "",
-                0 < packed >= encodings.get("identity", 0.0))
         try:
-            response = self._responses.get(form)
-            if response is None or (response.done() and not self.fresh):
-                response = self._responses[form] = asyncio.create_task(self._formatted(form))
+            if self._response is None or (self._response.done() and not self.fresh):
+                self._response = asyncio.create_task(self._formatted())
             async with asyncio.timeout(PATIENCE):
-                return await asyncio.shield(response)   # other scrapes may wait for this task, too
+                return await asyncio.shield(self._response)     # others may wait for it, too
         except TimeoutError:
             return _response(HTTPStatus.SERVICE_UNAVAILABLE, "Content-Type: text/plain",
                          body=b"nvshared is busy\n")
 
-    async def _formatted(self, form: Form) -> bytes:
-        async with self._writing:
-            await self.read()
-            return await asyncio.to_thread(self._write, form)
+    async def _formatted(self) -> bytes:
+        await self.read()
+        return await asyncio.to_thread(self._write)
 
-    def _write(self, form: Form) -> bytes:
-        accepted, zipped = form
-        encode, kind = choose_encoder(accepted)
-        body = encode(self._registry)
-        head = [f"Content-Type: {kind}"]
-        if zipped:
-            body = gzip.compress(body)
-            head.append("Content-Encoding: gzip")
-        return _response(HTTPStatus.OK, *head, body=body)
-
-
-def weights(headers: Message, name: str) -> dict[str, float]:
-    """The weights of the values of a header such as Accept, 0 (refused) to 1: RFC 9110, 12.4.2."""
-    found: dict[str, float] = {}
-    for one in ",".join(headers.get_all(name, [])).lower().split(","):
-        value, *parameters = (part.strip() for part in one.split(";"))
-        given = (part[2:].strip() for part in parameters if part.startswith("q="))
-        text = next(given, "1")
-        weight = float(text) if QVALUE.fullmatch(text) else 0.0
-        found[value] = max(weight, found.get(value, 0.0))
-    return found
+    def _write(self) -> bytes:
+        encode, kind = choose_encoder("")       # the text format, which all scrapers read
+        return _response(HTTPStatus.OK, f"Content-Type: {kind}", body=encode(self._registry))
 
 
 def _response(status: HTTPStatus, *head: str, body: bytes = b"") -> bytes:
