@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of an idle program is written back while no client waits, and evicted without a copy."""
 
+import os
+import signal
+
 import pytest
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
@@ -125,4 +128,53 @@ def test_preallocate_order_allocates_host_memory_up_to_the_ordered_size(site: Si
     evicted = daemon.move(Type.EVICT)
     assert evicted.moved == 48 * MIB
     assert evicted.memory.resident == 0
+    daemon.let_return(program)
+
+
+# The path copies a piece in 62 ms, and a block in a second.
+SLOW = {"NVSHARE_SIM_COPY_RATE": "32M", "NVSHARE_EXAMINE": "0", "NVSHARE_SIM_NVLINK": "1"}
+LEAST_PIECE = 2 * MIB
+BLOCKS = '''
+made = []
+for number in range(3):
+    address = allocate(32 * MIB)
+    call("cuMemsetD32_v2", address, number + 77, 8 * MIB)
+    made.append(address)
+call("cuCtxSynchronize")
+away()
+for number, address in enumerate(made):
+    assert get(address, 4 * MIB) == (number + 77).to_bytes(4, "little") * MIB
+'''
+
+
+@pytest.mark.parametrize("source", ["card", "neighbour"])
+def test_writeback_copies_three_pieces_at_most_after_a_yield_on_a_slow_path(
+    site: Site, source: str
+) -> None:
+    copies = site.folder / "copies"
+    site.environment |= {**SLOW, "NVSHARE_SIM_COPIES": str(copies)}
+    daemon, program = fakedaemon.begin(site, BLOCKS, allocated=96 * MIB, host_slab=0)
+    daemon.stop()
+    if source == "neighbour":
+        lent = daemon.move(Type.EVICT, loan=96 * MIB, lender=site.uuids[1])
+        assert lent.memory.resident == 0
+    copies.unlink(missing_ok=True)
+
+    def copied() -> int:
+        return sum(map(int, copies.read_text().split())) if copies.exists() else 0
+
+    size = 0 if source == "neighbour" else 96 * MIB
+    daemon.send(OrderRecord(
+        Type.EVICT, flags=Flag.KEEP | Flag.AHEAD, number=7, writeback=size, host=1 << 40,
+        loan=96 * MIB, lender=site.uuids[1]))
+    wait_until(lambda: copied() >= LEAST_PIECE)
+    program.popen.send_signal(signal.SIGSTOP)
+    os.waitpid(program.popen.pid, os.WUNTRACED)
+    before = copied()
+    # The daemon has answered a request before it sends YIELD.
+    daemon.send(daemon.limits, OrderRecord(Type.YIELD, number=7))
+    program.popen.send_signal(signal.SIGCONT)
+    answer = daemon.until(Type.MOVED)
+    assert answer.flags == Flag.YIELDED
+    assert copied() - before <= 3 * LEAST_PIECE
     daemon.let_return(program)

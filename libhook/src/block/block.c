@@ -114,6 +114,8 @@ bool block_take_place(struct block *block, uint64_t allowance)
         block_give_place(block);     /* it has old bytes, and only store.c writes to such a tier */
     if (take_place(block, allowance, false))
         return true;
+    if (client_must_yield(block->client))
+        return false;
     struct block *copied;
     while ((copied = search_first(block->client, SEARCH_COPIED)) != NULL) {
         block_give_copy(copied);

@@ -10,7 +10,8 @@
  *
  * A speculative order (NVSHARE_AHEAD) must free the bus when a program begins to copy
  * (bus_sharing.c): it ends at a YIELD, which it checks for before each block and piece, with at
- * most two pieces of 16 MiB in flight, which end in less than a millisecond.
+ * most two pieces in flight. A piece takes about PIECE_US at the speed of the last one, however slow
+ * the path is: memory that is not registered, or a bus that others use.
  *
  * Writeback: copies blocks of an idle program to their places and leaves them on the card
  * (nvshared/scheduler/ahead.py), so that they can be evicted as fast as memory is unmapped. It
@@ -35,7 +36,8 @@
 
 #define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2               /* copies in flight of a speculative order */
-#define PIECE_AHEAD ((size_t)16 << 20)
+#define PIECE_MOST ((size_t)16 << 20)
+#define PIECE_US 1000
 #define HELD_MOST_US 2000            /* longest time that a loop holds memory_lock */
 
 struct progress {
@@ -52,9 +54,12 @@ struct pipeline {
         struct progress *progress;
         size_t bytes;
         bool last;                   /* this copy is the last of its block */
+        uint64_t began;              /* us: when the copy was submitted */
     } moves[COPIES_IN_FLIGHT];       /* a ring; entry i has event i of copy_events[client] */
     unsigned first, count;
     uint64_t since, bytes;           /* us: when the first copy began; bytes copied from then on */
+    uint64_t ended;                  /* us: when the last copy ended */
+    size_t piece;                    /* bytes of the next piece; 0: no copy has ended yet */
 };
 
 static unsigned pipeline_depth(const struct nvshare_order *order)
@@ -67,16 +72,20 @@ static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 /* By client index; created while the program had no context; or NULL. Protected by service_lock. */
 static CUcontext own_contexts[CLIENTS_MAX];
 
-/* Whether a YIELD for the order has arrived. An EVICT that arrived before it is postponed. */
+/* The bytes that take PIECE_US at the speed of a copy of `bytes`. */
+static size_t piece_size(size_t bytes, uint64_t microseconds)
+{
+    uint64_t size = bytes * PIECE_US / (microseconds + 1) / PAGE * PAGE;
+    return size < PAGE ? PAGE : size < PIECE_MOST ? size : PIECE_MOST;
+}
+
+/* Whether a YIELD for the order has arrived. */
 static bool order_yields(struct client *client, const struct nvshare_order *order,
                          struct progress *progress)
 {
-    struct nvshare_order yield, next;
-    if ((order->flags & NVSHARE_AHEAD) == 0)
-        return false;
-    if (client->postponed_count == 0 && connection_next(client->socket, NVSHARE_EVICT, &next))
-        client_postpone(client, &next);
-    return progress->yielded = connection_next(client->socket, NVSHARE_YIELD, &yield);
+    if ((order->flags & NVSHARE_AHEAD) != 0 && !progress->yielded)
+        progress->yielded = client_take_yield(client);
+    return progress->yielded;
 }
 
 /* Releases memory_lock now and then in long loops, for the 50 us in which a waiting thread wakes
@@ -204,11 +213,13 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     if (settled == UNSETTLED)
         result = CUDA_ERROR_UNKNOWN;
 
+    uint64_t now = now_microseconds();
+    line->piece = piece_size(move.bytes, now - (move.began > line->ended ? move.began : line->ended));
+    line->ended = now;
     bool left = block->state == BLOCK_EVICTING, keeps = block->writing_back;
     if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
         line->bytes += move.bytes;
-        bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
-                         now_microseconds() - line->since);
+        bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes, now - line->since);
     }
     if (!move.last)
         return;                      /* if this copy has failed, the block's last copy fails, too */
@@ -266,7 +277,8 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
         debug("a copy of %zu bytes failed: error %d", size, (int)result);
         return false;
     }
-    line->moves[slot] = (struct move){ block, progress, size, offset + size == block->size };
+    line->moves[slot] = (struct move){ block, progress, size, offset + size == block->size,
+                                       now_microseconds() };
     line->count++;
     progress->copies++;
     return true;
@@ -278,11 +290,12 @@ static bool pipeline_start(struct client *client, struct pipeline *line, struct 
                            struct progress *progress, const struct nvshare_order *order)
 {
     bool ahead = (order->flags & NVSHARE_AHEAD) != 0, started = true;
-    size_t piece = ahead && !block->zero && block->place.tier->pieces ? PIECE_AHEAD : block->size;
+    bool pieces = ahead && !block->zero && block->place.tier->pieces;
     for (size_t offset = 0, size; started && offset < block->size; offset += size) {
-        size = block->size - offset < piece ? block->size - offset : piece;
         while (line->count >= pipeline_depth(order))
             pipeline_complete(client, line);
+        size_t piece = !pieces ? block->size : line->piece == 0 ? PAGE : line->piece;
+        size = block->size - offset < piece ? block->size - offset : piece;
         started = (offset == 0 || !order_yields(client, order, progress))
             && start_piece(client, line, block, offset, size, progress);
     }
@@ -324,11 +337,13 @@ static void note_reading(struct block *block)
 
 /* Reads blocks that were never read until `wanted` bytes are known as zero, if not all blocks
  * must be evicted. Service thread; may release memory_lock. */
-static void find_zero_blocks(struct client *client, uint64_t wanted)
+static void find_zero_blocks(struct client *client, uint64_t wanted,
+                             const struct nvshare_order *order, struct progress *progress)
 {
     struct block *block, *blocks[WHOLE_READS_MAX];
     bool read = wanted < client->memory.resident;
-    while (read && !client->running && search_bytes(client, SEARCH_WAS_ZERO) < wanted) {
+    while (read && !client->running && search_bytes(client, SEARCH_WAS_ZERO) < wanted
+           && !order_yields(client, order, progress)) {
         size_t count = 0;
         for (; count < WHOLE_READS_MAX && (block = search_first(client, SEARCH_UNREAD)) != NULL;
              count++) {
@@ -469,13 +484,13 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     block->content = reading->all;
     block->part_valid = eviction->read;
     block->part = reading->part;
-    if (!has_place)
+    struct progress *progress = &eviction->progress;
+    if (!has_place && !order_yields(client, order, progress))
         eviction->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
         end_move(block, BLOCK_RESIDENT);
         return has_place;
     }
-    struct progress *progress = &eviction->progress;
     if (!pipeline_start(client, &eviction->line, block, progress, order)) {
         /* If a copy to a tier that may fail was refused, the block has lost its place there
          * and is chosen again. */
@@ -496,6 +511,7 @@ static void end_eviction(struct eviction *eviction)
         end_move(eviction->blocks[eviction->taken++], BLOCK_RESIDENT);
     while (eviction->line.count > 0)
         pipeline_complete(eviction->client, &eviction->line);
+    eviction->client->speculates = false;
     tiers_expect(eviction->client, 0);
     eviction->flags |= (eviction->progress.failed ? NVSHARE_DRIVER_ERROR : 0)
         | (eviction->progress.yielded ? NVSHARE_YIELDED : 0);
@@ -597,6 +613,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     LOCKED(memory_lock);
     bool more = ready && client->pin_reason == NVSHARE_PIN_NONE;
     struct nvshare_memory *memory = &client->memory;
+    client->speculates = (order->flags & NVSHARE_AHEAD) != 0;
     /* Set before blocks are evicted, so that the program's allocations respect the new room. */
     uint64_t before = memory->room;
     memory->room = room;
@@ -604,7 +621,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room) {
         tiers_expect(client, occupied - room);
-        find_zero_blocks(client, occupied - room);
+        find_zero_blocks(client, occupied - room, order, &eviction.progress);
     }
     if (more)
         move_victims(&eviction);
@@ -638,12 +655,37 @@ static bool take_copy(struct client *client, size_t size, uint64_t allowance, st
     return false;
 }
 
+/* Starts to copy a COPYING block from the lent tier to a new place. For a speculative order, each
+ * piece has ended before the next. False: no place or no copy now. May release memory_lock. */
+static bool copy_behind(struct client *client, struct block *block, struct place *place,
+                        const struct nvshare_order *order, struct progress *progress)
+{
+    bool ahead = (order->flags & NVSHARE_AHEAD) != 0, copied = true;
+    size_t piece = ahead ? PAGE : block->size;
+    if (!take_copy(client, block->size, order->host, place))
+        return false;
+    for (size_t offset = 0, size; copied && offset < block->size; offset += size) {
+        uint64_t began = now_microseconds();
+        size = block->size - offset < piece ? block->size - offset : piece;
+        copied = !order_yields(client, order, progress)
+            && place->tier->copy(place, true, block->place.address, offset, size,
+                                 client->copy_stream) == CUDA_SUCCESS;
+        if (!ahead || !copied)
+            continue;
+        pthread_mutex_unlock(&memory_lock);
+        copied = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
+        pthread_mutex_lock(&memory_lock);
+        piece = piece_size(size, now_microseconds() - began);
+    }
+    return copied;
+}
+
 /* Copies swapped blocks from the lent tier to one behind it if no copy is there: the oldest first,
  * until `bytes` or COPIES_IN_FLIGHT blocks are chosen. The blocks are COPYING, so that a free is
  * deferred. Gives back their lent memory as long as more than `loan` bytes are borrowed.
  * Returns the bytes copied. Releases memory_lock. */
-static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance,
-                              uint64_t loan)
+static uint64_t copy_borrowed(struct client *client, const struct nvshare_order *order,
+                              uint64_t bytes, uint64_t loan, struct progress *progress)
 {
     struct block *block, *blocks[COPIES_IN_FLIGHT];
     struct place places[COPIES_IN_FLIGHT] = { { .tier = NULL } };
@@ -654,14 +696,9 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
         block_set_state(block, BLOCK_COPYING);
         blocks[count++] = block;
     }
-    for (; started < count; started++) {
-        struct place *place = &places[started];
-        block = blocks[started];
-        if (!take_copy(client, block->size, allowance, place)
-            || place->tier->copy(place, true, block->place.address, 0, block->size,
-                                 client->copy_stream) != CUDA_SUCCESS)
-            break;
-    }
+    while (started < count
+           && copy_behind(client, blocks[started], &places[started], order, progress))
+        started++;
     pthread_mutex_unlock(&memory_lock);
     bool done = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
@@ -711,8 +748,9 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     client->memory.host -= surplus;
     client->uncounted = surplus;
     tiers_expect(client, surplus);
+    struct progress progress = { .copies = 0 };
     while (ready && beyond(client, loan) > 0
-           && copy_borrowed(client, beyond(client, loan), order->host, loan) > 0)
+           && copy_borrowed(client, order, beyond(client, loan), loan, &progress) > 0)
         continue;
     tiers_expect(client, 0);
     client->memory.host += client->uncounted;
@@ -730,15 +768,16 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
     bool more = swap_enter_context(client);
     LOCKED(memory_lock);
     tier_lent()->lend(client, order->loan, order->lender);
+    client->speculates = (order->flags & NVSHARE_AHEAD) != 0;
     eviction.progress.failed = !more;
     more = more && !client->running;
     if (more) {
-        find_zero_blocks(client, order->writeback);
+        find_zero_blocks(client, order->writeback, order, &eviction.progress);
         eviction.ready = search_bytes(client, SEARCH_READY);
         more = move_victims(&eviction);
     }
     while (more && search_dirty_bytes(client) > 0 && !order_yields(client, order, &eviction.progress))
-        more = copy_borrowed(client, 1, order->host, UINT64_MAX) > 0;
+        more = copy_borrowed(client, order, 1, UINT64_MAX, &eviction.progress) > 0;
     end_eviction(&eviction);
     *flags = eviction.flags;
     return search_bytes(client, SEARCH_READY);
@@ -837,8 +876,7 @@ void swap_in(struct client *client, const struct nvshare_order *order)
         if (before != NULL)
             answer_load(client, before, &since);
         /* Postponed orders come before the next LOAD (service.c). */
-        while (!(has_next = succeeded && client->postponed_count == 0
-                     && connection_next(client->socket, NVSHARE_LOAD, &next)) && line.count > 0)
+        while (!(has_next = succeeded && client_next(client, NVSHARE_LOAD, &next)) && line.count > 0)
             pipeline_complete(client, &line);
         before = load;
     }

@@ -213,6 +213,41 @@ bool client_next_postponed(struct client *client, struct nvshare_order *order)
     return true;
 }
 
+bool client_next(struct client *client, unsigned type, struct nvshare_order *order)
+{
+    if (client->postponed_count == 0)
+        return connection_next(client->socket, type, order);
+    return client->postponed[0].type == type && client_next_postponed(client, order);
+}
+
+/* A daemon answers requests of the program, and orders further moves, before it sends a YIELD. */
+static bool may_precede_yield(unsigned type)
+{
+    return type == NVSHARE_EVICT || type == NVSHARE_LOAD || type == NVSHARE_LIMITS
+        || type == NVSHARE_REASON || type == NVSHARE_QUEUED || type == NVSHARE_PREALLOCATE;
+}
+
+static bool yield_is_next(struct client *client)
+{
+    struct nvshare_order order;
+    while (client->postponed_count < POSTPONED_MOST && connection_peek(client->socket, &order)
+           && may_precede_yield(order.type)
+           && connection_receive(client->socket, &order, NULL, 0) == 1)
+        client_postpone(client, &order);
+    return connection_peek(client->socket, &order) && order.type == NVSHARE_YIELD;
+}
+
+bool client_take_yield(struct client *client)
+{
+    struct nvshare_order order;
+    return yield_is_next(client) && connection_receive(client->socket, &order, NULL, 0) == 1;
+}
+
+bool client_must_yield(struct client *client)
+{
+    return client->speculates && yield_is_next(client);
+}
+
 CUresult device_uuid(CUdevice device, CUuuid *uuid)
 {
     return HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(uuid, device)
@@ -306,14 +341,20 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
     return 1;
 }
 
-bool connection_next(int connection, unsigned type, struct nvshare_order *order)
+bool connection_peek(int connection, struct nvshare_order *order)
 {
     char packet[NVSHARE_PACKET_LONGEST];
-    struct nvshare_order next;
     ssize_t length = recv(own_file_descriptor(connection), packet, sizeof packet,
                           MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
-    return length > 0 && packet_read(&packet_orders, packet, (size_t)length, &next, sizeof next)
-           && next.type == type && connection_receive(connection, order, NULL, 0) == 1;
+    return length > 0
+           && packet_read(&packet_orders, packet, (size_t)length, order, sizeof *order);
+}
+
+bool connection_next(int connection, unsigned type, struct nvshare_order *order)
+{
+    struct nvshare_order next;
+    return connection_peek(connection, &next) && next.type == type
+           && connection_receive(connection, order, NULL, 0) == 1;
 }
 
 static bool send_text(int socket, uint16_t type, const char *text)

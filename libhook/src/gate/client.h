@@ -85,8 +85,9 @@ struct client {
     CUcontext copy_context;          /* context of copy_stream; NULL: not created yet */
     CUstream copy_stream;
     unsigned undrained;              /* number of drains in a row that gave up */
-    struct nvshare_order postponed[POSTPONED_MOST];  /* orders that a drain has put off, */
-    unsigned postponed_count;        /* the oldest first */
+    struct nvshare_order postponed[POSTPONED_MOST];  /* orders put off by a drain, or because a */
+    unsigned postponed_count;        /* YIELD may follow them; the oldest first */
+    bool speculates;                 /* carries out an EVICT that a YIELD ends */
 };
 
 #define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
@@ -154,6 +155,13 @@ int client_wait(struct client *client, int64_t timeout_us);
 /* Appends an order to client->postponed. False: there is no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
+/* True: the next order, postponed or just arrived, is of this type, and is now in *order. */
+bool client_next(struct client *client, unsigned type, struct nvshare_order *order);
+/* Whether a YIELD has arrived, which is taken. Orders before it that came without a descriptor are
+ * postponed. */
+bool client_take_yield(struct client *client);
+/* Whether a YIELD has arrived that ends the EVICT that this thread carries out. */
+bool client_must_yield(struct client *client);
 uint64_t now_microseconds(void);                  /* CLOCK_MONOTONIC */
 uint64_t processor_microseconds(void);            /* processor time of all threads so far */
 #define NEVER INT64_MAX                           /* a time in us: nothing is due */
@@ -215,6 +223,8 @@ void connection_try_other_version(void);
  * *descriptor: a handle of the file descriptor sent along, or -1; `descriptor` NULL: closes it. */
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
                        int timeout_ms);
+/* True: the next order has arrived; *order is a copy. */
+bool connection_peek(int connection, struct nvshare_order *order);
 /* True: the next order has arrived, is of this type, and is now in *order. */
 bool connection_next(int connection, unsigned type, struct nvshare_order *order);
 

@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "driver/log.h"
@@ -53,6 +54,7 @@
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
 #define NICER 10
+#define YIELD_POLL_NS 500000
 
 struct slab {
     char *memory;
@@ -289,11 +291,27 @@ static struct slab *make_slab(struct client *client, uint64_t size, uint64_t ste
     return slab;
 }
 
+/* A speculative order makes the least possible slab, as a YIELD must not wait long for it. */
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
 {
     uint64_t size = slab_size(client, block_size, allowance);
-    struct slab *slab = size == 0 ? NULL : make_slab(client, size, size);
-    return slab != NULL && enlist(client, slab);
+    uint64_t least = block_size > BLOCK_SIZE ? block_size : BLOCK_SIZE;
+    if (client->speculates && size > least)
+        size = least;
+    if (size == 0)
+        return false;
+    uint64_t filled = 0, step = client->speculates ? PAGE : size;
+    client->memory.host += size;
+    pthread_mutex_unlock(&memory_lock);
+    struct slab *slab = new_slab(client, NULL, size);
+    for (; slab != NULL && filled < size && !client_must_yield(client); filled += step)
+        populate(slab->memory + filled, step);
+    pthread_mutex_lock(&memory_lock);
+    if (slab == NULL)
+        client->memory.host -= size;
+    else if (filled < size)
+        discard(client, slab);
+    return filled >= size && enlist(client, slab);
 }
 
 static void register_again(struct slab *slab)
@@ -578,17 +596,30 @@ static void expect(struct client *client, uint64_t bytes)
     *work = (struct work){ .client = client };
 }
 
+/* Waits until a thread has made memory, perhaps. False: the client's order must yield. */
+static bool await_memory(struct client *client)
+{
+    if (!client->speculates) {
+        pthread_cond_wait(&memory_changed, &memory_lock);
+        return true;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    nanosleep(&(struct timespec){ .tv_nsec = YIELD_POLL_NS }, NULL);
+    pthread_mutex_lock(&memory_lock);
+    return !client_must_yield(client);
+}
+
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
     struct work *work = &allocating[client->index];
     if (work->expects && !work->begun)
         begin_to_allocate(client, work, allowance);
-    bool found;
-    while (!(found = host_place(client, size, place))
+    bool found, waits = true;
+    while (!(found = host_place(client, size, place)) && waits
            && (host_is_made(client) || (patient && host_of(client)->preallocators > 0)))
-        pthread_cond_wait(&memory_changed, &memory_lock);
-    if (!found)
+        waits = await_memory(client);
+    if (!found && waits)
         found = host_grow(client, size, allowance) && host_place(client, size, place);
     return found;
 }

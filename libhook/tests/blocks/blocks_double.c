@@ -174,7 +174,9 @@ uint64_t client_free_room(const struct client *client)
 
 /* Functions without effect in this test. */
 bool client_commit(struct client *client, uint64_t bytes) { return true; }
-bool connection_next(int socket, unsigned type, struct nvshare_order *order) { return false; }
+bool client_next(struct client *client, unsigned type, struct nvshare_order *order) { return false; }
+bool client_take_yield(struct client *client) { return false; }
+bool client_must_yield(struct client *client) { return false; }
 void client_update(struct client *client) {}
 void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds) {}
 int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
