@@ -61,7 +61,7 @@ class Daemon:
     def __init__(self, folder: Path, *options: str) -> None:
         self.log = folder / "log"
         self.socket = folder / "sock"
-        with self.log.open("w") as log:
+        with self.log.open("a") as log:
             self.process = LineProcess(
                 [sys.executable, "-m", "bench.moving.daemon", "--bus", "none", "--socket",
                  str(self.socket), *options], log)

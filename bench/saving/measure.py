@@ -31,6 +31,7 @@ from bench.harness import ROOT, machine
 from bench.moving.measure import Daemon
 from nvshared import caller, library, saver
 from nvshared.errors import NvshareError
+from nvshared.machine import checkpoint
 from nvshared.machine.nvml import NVML
 
 STEPS = 60                              # most steps of a program
@@ -47,7 +48,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.images = folder, folder / "saved"
         os.environ["NVSHARE_SAVED"] = str(self.images)
-        self.daemon = Daemon(folder)
+        self.daemon = Daemon(folder, "--debug")
         self.kills: Counter[str] = Counter()
 
     def order(self, *words: object) -> str:
@@ -67,7 +68,7 @@ class Bench:
         self.daemon.process.popen.kill()
         self.daemon.process.popen.wait()
         self.daemon.socket.unlink(missing_ok=True)
-        self.daemon = Daemon(self.folder)
+        self.daemon = Daemon(self.folder, "--debug")
 
     def saved(self, pid: int) -> list[dict[str, Any]]:
         done = subprocess.run(
@@ -84,6 +85,19 @@ class Bench:
                         path / "environ").read_bytes().split(b"\0"):
                     found.append(int(path.name))
         return found
+
+    def state(self, pid: int) -> str:
+        """Where a program stands that does not answer, and what the daemon and CRIU said."""
+        threads = Counter(
+            " ".join([content(path / "stat")[:30], content(path / "wchan"),
+                      content(path / "syscall")]).partition(" ")[2]
+            for path in saver.threads(pid))
+        driver = subprocess.run([*checkpoint.COMMAND, "state", str(pid)], capture_output=True,
+                                text=True, check=False)
+        logs = "".join(f"{path}:\n{content(path)[-2000:]}\n" for path in (
+            self.daemon.log, *self.images.glob("*/*.log")))
+        return "\n".join([*(f"{count} x {one}" for one, count in threads.items()), driver.stdout,
+                          str(self.saved(pid)), logs])
 
     def end(self) -> None:
         self.daemon.end()
@@ -120,12 +134,20 @@ class Bench:
             self.restart()
 
 
+def content(path: Path) -> str:
+    """The text of a file, "" if it is gone."""
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""
+
+
 class Program:
     def __init__(self, bench: Bench, name: str, *command: object) -> None:
         self.bench, self.name, self.steps = bench, name, 0
         self.folder = bench.folder / name
         self.times: dict[str, list[float]] = defaultdict(list)
         self.wrong: list[str] = []
+        self.counts: list[tuple[int, int, int]] = []
         self.cycles, self.image = 0, 0
         self.right = [] if name == "c" else self.alone(command)
         log = (bench.folder / f"{name}.log").open("wb")
@@ -166,7 +188,8 @@ class Program:
         out = self.folder / f"out-{step}"
         while not out.exists():
             if not self.is_alive or time.monotonic() > began + ANSWER_WITHIN:
-                self.wrong.append(f"step {step}: no answer, alive: {self.is_alive}")
+                self.wrong.append(f"step {step}: no answer, alive: {self.is_alive}\n"
+                                  + self.bench.state(self.pid))
                 return 0.0
             time.sleep(0.01)
         took, right = time.monotonic() - began, self.right[step] if self.right else "0"
@@ -188,6 +211,14 @@ class Program:
         self.timed("restore", image)
         self.times["step"].append(self.step())
         self.cycles += 1
+        self.count()
+
+    def count(self) -> None:
+        """Notes what must not grow with the restores."""
+        process = Path(f"/proc/{self.pid}")
+        with contextlib.suppress(OSError):
+            self.counts.append((len([*saver.threads(self.pid)]), len([*(process / "fd").iterdir()]),
+                                len(content(process / "maps").splitlines())))
 
     def disturbed_cycle(self) -> None:
         bench = self.bench
@@ -211,12 +242,13 @@ class Program:
                 time.sleep(0.1)
         self.step()
         self.cycles += 1
+        self.count()
 
     def figures(self) -> dict[str, Any]:
         return {"program": self.name, "cycles": self.cycles, "image_bytes": self.image,
                 "wrong": self.wrong, "alive": self.is_alive,
                 "mean_s": {name: round(mean(all_), 2) for name, all_ in self.times.items()},
-                "times_s": dict(self.times)}
+                "times_s": dict(self.times), "threads_files_mappings": self.counts}
 
 
 def measure(mib: int, rounds: int, seconds: float) -> dict[str, Any]:
