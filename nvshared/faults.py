@@ -142,9 +142,3 @@ class Faults:
 
     def _filled(self, text: str) -> str:
         return text.replace("{gpu}", str(self._gpu))
-
-
-def alert(id: str) -> str:
-    """The name of a fault's alert: NvshareGPULost for gpu-lost."""
-    return "Nvshare" + "".join(
-        "GPU" if word == "gpu" else word.capitalize() for word in id.split("-"))

@@ -41,15 +41,6 @@ def groups(uid: int) -> frozenset[int] | None:
     return None
 
 
-def similar(name: str, *, group: bool) -> str:
-    """The name of a user or group that is similar to a name that none has; "": none is."""
-    from difflib import get_close_matches
-
-    names = [one.gr_name for one in grp.getgrall()] if group else [
-        one.pw_name for one in pwd.getpwall()]
-    return next(iter(get_close_matches(name, names, 1)), "")
-
-
 def is_clear(name: str) -> bool:
     """Whether a name can be shown and written for a user: other names could mean something else."""
     return name.isprintable() and bool(name) and not name.isdecimal() and not set(name) & set("/*?")

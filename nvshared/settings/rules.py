@@ -164,24 +164,20 @@ def doubts(rules: Iterable[Rule]) -> Iterator[str]:
         word, name = named_in(pattern)
         if word:
             found = users.group(name) if word == GROUP else users.number(name)
-            close = ""
-            if found is None and not DIGITS.fullmatch(name):
-                close = users.similar(name, group=word == GROUP)
-            if words := doubt(word, name, found, close):
+            if words := doubt(word, name, found):
                 yield f"{rule.place}: {words}"
 
 
-def doubt(word: str, name: str, found: int | None, close: str = "") -> str:
+def doubt(word: str, name: str, found: int | None) -> str:
     """What is to be said of a user or group in a rule; "": nothing. `found`: the number of the one
-    called so, `close`: a similar name."""
+    called so."""
     if DIGITS.fullmatch(name):
         return "" if found in (None, int(name)) else (
             f"{name} is the {word} with this number, not the {word} that is called so: that is "
             f"{word}:{found}")
     if found is not None:
         return ""
-    meant = f" (did you mean {close}?)" if close else ""
-    return f"there is no {word} {name!r} now{meant}; the rule holds once there is"
+    return f"there is no {word} {name!r} now; the rule holds once there is"
 
 
 def is_tenant(pattern: str) -> bool:

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.core import Metric
 
 from nvshared.cli.main import VERBS
-from nvshared.faults import KINDS, alert
+from nvshared.faults import KINDS
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
@@ -235,6 +235,12 @@ def test_each_alert_has_a_test_and_advice() -> None:
         assert f"| `{rule['alert']}` |" in page
         said = rule["annotations"]["description"]
         assert set(re.findall(r"\bnvsharectl (?!\(|\))([a-z-]+)", said)) <= verbs
+
+
+def alert(id: str) -> str:
+    """The name of a fault's alert: NvshareGPULost for gpu-lost."""
+    return "Nvshare" + "".join(
+        "GPU" if word == "gpu" else word.capitalize() for word in id.split("-"))
 
 
 def test_each_fault_of_the_table_has_an_alert_with_its_severity_sentence_and_remedy() -> None:
