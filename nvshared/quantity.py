@@ -176,16 +176,14 @@ def switch(text: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    import socket  # not at the top: only the daemon calls this, and nvsharectl starts faster
+    import ipaddress  # not at the top: only the daemon calls this, and nvsharectl starts faster
 
-    family = socket.AF_INET
-    if text[:1] == "[" and text[-1:] == "]":
-        family, text = socket.AF_INET6, text[1:-1]
+    is_bracketed = text[:1] == "[" and text[-1:] == "]"
     try:
-        socket.inet_pton(family, text)
-    except (OSError, ValueError):       # ValueError: the text is not ASCII, or contains a NUL
+        found = ipaddress.ip_address(text[1:-1] if is_bracketed else text)
+    except ValueError:
         return False
-    return True
+    return found.version == (6 if is_bracketed else 4)
 
 
 def _split(text: str) -> tuple[float, str]:

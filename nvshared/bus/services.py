@@ -36,7 +36,7 @@ from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
 from nvshared.sharing.tenancy import TenantView
-from nvshared.terms import CLIENT_TERMS
+from nvshared.terms import CLIENT_TERMS, Term
 from nvshared.units import SECOND
 
 DETAIL_LONGEST = 500                    # most characters of a reported fault's detail
@@ -92,26 +92,25 @@ async def set_terms(manager: Manager, client: Client, given: Mapping[str, Varian
     if unknown := given.keys() - known:
         raise InvalidArgs(
             f"a client has no term {min(unknown)!r}", f"there are {', '.join(known)}")
-    sender = caller.get()
-    owned = client.peer.is_of(await sender.uid())
-    bounded = owned and not await sender.administers()
     changes = []
     for term, value in ((known[name], one.value) for name, one in given.items()):
         term.check(value)
-        as_owner = bounded and client.terms.allows(term, value)
-        if not as_owner:
-            bound = client.terms.bound(term, value) if owned else ""
-            await sender.authorise(ACTION_MANAGE_CLIENTS, bound)
-        changes.append((term, value, as_owner))
+        changes.append((term, value, await permit(client, term, value)))
     for term, value, as_owner in changes:
         manager.set_term(client.id, term, value, by_owner=as_owner)
 
 
-async def permit(client: Client) -> None:
-    """Raises NotPermitted unless the caller owns the client's program, or polkit agrees."""
-    sender = caller.get()
-    if not client.peer.is_of(await sender.uid()):
-        await sender.authorise(ACTION_MANAGE_CLIENTS, "")
+async def permit(client: Client, term: Term | None = None, value: int = 0) -> bool:
+    """Whether the caller may change a client as its owner, who keeps within administrators' bounds
+    of a term. Raises NotPermitted unless polkit agrees to other changes."""
+    sender, bound = caller.get(), ""
+    if client.peer.is_of(await sender.uid()):
+        if term is None or (
+                not await sender.administers() and client.terms.allows(term, value)):
+            return True
+        bound = client.terms.bound(term, value)
+    await sender.authorise(ACTION_MANAGE_CLIENTS, bound)
+    return False
 
 
 # syslog's level names; Python's logging has fewer levels.
