@@ -86,7 +86,7 @@ test-quick: ready
 # The sanitizers' builds come first: two tests that make the same one would disturb each other.
 test-long: ready
 	@$(MAKE) -C libhook -s -j2 fuzz-random
-	@for tool in thread address; do \
+	@for tool in thread address locks; do \
 		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all || exit 1; \
 	done
 	$(PYTEST) $(AT_ONCE) -m long

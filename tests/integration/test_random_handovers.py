@@ -125,7 +125,8 @@ def disk_fault(folder: Path, name: str) -> Iterator[None]:
       for tiers in (False, True) for one in (
         *(("", 2000, driver) for driver in ("580", "570", "550", "535")),
         ("thread", 400, "580"), ("thread", 400, "535"),
-        ("address", 800, "580"), ("address", 800, "535"))),
+        ("address", 800, "580"), ("address", 800, "535"),
+        ("locks", 800, "580"))),
     *(pytest.param(sanitizer, 400, "580", True, True, marks=pytest.mark.long)
       for sanitizer in ("thread", "address")),
 ])

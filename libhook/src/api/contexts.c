@@ -31,8 +31,7 @@ static struct primary {
     bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES + 1];                            /* protected by contexts_lock */
 
-/* With contexts_lock held, no other lock is taken, and no driver function is called. */
-static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(contexts_lock);
 static _Atomic uint32_t contexts_bell;             /* rung when `retaining` or `ending` falls */
 
 /* primary[DEVICES] stands for devices that do not exist: the driver refuses calls for them. */

@@ -67,9 +67,9 @@ _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 /* The random seed of the digests' keys; 0: the kernel has given no random bytes. */
 static uint64_t seed(void)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static MUTEX(seed_lock);
     static uint64_t value;
-    LOCKED(lock);
+    LOCKED(seed_lock);
     if (value == 0 && syscall(SYS_getrandom, &value, sizeof value, 0) != sizeof value)
         value = 0;
     return value;

@@ -17,10 +17,12 @@
 #include <unistd.h>
 
 #include "driver/leave.h"
+#include "driver/locks.h"
 
 /* Sleeps while the word equals `value`, until `until` (CLOCK_MONOTONIC); may return earlier. */
 static inline void bell_sleep(_Atomic uint32_t *bell, uint32_t value, const struct timespec *until)
 {
+    LOCK_CHECK_WAIT("bell_sleep");
     syscall(SYS_futex, bell, FUTEX_WAIT_BITSET_PRIVATE, value, until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
@@ -29,6 +31,7 @@ static inline void bell_nap(uint64_t us)
 {
     const struct timespec time = { (time_t)(us / 1000000), (long)(us % 1000000 * 1000) };
     int error = errno;
+    LOCK_CHECK_WAIT("bell_nap");
     syscall(SYS_nanosleep, &time, NULL);
     errno = error;
 }

@@ -6,19 +6,20 @@
 #include <stdatomic.h>
 
 #include "driver/bell.h"
+#include "driver/locks.h"
 #include "driver/own_file.h"
 
 /* fork() waits at most 1 s for UNFORKED scopes: a driver call in such a scope may never return. */
 #define TRIES_MOST 10000
 #define TRY_US 100
 
-static pthread_mutex_t forked_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(forked_lock);
 static KEPT_IN_CHILD bool child = false;
 static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* Bounds of .bss, which a child resets: all variables neither KEPT_IN_CHILD nor initialised. */
+/* Bounds of .bss, which a child resets: all variables that are not KEPT_IN_CHILD. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
@@ -63,6 +64,7 @@ static void in_child(void)
 {
     child = true;
     leave_in_child();
+    LOCK_CHECK_FORKED();
     own_files_close_all();
     release_all();
     reset_variables();

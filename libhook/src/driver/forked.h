@@ -5,10 +5,8 @@
 
 #include <stdbool.h>
 
+#include "driver/kept.h"
 #include "driver/leave.h"
-
-/* A variable that keeps its value in a child. */
-#define KEPT_IN_CHILD __attribute__((section(".data.kept_in_child")))
 
 /* A child calls `release` before its variables are reset, and `wake` afterwards. */
 void forks_watch(void (*release)(void), void (*wake)(void));

@@ -12,6 +12,7 @@
 #include "driver/bell.h"
 #include "driver/glibc.h"
 #include "driver/locked.h"
+#include "driver/locks.h"
 
 #define NOTES_MOST 12
 #define HELD_MOST 6
@@ -145,6 +146,7 @@ void mutex_lock_to_read(pthread_mutex_t *mutex)
 {
     if (!self.ours)
         note_held(mutex);
+    LOCK_CHECK_READ(mutex);
     pthread_mutex_lock(mutex);
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "driver/leave.h"
+#include "driver/locks.h"
 
 /* The kernel's number of the calling thread; thread_number: 0 while unknown, as in a new child. */
 extern __thread pid_t thread_number __attribute__((tls_model("initial-exec")));

@@ -136,7 +136,7 @@ static void print_line(const char *format, va_list arguments)
 
 void debug(const char *format, ...)
 {
-    static _Atomic int wanted = -1;
+    static KEPT_IN_CHILD _Atomic int wanted = -1;
     if (wanted < 0) {
         const char *value = setting("NVSHARE_DEBUG");
         wanted = value != NULL && strcmp(value, "0") != 0 && *value != '\0';

@@ -12,5 +12,6 @@ enum op {
 
 #undef REAL
 #undef HAVE_REAL
-#define REAL(name) ((__typeof__(&name))real_function((enum real_index)OP_##name))
+#define REAL(name) \
+    (LOCK_CHECK_CALL(name), (__typeof__(&name))real_function((enum real_index)OP_##name))
 #define HAVE_REAL(name) (real_function((enum real_index)OP_##name) != (void *)real_absent)

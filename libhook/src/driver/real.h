@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "driver/driver.h"
+#include "driver/locks.h"
 #include "driver/newer.h"
 
 /* A test compiles these declarations with NVIDIA's cuda.h. The library defines only the hooks, as
@@ -50,7 +51,7 @@ static inline void *real_function(enum real_index index)
     return __builtin_expect(function != NULL, 1) ? function : real_find(index);
 }
 
-#define REAL(name) ((__typeof__(&name))real_function(REAL_##name))
+#define REAL(name) (LOCK_CHECK_CALL(name), (__typeof__(&name))real_function(REAL_##name))
 #define HAVE_REAL(name) (real_function(REAL_##name) != (void *)real_absent)
 
 /* Whether the driver is loaded; if so, looks up all functions. */

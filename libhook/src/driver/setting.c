@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/kept.h"
 #include "driver/locked.h"
 #include "driver/log.h"
 
 /* HAMi serves 16 devices at most. */
 #define HAMI_LIMIT(device) { .name = "CUDA_DEVICE_MEMORY_LIMIT_" #device }
 
-static struct {
+static KEPT_IN_CHILD struct {
     const char *name, *value;
 } settings[] = {
     { .name = "CUDA_DEVICE_MEMORY_LIMIT" }, HAMI_LIMIT(0), HAMI_LIMIT(1), HAMI_LIMIT(2),
@@ -31,8 +32,8 @@ static struct {
 };
 #define COUNT (sizeof settings / sizeof settings[0])
 
-static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic bool read_before;
+static MUTEX(settings_lock);
+static KEPT_IN_CHILD _Atomic bool read_before = false;
 
 void settings_read(void)
 {

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "driver/forked.h"
 #include "flight/capture.h"
 #include "gate/client.h"
 #include "gate/gate.h"
@@ -47,7 +48,7 @@
 #define COMPUTES_PART 4
 
 /* gate_passes() when the program last released its turn; a later pass or turn voids the release. */
-static _Atomic uint64_t released_passes = UINT64_MAX;
+static KEPT_IN_CHILD _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)
 {

@@ -13,6 +13,7 @@
  */
 #include "flight/bus_sharing.h"
 
+#include "driver/forked.h"
 #include "flight/capture.h"
 #include "gate/client.h"
 
@@ -36,9 +37,9 @@ struct flow {
 };
 
 /* Protects the following variables. While locked, no other lock is taken. */
-static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(sharing_lock);
 static struct flow flows[CLIENTS_MAX][BUS_DIRECTIONS];
-static uint64_t speeds[BUS_DIRECTIONS] = { SPEED_FIRST, SPEED_FIRST };
+static KEPT_IN_CHILD uint64_t speeds[BUS_DIRECTIONS] = { SPEED_FIRST, SPEED_FIRST };
 
 _Atomic uint32_t bus_sharing_watched;
 

@@ -87,9 +87,8 @@ static void destroy(struct recorded *one)
     free(one);
 }
 
-/* Protects the variables above and writes of `going_on`. While locked, only the locks of the lists
- * of streams and contexts are taken. */
-static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Protects the variables above and writes of `going_on`. */
+static MUTEX(capture_lock);
 static _Atomic unsigned going_on;    /* number of captures in progress */
 /* A tool's callback in a driver call under capture_lock has begun or ended a capture. */
 static bool changed_within;
@@ -216,8 +215,8 @@ struct capture {
 };
 
 /* Protects the list, and keeps a stream from destruction while the library ends its capture. A
- * thread that locks it delays fork() (UNFORKED), and takes only the lock of the context list. */
-static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
+ * thread that locks it delays fork() (UNFORKED). */
+static MUTEX(captures_lock);
 static struct capture *captures;
 
 void capture_add(struct capture *capture)

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "driver/forked.h"
 #include "driver/ops.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
@@ -61,7 +62,8 @@ static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_U
 static struct client *owner;         /* the client that is paced; NULL: no client is paced */
 static struct marker markers[MARKERS];
 static unsigned first, count;
-static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */
+static uint64_t done;                /* passes done */
+static KEPT_IN_CHILD uint64_t limit = FIRST; /* most in flight, kept for the next turn */
 static uint64_t extra;               /* passes allowed beyond `limit` since a marker completed */
 static uint64_t latency;             /* us from recording to completion of the last marker */
 static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */

@@ -28,7 +28,7 @@ struct listed_stream {
 
 /* Protects the list. While locked, streams and events are queried and events destroyed; no other
  * lock is taken. */
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(streams_lock);
 static struct listed_stream *streams;
 static uint64_t moments;
 

@@ -24,10 +24,10 @@
 #include "gate/gate.h"
 #include "gate/packet.h"
 
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+MUTEX(memory_lock);
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 static _Atomic uint32_t memory_bell;
-pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
+MUTEX(service_lock);
 struct client *clients[CLIENTS_MAX];
 static _Atomic unsigned client_count;
 
@@ -404,7 +404,8 @@ struct nvshare_report client_report(const struct client *client, struct nvshare_
     return report;
 }
 
-static preceding_report *const *preceding = (preceding_report *const[]){ NULL };
+static KEPT_IN_CHILD preceding_report *const *preceding =
+    (preceding_report *const[]){ NULL };
 
 void client_reports_begin_with(preceding_report *const *all)
 {
@@ -444,7 +445,7 @@ void client_changed(struct client *client)
     client_wake(client);
 }
 
-static reclaimer *const *reclaimers = (reclaimer *const[]){ NULL };
+static KEPT_IN_CHILD reclaimer *const *reclaimers = (reclaimer *const[]){ NULL };
 
 void reclaim_from(reclaimer *const *all)
 {

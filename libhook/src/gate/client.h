@@ -95,7 +95,7 @@ struct client {
 
 /* Protects all bookkeeping of memory and clients. Locked for short sections only: driver calls that
  * map, unmap or query memory, sending one record; never a copy over the bus, or a wait for work or
- * the daemon. While it is locked, only locks of gate, captures and context list are taken. */
+ * the daemon. Other locks meanwhile: driver/locks.def. */
 extern pthread_mutex_t memory_lock;
 /* Broadcast when a block stops moving, or an exclusive operation (exclusive.c) has ended. Only the
  * library's threads wait for it: a thread of the program calls memory_wait(), which it may leave. */

@@ -25,7 +25,7 @@ struct known {
 };
 
 /* Protects the variables below. While locked, no other lock is taken or driver function used. */
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(known_lock);
 static struct known *known;
 static unsigned count, room;
 

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "driver/bell.h"
+#include "driver/forked.h"
 #include "driver/glibc.h"
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -34,7 +35,8 @@ _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
 
-static struct {
+/* A forked child's thread finds its entry and the key as they were. */
+static KEPT_IN_CHILD struct {
     _Atomic uint32_t openings; /* number of openings; skips 0 (gate_thread.waits: no wait) */
     _Atomic uint32_t opened;         /* futex word (bell.h) on which waiting threads sleep */
     _Atomic uint64_t submissions;

@@ -244,7 +244,7 @@ struct peer {
 };
 
 /* Protects the following variables; no other lock is taken while it is held. */
-static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(server_lock);
 static struct {
     unsigned open;                   /* number of sockets served */
     struct { uint64_t name[2], importer, owner; } random;   /* the socket's name; two secrets */

@@ -28,8 +28,8 @@ struct driver_pool {
     struct driver_pool *next;
 };
 
-/* Protects driver_pools. Held during driver calls for a pool. Taken before memory_lock. */
-static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Protects driver_pools. Held during driver calls for a pool. */
+static MUTEX(driver_pools_lock);
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
 

@@ -57,7 +57,7 @@ static reclaimer *const RECLAIMERS[] = {
 };
 static preceding_report *const TIER_REPORTS[] = { swap_report, store_report, NULL };
 
-static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static MUTEX(attach_lock);
 /* Protected by attach_lock. The thread that attaches a client, 0: none; where on its stack. */
 static pid_t attaching_thread;
 static const char *attaching_frame;
