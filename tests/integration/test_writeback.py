@@ -155,18 +155,18 @@ def test_writeback_copies_three_pieces_at_most_after_a_yield_on_a_slow_path(
     site.environment |= {**SLOW, "NVSHARE_SIM_COPIES": str(copies)}
     daemon, program = fakedaemon.begin(site, BLOCKS, allocated=96 * MIB, host_slab=0)
     daemon.stop()
-    if source == "neighbour":
-        lent = daemon.move(Type.EVICT, loan=96 * MIB, lender=site.uuids[1])
+    size, loan = (0, 96 * MIB) if source == "neighbour" else (96 * MIB, 0)
+    if loan:
+        lent = daemon.move(Type.EVICT, loan=loan, lender=site.uuids[1])
         assert lent.memory.resident == 0
     copies.unlink(missing_ok=True)
 
     def copied() -> int:
         return sum(map(int, copies.read_text().split())) if copies.exists() else 0
 
-    size = 0 if source == "neighbour" else 96 * MIB
     daemon.send(OrderRecord(
-        Type.EVICT, flags=Flag.KEEP | Flag.AHEAD, number=7, writeback=size, host=1 << 40,
-        loan=96 * MIB, lender=site.uuids[1]))
+        Type.EVICT, flags=Flag.KEEP | Flag.AHEAD, number=7, writeback=size, host=1 << 40, loan=loan,
+        lender=site.uuids[1]))
     wait_until(lambda: copied() >= LEAST_PIECE)
     program.popen.send_signal(signal.SIGSTOP)
     os.waitpid(program.popen.pid, os.WUNTRACED)

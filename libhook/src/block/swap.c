@@ -54,11 +54,11 @@ struct pipeline {
         struct progress *progress;
         size_t bytes;
         bool last;                   /* this copy is the last of its block */
-        uint64_t began;              /* us: when the copy was submitted */
+        uint64_t began;              /* us: when the copy was submitted, */
+        size_t flying;               /* and bytes in flight then, its own included */
     } moves[COPIES_IN_FLIGHT];       /* a ring; entry i has event i of copy_events[client] */
     unsigned first, count;
     uint64_t since, bytes;           /* us: when the first copy began; bytes copied from then on */
-    uint64_t ended;                  /* us: when the last copy ended */
     size_t piece;                    /* bytes of the next piece; 0: no copy has ended yet */
 };
 
@@ -213,9 +213,9 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     if (settled == UNSETTLED)
         result = CUDA_ERROR_UNKNOWN;
 
+    /* Not from the end of the copy before it: this thread may notice both ends late. */
     uint64_t now = now_microseconds();
-    line->piece = piece_size(move.bytes, now - (move.began > line->ended ? move.began : line->ended));
-    line->ended = now;
+    line->piece = piece_size(move.flying, now - move.began);
     bool left = block->state == BLOCK_EVICTING, keeps = block->writing_back;
     if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
         line->bytes += move.bytes;
@@ -277,8 +277,11 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
         debug("a copy of %zu bytes failed: error %d", size, (int)result);
         return false;
     }
+    size_t flying = size;
+    for (unsigned i = 0; i < line->count; i++)
+        flying += line->moves[(line->first + i) % COPIES_IN_FLIGHT].bytes;
     line->moves[slot] = (struct move){ block, progress, size, offset + size == block->size,
-                                       now_microseconds() };
+                                       now_microseconds(), flying };
     line->count++;
     progress->copies++;
     return true;
