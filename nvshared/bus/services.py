@@ -32,7 +32,7 @@ from nvshared.machine.saving import Saved
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
 from nvshared.scheduler.snapshot import Snapshot
-from nvshared.sharing.gpu import GPU, Client, Pod
+from nvshared.sharing.gpu import GPU, Client, PodNames
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
 from nvshared.sharing.tenancy import TenantView
@@ -420,7 +420,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     @method("SetPods", action=names.ACTION_NAME_PODS)
     def set_pods(self, pods: "a(sssa{ss})") -> None:
         self.manager.tenancy.name({
-            f"{Kind.POD}:{uid}": Pod(printable(namespace), printable(name), {
+            f"{Kind.POD}:{uid}": PodNames(printable(namespace), printable(name), {
                 id: printable(container) for id, container in containers.items()})
             for uid, namespace, name, containers in pods})
 

@@ -50,7 +50,7 @@ class Query(NamedTuple):
     most: int = 0                       # most names, those with the most usage; 0: MOST_NAMES
 
 
-class Row(NamedTuple):
+class UsageRow(NamedTuple):
     start: int                          # seconds since 1970
     name: str                           # user, tenant or card's UUID; OTHERS: a sum of several
     user: str                           # the tenant's user; OTHERS: several users, or no tenant
@@ -63,7 +63,7 @@ class QueryResult(NamedTuple):
     since: int
     until: int
     step: int                           # seconds per row; 0: one row for the whole time
-    rows: list[Row]
+    rows: list[UsageRow]
     missing: str = ""                   # why the latest usage is missing; "": nothing is missing
 
 
@@ -383,7 +383,7 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
                           "ask for a shorter time, longer steps, or fewer names")
     by_tenant = query.by == "tenant"
     return QueryResult(since, until, step, [
-        Row(start, name, user if by_tenant else OTHERS, Usage(*sums))
+        UsageRow(start, name, user if by_tenant else OTHERS, Usage(*sums))
         for start, name, user, *sums in rows])
 
 

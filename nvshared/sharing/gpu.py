@@ -80,7 +80,7 @@ class Parkable(Protocol):
         """Makes each driver call of the program fail, as the process cannot be restored."""
 
 
-class Pod(NamedTuple):
+class PodNames(NamedTuple):
     namespace: str
     name: str
     containers: Mapping[str, str]       # names by container id
@@ -112,7 +112,7 @@ class Client:
         self.past = Past()
         self.joined = gpu.now           # us, when it connected
         self.goes_on = False            # an earlier daemon knew it, or it was on another card
-        self.pod: Pod | None = None     # the process's pod, once nvshare-kubelet has sent its name
+        self.pod: PodNames | None = None    # of its pod, once nvshare-kubelet has sent them
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
         self.turns = TurnLog()
@@ -153,7 +153,7 @@ class Client:
         """Takes over what an earlier daemon, or another card, knew of the client."""
         self.past, self.terms = past, terms
 
-    def rename(self, pod: Pod | None) -> None:
+    def rename(self, pod: PodNames | None) -> None:
         """Names the pod of the process."""
         self.pod = pod
 

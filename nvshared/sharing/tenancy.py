@@ -33,7 +33,7 @@ from nvshared.settings.rules import (
 )
 from nvshared.settings.state import KeptTerms, TenantsFile, saved
 from nvshared.sharing.directory import Directory, Question
-from nvshared.sharing.gpu import GPU, Client, Pod
+from nvshared.sharing.gpu import GPU, Client, PodNames
 from nvshared.signal import Signal
 from nvshared.terms import TERMS, UNLIMITED
 
@@ -65,7 +65,7 @@ class Tenancy:
         self.directory.use(self._questions)
         self.directory.changed.connect(self._learn)
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
-        self._pods: dict[str, Pod] = {}         # by tenant, pod:UID
+        self._pods: dict[str, PodNames] = {}         # by tenant, pod:UID
         self._tenants: dict[str, str] = {}      # pod:UID by displayed name, pod:NAMESPACE/NAME
         self._store = store
         self._by_hand: KeptTerms = {} if store is None else store.load()
@@ -197,7 +197,7 @@ class Tenancy:
         if words := doubt(word, question.key, self.directory.last(question)):
             logger.warning("%s: %s", self._named_in_rules[question], words)
 
-    def name(self, pods: Mapping[str, Pod]) -> None:
+    def name(self, pods: Mapping[str, PodNames]) -> None:
         """Replaces the known pods of this machine; `pods` is keyed by the name of the tenant."""
         changed = sorted(name for name in self._pods.keys() | pods.keys()
                          if self._pods.get(name) != pods.get(name))

@@ -15,7 +15,7 @@ from nvshared.tiers import TIERS
 from nvshared.tui import state as model
 from nvshared.tui import tables
 from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid, wrapped
-from nvshared.tui.state import Frame, Hit, Opened, Past, Rates, Row, Screen, Sort, View, rows
+from nvshared.tui.state import Frame, Hit, Opened, Past, Rates, RowTarget, Screen, Sort, View, rows
 from nvshared.tui.tables import CLIENT, STATES, UNSHARED, Bar, Column, Part, duration, process, size
 from nvshared.tui.terminal import Key
 from nvshared.units import MIB
@@ -303,7 +303,7 @@ def listing(state: View, clients: Sequence[ClientSnapshot], first: int, page: in
             row.stylize("reverse")
             # The memory bar is not reversed: a reversed full bar would look empty.
             row.stylize("not reverse", memory[0] + LEAD, memory[1] + LEAD)
-        hits.append(Hit(line + len(found), 0, width, Row(model.program_key(client))))
+        hits.append(Hit(line + len(found), 0, width, RowTarget(model.program_key(client))))
         found.append(row)
     return found, hits
 

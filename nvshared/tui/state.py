@@ -29,7 +29,7 @@ SPAN = 300.0                            # seconds for which samples are kept
 WINDOW = 15.0                           # seconds over which rates are computed, if samples suffice
 
 
-class Figures(NamedTuple):
+class CardFigures(NamedTuple):
     turns: int
     bytes_in: int
     bytes_out: int
@@ -39,9 +39,9 @@ class Figures(NamedTuple):
     swapped: int                        # swapped bytes of the GPU's clients
 
 
-class Sample(NamedTuple):
+class PastSample(NamedTuple):
     moment: float                       # seconds of a monotonic clock
-    gpus: dict[int, Figures]
+    gpus: dict[int, CardFigures]
 
 
 class Rates(NamedTuple):
@@ -50,17 +50,17 @@ class Rates(NamedTuple):
     bytes_out: float
 
 
-COUNTERS = frozenset({"bytes_in", "bytes_out"})     # fields of Figures; graphs show their rates
+COUNTERS = frozenset({"bytes_in", "bytes_out"})     # fields of CardFigures; graphs show their rates
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[PastSample, ...] = ()
 
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
         kept = (sample for sample in self.samples if moment - sample.moment <= SPAN)
-        return Past((*kept, Sample(moment, {
-            gpu.index: Figures(
+        return Past((*kept, PastSample(moment, {
+            gpu.index: CardFigures(
                 gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length,
                 sum(client.resident + client.pinned for client in snapshot.of(gpu)),
                 sum(client.swapped for client in snapshot.of(gpu)))
@@ -79,7 +79,7 @@ class Past:
             *((b - a) / seconds for a, b in zip(first[:3], last[:3], strict=True)))
 
     def series(self, gpu: int, figure: str, cells: int) -> list[float | None]:
-        """The means of a field of Figures in each of `cells` equal parts of SPAN, the latest last.
+        """The means of a field of CardFigures in each of `cells` equal parts of SPAN, the last now.
 
         For a field in COUNTERS, the means of its rate per second. None: a part without samples.
         """
@@ -102,7 +102,7 @@ class Past:
         return [sum(some) / len(some) if some else None for some in values]
 
 
-def _has_restarted(before: Figures, now: Figures) -> bool:
+def _has_restarted(before: CardFigures, now: CardFigures) -> bool:
     """Whether a counter decreased: the daemon was restarted."""
     return any(b > n for b, n in zip(before[:3], now[:3], strict=True))
 
@@ -189,7 +189,7 @@ class Sort(NamedTuple):
     column: str                         # a click on the heading sorts the list by this column
 
 
-class Row(NamedTuple):
+class RowTarget(NamedTuple):
     key: ProgramKey                     # a click selects the program, a second one shows details
 
 
@@ -199,7 +199,7 @@ class Hit(NamedTuple):
     line: int
     start: int
     end: int
-    target: Key | Sort | Row
+    target: Key | Sort | RowTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,17 +350,17 @@ def act(state: View, event: Event, frame: Frame) -> Answer:
             return _key_pressed(replace(state, message=""), name, frame)
 
 
-def _clicked(state: View, target: Key | Sort | Row, frame: Frame) -> Answer:
+def _clicked(state: View, target: Key | Sort | RowTarget, frame: Frame) -> Answer:
     match target:
         case Key(name):
             return _key_pressed(replace(state, message=""), name, frame)
         case Sort(column):          # a second click reverses the order
             reverse = column == state.sort and not state.reverse
             return reselected(replace(state, sort=column, reverse=reverse, first=0)), None
-        case Row(clicked) if clicked == state.selected and not (
+        case RowTarget(clicked) if clicked == state.selected and not (
                 state.in_filter or state.prompt or state.unconfirmed):
             return _open_details(state)
-        case Row(clicked):
+        case RowTarget(clicked):
             return reselected(replace(state, selected=clicked)), None
 
 

@@ -17,7 +17,7 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import CLIENT_INTERFACE, client_path
 from nvshared.scheduler.events import TenantTerms
 from nvshared.settings.rules import Rule
-from nvshared.sharing.gpu import Pod
+from nvshared.sharing.gpu import PodNames
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
@@ -98,7 +98,7 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
     assert ruled.tenancy.terms("user:alice") == TenantTerms(
         40 * GIB, 200, compute_limit=50, compute_request=30, host_memory_limit=9 * GIB,
         neighbour_limit=1)
-    ruled.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
+    ruled.tenancy.name({"pod:7d1c": PodNames("lab", "train", {})})
     ended = await ctl("limit", "user:0", "--memory", "none", "--compute", "none")
     assert ended.out.splitlines()[:2] == [
         "The programs of user:root together may allocate 60GiB on each GPU, as [tenant user:*] in "
@@ -126,7 +126,7 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
 ])
 async def test_tenant_command_prints_the_new_term_as_sentence_or_json(
         ruled: Manager, ctl: Run, command: str, words: str, found: dict[str, object]) -> None:
-    ruled.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
+    ruled.tenancy.name({"pod:7d1c": PodNames("lab", "train", {})})
     assert (await ctl(*command.split())).out.startswith(words)
     assert json.loads((await ctl(*command.split(), "--json")).out) == found
 

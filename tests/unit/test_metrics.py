@@ -22,7 +22,7 @@ from nvshared.report.metrics import Scrapes
 from nvshared.scheduler.events import Memory, MemoryChanged, PinReason
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import gpu as gpu_module
-from nvshared.sharing.gpu import Client, Pod
+from nvshared.sharing.gpu import Client, PodNames
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
@@ -100,9 +100,9 @@ async def test_metrics_label_pods_by_namespace_and_name(time: Time) -> None:
         return [found[name] for name in ("tenant", "namespace", "pod", "container", "name")]
 
     assert await labels() == ["pod:7d1c", "", "", "", "python"]
-    made.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
+    made.tenancy.name({"pod:7d1c": PodNames("lab", "train", {})})
     assert await labels() == ["pod:lab/train", "lab", "train", "", "python"]
-    made.tenancy.name({"pod:7d1c": Pod("lab", "train", {"9f1c": "main"})})
+    made.tenancy.name({"pod:7d1c": PodNames("lab", "train", {"9f1c": "main"})})
     assert await labels() == ["pod:lab/train", "lab", "train", "main", "python"]
 
 

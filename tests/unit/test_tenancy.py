@@ -29,7 +29,7 @@ from nvshared.sharing.directory import (
     PATIENCE,
     Directory,
 )
-from nvshared.sharing.gpu import Client, Pod
+from nvshared.sharing.gpu import Client, PodNames
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.terms import TERMS
@@ -38,7 +38,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Scripted, Time, joined, 
 
 ALICE, POD = Tenant(Kind.USER, "1000"), Tenant(Kind.POD, "7d1c")
 BOB = Tenant(Kind.USER, "1001")
-TRAIN = Pod("lab", "train", {"9f1c": "main"})
+TRAIN = PodNames("lab", "train", {"9f1c": "main"})
 SHOWN = "pod:lab/train"
 KNOWN = ", ".join(TERMS)
 RULES = (

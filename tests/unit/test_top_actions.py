@@ -12,7 +12,7 @@ from nvshared.tui.screen import draw
 from nvshared.tui.state import (
     Command,
     Request,
-    Row,
+    RowTarget,
     Screen,
     Sort,
     View,
@@ -101,7 +101,7 @@ def test_top_click_selects_sorts_or_opens_help_and_wheel_and_page_keys_scroll() 
         state, request = act(seen(), Click(hit.start, hit.line), frame)
         words = frame.lines[hit.line].plain[hit.start:hit.end].split()
         match hit.target:
-            case Row(clicked):
+            case RowTarget(clicked):
                 assert str(clicked[1]) in words
                 assert (state.selected, state.screen, request) == (
                     (clicked, Screen.MAIN, None) if clicked != seen().selected else

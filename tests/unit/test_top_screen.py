@@ -18,7 +18,7 @@ from nvshared.tui.state import (
     Past,
     Rates,
     Request,
-    Row,
+    RowTarget,
     Screen,
     View,
     with_snapshot,
@@ -133,7 +133,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
     for _ in range(sum(counts)):
         frame = draw(state, 80, height)
         state = replace(state, first=frame.first)
-        found |= {hit.target.key[1] for hit in frame.hits if isinstance(hit.target, Row)}
+        found |= {hit.target.key[1] for hit in frame.hits if isinstance(hit.target, RowTarget)}
         assert any(line.plain.startswith("›") for line in frame.lines)
         state, _ = strike(state, "down", width=80, height=height)
     assert len(found) == sum(counts)
