@@ -108,7 +108,7 @@ CARD_GAUGES: Table[GPU] = [
     ("gpu_memory_outside_bytes", "Memory of the GPU in use, but not by the programs that share it",
      lambda gpu: gpu.capacity.outside),
     ("gpu_capacity_bytes", "Memory that the daemon can hand out", lambda gpu: gpu.capacity.bytes),
-    *(gauge for tier in TIERS for gauge in tier.of_card),
+    *(gauge for tier in TIERS for gauge in tier.of_card()),
     ("scheduler_running_clients", "Programs that may use the GPU now",
      lambda gpu: len(gpu.holders)),
     ("scheduler_waiting_clients", "Programs that wait for their turn",

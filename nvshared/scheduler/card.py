@@ -4,7 +4,7 @@ current event causes. All moves of memory are ordered here, so that they are rec
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -18,6 +18,7 @@ from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.orders import Goal, Move
 from nvshared.scheduler.records import PACE, Average, Records
 from nvshared.scheduler.tenants import Counters, Division, Tenants
+from nvshared.tiers import TierBudget
 from nvshared.units import SECOND
 
 # Most unanswered orders to a client, so that its hook begins the next order at once.
@@ -35,8 +36,7 @@ class Card:
     settings: Settings
     now: int                            # time of the current event
     gathering_until: int
-    host: BudgetPart
-    disk: BudgetPart
+    parts: Mapping[str, BudgetPart]     # the card's parts of budgets, by tier
     neighbour: Neighbour                # this card, as other cards see it
     domains: Domains                    # limits of host memory, of all cards
     memory_limits: Domains              # memory limits of tenants on this card
@@ -80,11 +80,9 @@ class Card:
         return client
 
     def begin(self, now: int) -> None:
-        """Begins an event."""
         self.now, self.actions, self.deadline = max(now, self.now), [], None
 
     def configure(self, settings: Settings) -> None:
-        """Replaces the settings, the capacity included."""
         self.settings, self.shortfall = settings, 0
 
     def await_hello(self, expected: bool) -> None:
@@ -93,7 +91,9 @@ class Card:
 
     def lose(self) -> None:
         """The card is gone."""
-        self.lost = self.host.lost = self.disk.lost = True
+        self.lost = True
+        for part in self.parts.values():
+            part.lose()
         self.note_head(None, contended=False)
 
     def note_head(self, blocked: ScheduledClient | None, *, contended: bool) -> None:
@@ -134,6 +134,24 @@ class Card:
     def free(self) -> int:
         """Room that no client or borrower has; negative after the capacity shrank."""
         return self.capacity - self.groups.sums.charged - self.neighbour.lent
+
+    @property
+    def host(self) -> BudgetPart:
+        """The card's part of the budget of host memory."""
+        return self.parts["host"]
+
+    @property
+    def disk(self) -> BudgetPart:
+        """The card's part of the budget of the disk."""
+        return self.parts["disk"]
+
+    def budgets(self) -> dict[str, TierBudget]:
+        """What its clients have in each tier, or may take by orders; negative `free`: too much."""
+        lent, host = self.neighbour.lent, self.host.takeable
+        return {
+            "neighbour": TierBudget(lent + self.neighbour.available, lent),
+            "host": TierBudget(host, host - self.host_free),
+            "disk": TierBudget(self.disk.takeable, self.groups.sums.disk)}
 
     @property
     def host_free(self) -> int:

@@ -263,7 +263,6 @@ class ScheduledClient(Counting):
         self.queue_number, self.not_before = number, max(self.not_before, not_before)
 
     def note_crowded(self) -> None:
-        """Crowded is reported."""
         self.crowded = True
 
     def begin_turn(self, turn: Turn) -> None:
@@ -304,7 +303,6 @@ class ScheduledClient(Counting):
         self.memory = replace(self.memory, disk=min(self.memory.disk, most))
 
     def bind(self, bounds: Bounds) -> None:
-        """Binds the client to the limits of domains."""
         self.bounds = bounds
 
     def use(self, now: int) -> None:

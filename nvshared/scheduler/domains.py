@@ -193,8 +193,10 @@ class BudgetPart:
     needs: int = 0                      # bytes promised beyond the card's memory, or already in use
     lost: bool = False                  # the card is lost
 
+    def lose(self) -> None:
+        self.lost = True
+
     def need(self, size: int) -> None:
-        """Records the bytes that the card needs."""
         self.needs = size
 
     @property
@@ -251,7 +253,6 @@ class Neighbour:
         self.others, self.reachable, self.exclusive = others, reachable, exclusive
 
     def find_alone(self, alone: bool) -> None:
-        """Records whether all of the card's processes are clients, by NVML."""
         self.alone = alone
 
     def lend(self, most: int | None) -> None:

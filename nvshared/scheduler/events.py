@@ -99,6 +99,11 @@ class Settings:
     accounting: Accounting = Accounting()       # rules of compute limits
 
     @property
+    def budgets(self) -> dict[str, int]:
+        """Bytes by tier, if cards share no budgets."""
+        return {"host": self.host_budget, "disk": self.disk_budget}
+
+    @property
     def block(self) -> int:
         """The largest block of hooks; bytes."""
         return BLOCK * (4 if self.total >= HUGE_CARD else 2 if self.total >= LARGE_CARD else 1)

@@ -37,15 +37,12 @@ class Move:
         return Direction.IN if isinstance(self.order, Load) else Direction.OUT
 
     def begin(self, now: int) -> None:
-        """The hook can begin to carry the order out."""
         self.since = now
 
     def report_stuck(self) -> None:
-        """The client is reported as stuck in this order."""
         self.reported = True
 
     def cut_short(self) -> None:
-        """YIELD is sent."""
         self.cut = True
 
 
@@ -92,11 +89,9 @@ class Orders(Counting):
         self.moves = ()
 
     def preallocate(self, host: int) -> None:
-        """Records a PREALLOCATE."""
         self.preallocated = host
 
     def store(self, order: Store) -> None:
-        """Records a STORE."""
         self.stores = (*self.stores, order)
 
     def stored(self, number: int) -> None:

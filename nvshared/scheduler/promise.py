@@ -42,7 +42,6 @@ class Promise(Counting):
         self.request, self.requested = request, now
 
     def make(self, commit: int) -> None:
-        """Promises a commit."""
         self.commit = commit
 
     def grant(self, commit: int, wanted: int, until: int) -> None:
@@ -73,7 +72,6 @@ class Promise(Counting):
             self.confirmed_by = self.withdrawn = 0
 
     def note_limits(self, most: int, total: int) -> None:
-        """LIMITS are sent."""
         self.last_most, self.last_total = most, total
 
 
@@ -101,7 +99,6 @@ class Claims(Counting):
         self.unproved = stored
 
     def overclaim(self, over: Overclaims) -> None:
-        """Records the bytes that do not count."""
         self.over = over
 
     def follow(self, before: Memory, reported: Memory, room: int, host: int) -> None:

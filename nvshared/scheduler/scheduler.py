@@ -7,7 +7,7 @@ plan may change without an event. docs/internals/scheduler.md explains the polic
 here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from nvshared.scheduler import (
@@ -46,15 +46,14 @@ class Scheduler:
 
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
-        budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
-        disk: SharedBudget | None = None,
+        budgets: Mapping[str, SharedBudget] | None = None, neighbour: Neighbour | None = None,
     ) -> None:
-        """`domains`, `budget`, `disk`: of all cards. `neighbour`: loans of this card's memory."""
-        self.host = (budget or SharedBudget(settings.host_budget)).join()
-        self.disk = (disk or SharedBudget(settings.disk_budget)).join()
+        """`domains`, `budgets` (by tier): of all cards. `neighbour`: loans of its memory."""
+        own = {name: SharedBudget(size) for name, size in settings.budgets.items()}
+        self.parts = {name: shared.join() for name, shared in (budgets or own).items()}
         self.memory_limits = Domains()      # memory limits of tenants on this card
         self._card = Card(
-            settings, now, now + settings.gather, self.host, self.disk, neighbour or Neighbour(),
+            settings, now, now + settings.gather, self.parts, neighbour or Neighbour(),
             domains or Domains(), self.memory_limits)
         if settings.gather:
             self._card.due(now + settings.gather)

@@ -6,7 +6,7 @@ only when they are read, from the state at that time: read them before the next 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
 from heapq import heappop, heappush
@@ -19,6 +19,7 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Memory, Terms
 from nvshared.scheduler.tenants import Counters
+from nvshared.tiers import TierBudget
 from nvshared.units import SECOND
 
 DRAIN_USUAL = SECOND // 2               # us; the end of a drain that takes longer is not forecast
@@ -68,16 +69,13 @@ class Snapshot:
     state: CardState
     capacity: int                       # bytes: as set, less memory that the driver lacks
     free: int                           # room that no client has; negative after capacity shrank
-    host_free: int                      # free bytes of `host_budget`; negative after budgets shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
     queue_length: int                   # clients that wait for their gate to open
     clients: Mapping[int, ClientView]   # by id; a view shows the state at the time of the reading
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
-    host_budget: int = 0                # host memory that its clients may take in all
+    budgets: Mapping[str, TierBudget] = field(default_factory=dict)     # by tier; see Card.budgets
     tq: int = 0                         # us, in force; automatic: the last one if no client waits
-    disk_budget: int = 0                # bytes of the disk that its clients may write in all
-    disk_used: int = 0                  # bytes on the disk that clients have, or orders allow
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:
@@ -93,9 +91,7 @@ def take(card: Card) -> Snapshot:
         CardState.TURNS: card.contended, CardState.SHARED: True}
     return Snapshot(
         now=card.now, state=next(state for state, applies in states.items() if applies),
-        capacity=card.capacity, free=card.free, host_free=card.host_free,
-        host_budget=card.host.takeable, disk_budget=card.disk.takeable,
-        disk_used=card.groups.sums.disk,
+        capacity=card.capacity, free=card.free, budgets=card.budgets(),
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
         queue_length=len(card.groups[Phase.LOADING]) + len(card.groups["queued"]),
         clients=_Views(card), counters=replace(card.counters), forecast=partial(_forecast, card),

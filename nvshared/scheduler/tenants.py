@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from nvshared.scheduler.events import Accounting, Memory, Priority, TenantTerms
 from nvshared.terms import DEFAULT_WEIGHT, UNLIMITED
+from nvshared.tiers import TIERS
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
@@ -159,7 +160,6 @@ class Node:
         self.request = request
 
     def raise_to(self, virtual: float) -> None:
-        """Raises the virtual time to this one."""
         self.virtual = max(self.virtual, virtual)
 
     def raise_present(self, virtual: float) -> None:
@@ -167,7 +167,6 @@ class Node:
         self.present = max(self.present, virtual)
 
     def renew(self, quota: Quota | None) -> None:
-        """Replaces the account of the compute limit."""
         self.quota = quota
 
     def divide(self, now: int) -> None:
@@ -206,7 +205,6 @@ class Tenants:
         self.expecting.clear()
 
     def set_terms(self, tenant: str, terms: TenantTerms) -> None:
-        """Replaces the terms of a tenant."""
         self.terms[tenant] = terms
         if terms == NO_TERMS:
             del self.terms[tenant]
@@ -237,7 +235,6 @@ class Tenants:
         return self.accounts.setdefault(tenant, Node(tenant))
 
     def enter(self, client: int, *nodes: Node) -> None:
-        """Adds a client to nodes."""
         for node in nodes:
             node.members.add(client)
 
@@ -421,9 +418,7 @@ class History(Counters):
     gpu: float = 0                      # us of the card's time that it got before `began`
     began: float | None = None          # Division.per_holder when it began to use the card, or None
     card: int = 0                       # byte-microseconds of memory on the card
-    host: int = 0
-    neighbour: int = 0
-    disk: int = 0
+    tiers: dict[str, int] = field(default_factory=lambda: {tier.name: 0 for tier in TIERS})
 
     def hold(self, now: int, *, uses: bool) -> None:
         """Records whether the client uses the card from now on: the gate is open, and the client
@@ -447,15 +442,16 @@ class History(Counters):
         """Adds the memory held since the last call."""
         passed, self.since = now - self.since, now
         self.card += passed * (memory.resident + memory.pinned)
-        self.host += passed * (memory.host - memory.borrowed)
-        self.neighbour += passed * memory.borrowed
-        self.disk += passed * memory.disk
+        for tier in TIERS:
+            self.tiers[tier.name] += passed * tier.held(memory)
 
     def usage(self, memory: Memory, now: int, held: int, waited: int) -> Usage:
         """All totals until now, while the client holds `memory`."""
         self.fill(memory, now)
         running = 0 if self.began is None else self.division.at(now) - self.began
+        # Tiers without a field of Usage, which are the columns of the history's file, are left out.
+        kept = {f"{name}_memory": held // MIB_SECOND for name, held in self.tiers.items()}
         return Usage(
             int(self.gpu + running), held, waited, self.turns - self.taken_over,
-            self.handovers, self.handover, self.bytes_in, self.bytes_out,
-            *(one // MIB_SECOND for one in (self.card, self.host, self.neighbour, self.disk)))
+            self.handovers, self.handover, self.bytes_in, self.bytes_out, self.card // MIB_SECOND,
+            **{name: kept[name] for name in Usage._fields if name in kept})

@@ -41,11 +41,9 @@ class Turn:
         return max(self.started or 0, self.renewed)
 
     def start(self, now: int) -> None:
-        """The gate opens."""
         self.started = now
 
     def renew(self, now: int) -> None:
-        """Begins another quantum."""
         self.renewed = now
 
     def preempt(self) -> None:
@@ -84,11 +82,9 @@ class Turn:
                     self.rests_since = None     # it has worked for longer than since its IDLE
 
     def stop(self, why: TurnEnd) -> None:
-        """STOP is sent."""
         self.ending, self.reported = why, False
 
     def report_stuck(self) -> None:
-        """The client is reported as stuck in this drain."""
         self.reported = True
 
     def postpone(self, until: int) -> None:
@@ -107,6 +103,5 @@ class Turn:
         self.reported = False
 
     def want(self) -> None:
-        """A thread of the client waits at the gate."""
         if self.parked is not None:
             self.parked = replace(self.parked, wants=True)

@@ -157,7 +157,7 @@ class Balancing:
         left: float | None = None
         if wait is not None and wait.position and view.state is not ClientState.LOADING:
             left = inf if not view.fits else wait.left
-        short = left is not None and client.memory.resident > gpu.snapshot().host_free
+        short = left is not None and client.memory.resident > gpu.snapshot().budgets["host"].free
         to = [] if short or not _is_movable(client) else [
             one.facts.uuid for one in cards if one is not gpu and self._admits(one, client)]
         price = max(LEAST, self._moving.price(client)) * (1 + client.parking.moves)

@@ -3,11 +3,11 @@
 
 Each scheduler gets only the events of its own clients. See scheduler/domains.py."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from nvshared.clock import Timer
 from nvshared.scheduler import events
-from nvshared.scheduler.domains import BudgetPart, SharedBudget
+from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND
@@ -24,13 +24,12 @@ class Budget:
     most an equal part, and COMMIT requests beyond that wait."""
 
     def __init__(
-        self, shared: SharedBudget, timer: Timer,
-        promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host.promisable,
+        self, tier: str, shared: SharedBudget, timer: Timer,
     ) -> None:
         # Emitted when all cards know their clients, so that listeners may enlarge the budget.
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
-        self._promisable = promisable
+        self._tier = tier
         self._timer = timer
         self._reported: dict[GPU, int] = {}     # bytes promisable at the card's last notification
         self._ending = False            # all cards know their clients, and _end() is scheduled
@@ -42,10 +41,10 @@ class Budget:
         self._reported[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._event_handled)
 
-    def remove(self, gpu: GPU, part: BudgetPart) -> None:
+    def remove(self, gpu: GPU) -> None:
         """Removes a lost card and its part of the budget."""
         self._reported.pop(gpu, None)
-        self.shared.leave(part)
+        self.shared.leave(gpu.scheduler.parts[self._tier])
         self._report(self._reported)
 
     def resize(self, size: int) -> None:
@@ -66,6 +65,9 @@ class Budget:
         self.shared.gather(False)
         self.gathered.emit()
         self._report(self._reported)
+
+    def _promisable(self, gpu: GPU) -> int:
+        return gpu.scheduler.parts[self._tier].promisable
 
     def _differs(self, gpu: GPU) -> bool:
         change = abs(self._promisable(gpu) - self._reported[gpu])

@@ -245,10 +245,10 @@ class Client:
 class GPU:
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
-        timer: Timer, domains: Domains | None = None, budget: SharedBudget | None = None,
-        disk: SharedBudget | None = None,
+        timer: Timer, domains: Domains | None = None,
+        budgets: Mapping[str, SharedBudget] | None = None,
     ) -> None:
-        """`domains`, `budget` and `disk` are shared by all cards."""
+        """`domains` and `budgets` (by tier) are shared by all cards."""
         self.neighbour = Neighbour(facts.uuid)      # memory lent to other cards; see budget.py
         self.others: tuple[GPU, ...] = ()           # all other cards
         self.facts = facts
@@ -288,7 +288,7 @@ class GPU:
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains, budget, self.neighbour, disk)
+            domains, budgets, self.neighbour)
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False

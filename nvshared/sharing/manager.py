@@ -80,11 +80,12 @@ class Manager:
         self._draining = False
         self._awaited: set[object] = set()
         self.gangs = Gangs(clock, timer)
-        self.budget = Budget(SharedBudget(self._defaults.settings.host_budget), timer)
+        self.budget = Budget("host", SharedBudget(self._defaults.settings.host_budget), timer)
         self.moving = Moving(self.gpus, self.budget.shared, self.ask_helper, run)
         self.balancing = Balancing(self.gpus, self.moving)
         self.saving = Saving(self.gpus, self.moving)
         self.disk = Disk(clock, timer, run, self.faults)
+        self._budgets = {"host": self.budget, "disk": self.disk.budget}     # by tier
         self._lending = Lending(timer)
         self._apply()
 
@@ -121,7 +122,7 @@ class Manager:
         gpu = GPU(
             facts, settings if gather else replace(settings, gather=0),
             self._defaults.card(facts).allowances, self._clock, self._timer, self.domains,
-            self.budget.shared, self.disk.shared)
+            {tier: budget.shared for tier, budget in self._budgets.items()})
         gpu.take(sample)
         if not gather and sample.memory_used is not None:
             gpu.capacity.sampled(sample.memory_used, 0)
@@ -130,8 +131,8 @@ class Manager:
         gpu.client_removed.connect(self.gangs.leave)
         gpu.happened.connect(lambda *_: self.gangs.happened(gpu))
         self.moving.follow(gpu)
-        self.budget.add(gpu)
-        self.disk.budget.add(gpu)
+        for budget in self._budgets.values():
+            budget.add(gpu)
         self._lending.add(gpu)
         self.tenancy.follow(gpu)
         self.gpus.append(gpu)
@@ -145,8 +146,8 @@ class Manager:
     def remove(self, gpu: GPU) -> None:
         """Removes a lost card. Its remaining clients get their answers from it, and go unseen."""
         self.gpus.remove(gpu)
-        self.budget.remove(gpu, gpu.scheduler.host)
-        self.disk.budget.remove(gpu, gpu.scheduler.disk)
+        for budget in self._budgets.values():
+            budget.remove(gpu)
         self._lending.remove(gpu)
         self.tenancy.unfollow(gpu)
         self.gpu_removed.emit(gpu)

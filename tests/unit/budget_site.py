@@ -83,7 +83,7 @@ class Site:
     @property
     def parts(self) -> list[int]:
         """Bytes of host memory that each card may take."""
-        return [gpu.scheduler.snapshot().host_budget for gpu in self.gpus]
+        return [gpu.scheduler.snapshot().budgets["host"].size for gpu in self.gpus]
 
     def resize(self, whole: int) -> None:
         self.whole = whole
@@ -95,8 +95,8 @@ class Site:
         assert sum(program.host for program in self.programs) <= self.whole
         # A card may have taken more than its part after margins for other cards' clients grew. Then
         # the other cards' parts must leave the taken bytes out.
-        cards = [gpu.scheduler.snapshot() for gpu in self.gpus]
-        taken = sum(max(card.host_budget, card.host_budget - card.host_free) for card in cards)
+        budgets = [gpu.scheduler.snapshot().budgets["host"] for gpu in self.gpus]
+        taken = sum(max(one.size, one.used) for one in budgets)
         assert taken <= self.whole, "cards may take more host memory than there is"
 
     def program(self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0,
@@ -129,7 +129,7 @@ class Site:
         committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
         needed = least_host(committed - gpu.capacity.bytes, len(programs))
         held = sum(one.host for one in programs)
-        left = gpu.scheduler.host.promisable
+        left = gpu.scheduler.parts["host"].promisable
         return size <= gpu.capacity.bytes and max(needed, held) <= left
 
     def settle(self) -> None:

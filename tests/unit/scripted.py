@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clock, timers, a scheduler and connections that a test controls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,6 +19,7 @@ from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
+from nvshared.tiers import TierBudget
 from nvshared.units import GIB, SECOND
 from tests.records import decode_order
 
@@ -69,12 +70,12 @@ class Scripted:
     latest: "Scripted"
 
     def __init__(self, settings: events.Settings, now: int, domains: Domains | None = None,
-                 budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
-                 disk: SharedBudget | None = None) -> None:
+                 budgets: Mapping[str, SharedBudget] | None = None,
+                 neighbour: Neighbour | None = None) -> None:
         self.neighbour = neighbour
         self.settings = settings
-        self.host = SharedBudget(settings.host_budget).join()
-        self.disk = SharedBudget(settings.disk_budget).join()
+        self.parts = {
+            name: SharedBudget(size).join() for name, size in settings.budgets.items()}
         self.domains = domains
         self.events: list[events.Event] = []
         self.times: list[int] = []
@@ -148,9 +149,9 @@ class Scripted:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
-            self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
+            self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0,
             self.holders, len(self.waits), dict(self._clients), Counters(),
-            lambda: self.waits, self.settings.host_budget, tq=self.tq)
+            lambda: self.waits, {"host": TierBudget(self.settings.host_budget)}, self.tq)
 
 
 class Noted:

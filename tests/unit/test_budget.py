@@ -63,7 +63,7 @@ def test_host_budget_leaves_other_cards_the_bytes_that_clients_there_need() -> N
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)       # both programs together exceed the card by 43 GiB
-    needs = WHOLE - site.gpus[0].scheduler.host.promisable
+    needs = WHOLE - site.gpus[0].scheduler.parts["host"].promisable
     assert 45 * GIB < needs < 49 * GIB
     site.program(0, 130 * GIB)
     other = site.program()
@@ -105,7 +105,7 @@ def test_reload_with_a_smaller_host_budget_leaves_each_card_the_bytes_that_clien
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)
-    needs = WHOLE - site.gpus[0].scheduler.host.promisable
+    needs = WHOLE - site.gpus[0].scheduler.parts["host"].promisable
     site.manager.set_tq(5 * SECOND)
     site.check()
     site.resize(50 * GIB)
@@ -167,7 +167,7 @@ def test_used_swap_metric_of_an_idle_card_is_zero_when_other_cards_exceed_the_ho
     for _ in range(8):                  # each program needs a margin of host memory
         site.program(1)
     idle = site.gpus[0]
-    assert idle.scheduler.host.promisable < 0
+    assert idle.scheduler.parts["host"].promisable < 0
     figures = {name: figure(idle) for name, _, figure in CARD_GAUGES}
     assert (figures["swap_budget_bytes"], figures["swap_used_bytes"]) == (0, 0)
 

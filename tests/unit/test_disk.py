@@ -69,7 +69,7 @@ def manager(time: Time) -> Manager:
 
 def budget(manager: Manager) -> int:
     """Bytes of the disk that the card may use."""
-    return manager.gpus[0].snapshot().disk_budget
+    return manager.gpus[0].snapshot().budgets["disk"].size
 
 
 def test_disk_budget_is_zero_while_the_directory_is_missing(tmp_path: Path, manager: Manager,

@@ -190,7 +190,7 @@ class Site:
 
     @property
     def whole(self) -> int:
-        return sum(gpu.snapshot().host_budget for gpu in self.manager.gpus)
+        return sum(gpu.snapshot().budgets["host"].size for gpu in self.manager.gpus)
 
 
 @pytest.fixture(params=[1, 2])

@@ -197,7 +197,7 @@ def test_writeback_that_lacked_host_memory_is_not_tried_again_before_the_next_tu
 def test_writeback_leaves_half_of_the_free_host_memory() -> None:
     talk = talking(host=30)
     at_rest(talk)
-    left = talk.scheduler.snapshot().host_free
+    left = talk.scheduler.snapshot().budgets["host"].free
     (order,) = writebacks(talk.wait(1))
     assert order.host - preallocations(talk.said)[-1].host == left // 2
 
@@ -297,15 +297,15 @@ def test_preallocated_host_memory_counts_as_used_until_the_next_move() -> None:
     talk = talking(host=100)
     talk.run(A, 60)
     (order,) = preallocations(talk.join(B, 60))
-    assert talk.scheduler.snapshot().host_free == 100 * GIB - order.host
+    assert talk.scheduler.snapshot().budgets["host"].free == 100 * GIB - order.host
     talk.changed(A, host=5)
-    assert talk.scheduler.snapshot().host_free == 100 * GIB - order.host
+    assert talk.scheduler.snapshot().budgets["host"].free == 100 * GIB - order.host
     talk.obey(talk.want(B))
     talk.wait(30)
     (evict,) = (order for order in talk.stopped(A) if isinstance(order, Evict))
     talk.set(A, host=12)
     talk.evicted(evict)
-    assert talk.scheduler.snapshot().host_free <= 100 * GIB - talk.memory[A].host
+    assert talk.scheduler.snapshot().budgets["host"].free <= 100 * GIB - talk.memory[A].host
 
 
 def test_load_keeps_host_memory_of_a_preallocation_in_progress() -> None:

@@ -174,10 +174,10 @@ def test_host_memory_promised_to_an_allocation_beyond_the_card_is_not_promised_t
     assert may_hold_beyond(talk, 1, 29, 3)
     assert not may_hold_beyond(talk, 1, 31, 4)
     assert may_hold_beyond(talk, 1, 20, 5)
-    assert talk.scheduler.snapshot().host_free == 44 * GIB
+    assert talk.scheduler.snapshot().budgets["host"].free == 44 * GIB
     assert answer(talk, 2, 41).commit < 41 * GIB
     talk.changed(1, beyond=0)
-    assert talk.scheduler.snapshot().host_free == 64 * GIB
+    assert talk.scheduler.snapshot().budgets["host"].free == 64 * GIB
     assert answer(talk, 2, 41, 2).commit >= 41 * GIB
 
 

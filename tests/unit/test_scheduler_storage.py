@@ -238,7 +238,7 @@ def test_failed_disk_ends_stores_and_is_not_promised_in_commits() -> None:
     store(talk, 1)
     talk.join(2)
     assert limits(talk.ask(2, 1, 79), 2)[-1].commit >= 79 * GIB
-    assert talk.scheduler.disk.promisable <= 0
+    assert talk.scheduler.parts["disk"].promisable <= 0
     budget.size = 100 * GIB
     assert stores(talk.tell(Tick())) == [(1, 20.1)]
 
@@ -293,7 +293,7 @@ def test_two_cards_that_fill_the_shared_disk_each_keep_host_memory_for_transit()
     host, disk = SharedBudget(64 * GIB), SharedBudget(100 * GIB)
     talks = [with_disk(100), with_disk(100)]
     for talk in talks:
-        talk.scheduler = Scheduler(talk.settings, 0, budget=host, disk=disk)
+        talk.scheduler = Scheduler(talk.settings, 0, budgets={"host": host, "disk": disk})
         talk.tell(Tick())
     for client in range(20):
         talk = talks[client // 10]

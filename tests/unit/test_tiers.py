@@ -16,7 +16,7 @@ ROW = '''
     Tier("second",
          ("client_second_bytes", "Bytes in the second region of host memory",
           lambda memory: memory.host // 2),
-         (("second_used_bytes", "Bytes of the second region in use", lambda gpu: 3),),
+         (("second_used_bytes", "Bytes of the second region in use", "used"),),
          column="SECOND", place="to the second region", slow="the second region"),
 )
 
@@ -29,8 +29,10 @@ from pathlib import Path
 from nvshared.bus.services import ClientInterface
 from nvshared.report.families import families
 from nvshared.scheduler.events import Memory
+from nvshared.scheduler.tenants import Division, History
 from nvshared.settings.config import load
 from nvshared.tui import tables
+from nvshared.units import SECOND
 
 file = Path(sys.argv[1])
 file.write_text("[gpu]\\ntiers = host, second\\n")
@@ -40,6 +42,8 @@ class Client:
     memory = Memory(host=8)
 assert ClientInterface(None, Client()).values(["Tiers"])["Tiers"].value == {"host": 8, "second": 4}
 assert "SECOND" in tables.CLIENT
+usage = History(division=Division(), since=0).usage(Memory(host=1 << 20), SECOND, 0, 0)
+assert usage.host_memory == 1
 '''
 
 
