@@ -24,7 +24,7 @@ INK, OURS, OTHERS = "#7d8590", "#3b82c4", "#9a7b4f"
 
 HEAD = (
     "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Performance\n\n"
-    "What was measured, on which GPU, with which command. `make figures` makes this page from "
+    "Measured results, each with its GPU and its command. `make figures` makes this page from "
     "[bench/results](../bench/results), `make bench` measures anew, and "
     "[benchmarks](internals/benchmarks.md) says how. Drivers were of version 580. A benchmark "
     "fails unless the programs' results are the same bits as alone.\n\n"
@@ -32,7 +32,7 @@ HEAD = (
 REST = """
 ## Other figures
 
-| what | figure | command |
+| measurement | figure | command |
 | --- | --- | --- |
 """
 
