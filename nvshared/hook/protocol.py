@@ -220,7 +220,7 @@ class Flag(IntFlag):
         "EVICT, LOAD: speculative, no client waits for the result: copy few blocks at a time and "
         "end at YIELD. PARK: only if no thread wants the GPU")
     KEEP = 1 << 4, "EVICT: writeback; copied blocks stay resident"
-    YIELDED = 1 << 5, "MOVED: the order was ended early by YIELD"
+    YIELDED = 1 << 5, "MOVED: the order was ended early by YIELD, or a loan's return by a LOAD"
     NO_MEMORY = 1 << 6, (
         "MOVED to EVICT: `host` or the host's memory is used up. LOAD: the driver has less free "
         "memory than the room")

@@ -147,15 +147,16 @@ for number, address in enumerate(made):
 '''
 
 
-@pytest.mark.parametrize("source", ["card", "neighbour"])
-def test_writeback_copies_three_pieces_at_most_after_a_yield_on_a_slow_path(
+@pytest.mark.parametrize("source", ["card", "neighbour", "loan"])
+def test_copy_to_the_host_on_a_slow_path_copies_three_pieces_at_most_after_a_yield(
     site: Site, source: str
 ) -> None:
+    """The return of a loan yields to a LOAD of its client: loaded blocks need no copy."""
     copies = site.folder / "copies"
     site.environment |= {**SLOW, "NVSHARE_SIM_COPIES": str(copies)}
     daemon, program = fakedaemon.begin(site, BLOCKS, allocated=96 * MIB, host_slab=0)
     daemon.stop()
-    size, loan = (0, 96 * MIB) if source == "neighbour" else (96 * MIB, 0)
+    size, loan = (96 * MIB, 0) if source == "card" else (0, 96 * MIB)
     if loan:
         lent = daemon.move(Type.EVICT, loan=loan, lender=site.uuids[1])
         assert lent.memory.resident == 0
@@ -164,15 +165,20 @@ def test_writeback_copies_three_pieces_at_most_after_a_yield_on_a_slow_path(
     def copied() -> int:
         return sum(map(int, copies.read_text().split())) if copies.exists() else 0
 
-    daemon.send(OrderRecord(
-        Type.EVICT, flags=Flag.KEEP | Flag.AHEAD, number=7, writeback=size, host=1 << 40, loan=loan,
-        lender=site.uuids[1]))
+    order = OrderRecord(
+        Type.EVICT, Flag.KEEP | Flag.AHEAD, number=7, room=daemon.room, host=1 << 40,
+        writeback=size, loan=loan, lender=site.uuids[1])
+    follows = OrderRecord(Type.YIELD, number=7)
+    if source == "loan":
+        order = OrderRecord(Type.EVICT, number=7, host=1 << 40, lender=site.uuids[1])
+        follows = OrderRecord(Type.LOAD, number=8, host=1 << 40)     # into no room: copies nothing
+    daemon.send(order)
     wait_until(lambda: copied() >= LEAST_PIECE)
     program.popen.send_signal(signal.SIGSTOP)
     os.waitpid(program.popen.pid, os.WUNTRACED)
     before = copied()
     # The daemon has answered a request before it sends YIELD.
-    daemon.send(daemon.limits, OrderRecord(Type.YIELD, number=7))
+    daemon.send(daemon.limits, follows)
     program.popen.send_signal(signal.SIGCONT)
     answer = daemon.until(Type.MOVED)
     assert answer.flags == Flag.YIELDED

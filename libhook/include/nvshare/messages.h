@@ -197,7 +197,7 @@ enum nvshare_flag {
     NVSHARE_AHEAD = 1 << 3,
     /* EVICT: writeback; copied blocks stay resident */
     NVSHARE_KEEP = 1 << 4,
-    /* MOVED: the order was ended early by YIELD */
+    /* MOVED: the order was ended early by YIELD, or a loan's return by a LOAD */
     NVSHARE_YIELDED = 1 << 5,
     /* MOVED to EVICT: `host` or the host's memory is used up. LOAD: the driver has less free
      * memory than the room */

@@ -658,29 +658,35 @@ static bool take_copy(struct client *client, size_t size, uint64_t allowance, st
     return false;
 }
 
-/* Starts to copy a COPYING block from the lent tier to a new place. For a speculative order, each
- * piece has ended before the next. False: no place or no copy now. May release memory_lock. */
+/* Starts to copy a COPYING block from the lent tier to a new place, with at most two pieces in
+ * flight. It ends early at a YIELD or, as no YIELD follows the return of a loan, at a LOAD: blocks
+ * that are loaded can be returned without a copy. False: the copy is not complete. May release
+ * memory_lock. */
 static bool copy_behind(struct client *client, struct block *block, struct place *place,
                         const struct nvshare_order *order, struct progress *progress)
 {
-    bool ahead = (order->flags & NVSHARE_AHEAD) != 0, copied = true;
-    size_t piece = ahead ? PAGE : block->size;
-    if (!take_copy(client, block->size, order->host, place))
-        return false;
-    for (size_t offset = 0, size; copied && offset < block->size; offset += size) {
-        uint64_t began = now_microseconds();
-        size = block->size - offset < piece ? block->size - offset : piece;
-        copied = !order_yields(client, order, progress)
-            && place->tier->copy(place, true, block->place.address, offset, size,
-                                 client->copy_stream) == CUDA_SUCCESS;
-        if (!ahead || !copied)
+    CUevent *events = copy_events[client->index];
+    size_t piece = PAGE, offset = 0, sizes[2];
+    uint64_t began[2];
+    bool more = take_copy(client, block->size, order->host, place);
+    for (unsigned i = 0, last = 1; more && offset < block->size; i = last, last = !last) {
+        sizes[i] = block->size - offset < piece ? block->size - offset : piece;
+        began[i] = now_microseconds();
+        if ((order->flags & NVSHARE_AHEAD) == 0)
+            progress->yielded = progress->yielded || client_load_follows(client);
+        more = !order_yields(client, order, progress)
+            && place->tier->copy(place, true, block->place.address, offset, sizes[i],
+                                 client->copy_stream) == CUDA_SUCCESS
+            && REAL(cuEventRecord)(events[i], client->copy_stream) == CUDA_SUCCESS;
+        offset += sizes[i];
+        if (!more || offset == sizes[i])
             continue;
         pthread_mutex_unlock(&memory_lock);
-        copied = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
+        more = REAL(cuEventSynchronize)(events[last]) == CUDA_SUCCESS;
         pthread_mutex_lock(&memory_lock);
-        piece = piece_size(size, now_microseconds() - began);
+        piece = piece_size(sizes[last], now_microseconds() - began[last]);
     }
-    return copied;
+    return more;
 }
 
 /* Copies swapped blocks from the lent tier to one behind it if no copy is there: the oldest first,
@@ -758,7 +764,9 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     tiers_expect(client, 0);
     client->memory.host += client->uncounted;
     client->uncounted = 0;
-    if (beyond(client, loan) > 0) {
+    if (progress.yielded) {
+        *flags |= NVSHARE_YIELDED;
+    } else if (beyond(client, loan) > 0) {
         *flags |= NVSHARE_NO_MEMORY;
         release_if_context_failed(client);
     }

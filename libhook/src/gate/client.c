@@ -243,6 +243,15 @@ bool client_take_yield(struct client *client)
     return yield_is_next(client) && connection_receive(client->socket, &order, NULL, 0) == 1;
 }
 
+bool client_load_follows(struct client *client)
+{
+    yield_is_next(client);           /* postpones what has arrived */
+    for (unsigned i = 0; i < client->postponed_count; i++)
+        if (client->postponed[i].type == NVSHARE_LOAD)
+            return true;
+    return false;
+}
+
 bool client_must_yield(struct client *client)
 {
     return client->speculates && yield_is_next(client);

@@ -160,6 +160,8 @@ bool client_next(struct client *client, unsigned type, struct nvshare_order *ord
 /* Whether a YIELD has arrived, which is taken. Orders before it that came without a descriptor are
  * postponed. */
 bool client_take_yield(struct client *client);
+/* Whether a LOAD has arrived. Orders before it are postponed, too, as above. */
+bool client_load_follows(struct client *client);
 /* Whether a YIELD has arrived that ends the EVICT that this thread carries out. */
 bool client_must_yield(struct client *client);
 uint64_t now_microseconds(void);                  /* CLOCK_MONOTONIC */

@@ -177,6 +177,7 @@ bool client_commit(struct client *client, uint64_t bytes) { return true; }
 bool client_next(struct client *client, unsigned type, struct nvshare_order *order) { return false; }
 bool client_take_yield(struct client *client) { return false; }
 bool client_must_yield(struct client *client) { return false; }
+bool client_load_follows(struct client *client) { return false; }
 void client_update(struct client *client) {}
 void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds) {}
 int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
