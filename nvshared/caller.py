@@ -26,8 +26,7 @@ def refusal(descriptor: int = 0) -> str:
     with connection:
         if connection.family != socket.AF_UNIX:
             return "a process that is not of this machine"
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        pid, uid, _ = CREDENTIALS.unpack(raw)
+        pid, uid = credentials(connection)
         if (pid, uid) == (os.getppid(), os.geteuid()):
             return ""                   # it has started this program, with the rights that it has
         is_near = pid > 0 and is_same(pid, "ns/pid") and is_same(pid, "ns/user")
@@ -62,11 +61,24 @@ def _is_still(connection: socket.socket, pid: int) -> bool:
         began = started(pid)
         return error.errno == errno.ENOPROTOOPT and began is not None and began <= (
             started(os.getpid()) or 0)
-    poll = select.poll()
+    try:
+        return not has_ended(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """The pid and uid of the process at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, _ = CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process has ended. While False, its pid is not reused."""
+    poll = select.poll()                # select.select() is limited to 1,024 descriptors
     poll.register(pidfd, select.POLLIN)
-    has_ended = bool(poll.poll(0))
-    os.close(pidfd)
-    return not has_ended
+    return bool(poll.poll(0))
 
 
 def started(pid: int) -> int | None:

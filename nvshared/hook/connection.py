@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 
+from nvshared import caller
 from nvshared.containers import names
 from nvshared.errors import ProtocolError
 from nvshared.hook import packets
@@ -409,7 +410,7 @@ class Server:
 
     def _queue_connection(self, connected: socket.socket, name: str | None = None) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
-        pid, uid = peer.credentials(connected)
+        pid, uid = caller.credentials(connected)
         owners = subordinate.lender(uid), (pid, uid)
         waiting = sum(self._unserved_of[one] for one in owners)
         if name is None and waiting >= self._unserved_most - len(self.unserved):
@@ -500,7 +501,7 @@ class Server:
         self._take(one)
         # A file that others still have takes a descriptor as a connection does.
         connected = Counter(each.account for each in self._connections) + self.manager.disk.left
-        if has_ended := one.pidfd is not None and peer.has_ended(one.pidfd):
+        if has_ended := one.pidfd is not None and caller.has_ended(one.pidfd):
             logger.debug("%s: died before it was served", identity)
         elif may_connect(
                 identity.account, connected, self._most, self.config.max_clients_per_user):
@@ -517,7 +518,7 @@ class Server:
 
 def container_of(kept: Iterable[socket.socket]) -> str:
     """The id of one container that has processes of an earlier daemon's connections; "": none."""
-    groups = (host.process(peer.credentials(one)[0], "cgroup") for one in kept)
+    groups = (host.process(caller.credentials(one)[0], "cgroup") for one in kept)
     return next((found[0] for group in groups if (found := names.ID.search(group))), "")
 
 

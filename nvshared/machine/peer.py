@@ -3,20 +3,17 @@
 
 import errno
 import os
-import select
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from nvshared import caller
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import host, subordinate, tenant, users
 from nvshared.machine.tenant import Kind, Tenant, locate
 
-SO_PEERPIDFD = 77                       # not in module socket: the option that gets a peer's pidfd
-CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 WORDS_WITH_NAME = 3                     # first arguments of a command, searched for its name
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
@@ -71,13 +68,6 @@ class Peer:
 
     def __str__(self) -> str:
         return f"{self.name}[{self.pid}]"
-
-
-def credentials(connection: socket.socket) -> tuple[int, int]:
-    """The pid and uid of the process at the other end."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    pid, uid, _ = CREDENTIALS.unpack(raw)
-    return pid, uid
 
 
 def identify(
@@ -139,7 +129,7 @@ def watch(connection: socket.socket, pid: int) -> int | None:
     the id."""
     found: int | None
     try:
-        found = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        found = connection.getsockopt(socket.SOL_SOCKET, caller.SO_PEERPIDFD)
     except OSError as error:
         if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
             raise ProcessLookupError from error
@@ -149,17 +139,10 @@ def watch(connection: socket.socket, pid: int) -> int | None:
             raise
         except OSError:
             return None
-    if has_ended(found):
+    if caller.has_ended(found):
         os.close(found)
         raise ProcessLookupError
     return found
-
-
-def has_ended(pidfd: int) -> bool:
-    """Whether the process has ended. While False, its pid is not reused."""
-    poll = select.poll()               # select.select() is limited to 1,024 descriptors
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def printable(text: str) -> str:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from nvshared import caller
 from nvshared.clock import Clock, repeat
 from nvshared.lanes import Run, call
 from nvshared.machine import peer
@@ -105,7 +106,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _named(connection: socket.socket) -> str:
-    pid, uid = peer.credentials(connection)
+    pid, uid = caller.credentials(connection)
     return f"{peer.shown(pid) if pid else 'a process that cannot be seen from here'} of uid {uid}"
 
 

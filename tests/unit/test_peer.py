@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import caller
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import host, peer, subordinate
 from nvshared.machine.tenant import Kind, Tenant
@@ -20,7 +21,7 @@ from nvshared.machine.tenant import Kind, Tenant
 def test_peer_has_pid_uid_and_name_from_the_kernel() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        identified = peer.identify(*peer.credentials(ours))
+        identified = peer.identify(*caller.credentials(ours))
     assert (identified.pid, identified.uid) == (os.getpid(), os.getuid())
     assert identified.name == Path("/proc/self/comm").read_text().strip()
     assert str(identified) == f"{identified.name}[{identified.pid}]"
@@ -113,7 +114,7 @@ def test_whole_name_completes_a_process_name_the_kernel_truncated(
 
 def test_peer_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)
+    monkeypatch.setattr(caller, "SO_PEERPIDFD", 9999)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, subprocess.Popen([sys.executable, "-c", ""]) as process:
         watch = peer.watch(ours, os.getpid())
@@ -128,7 +129,7 @@ def test_peer_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
 def has_peer_pidfd(connected: socket.socket) -> bool:
     """Whether the kernel has SO_PEERPIDFD (Linux 6.5)."""
     try:
-        os.close(connected.getsockopt(socket.SOL_SOCKET, peer.SO_PEERPIDFD))
+        os.close(connected.getsockopt(socket.SOL_SOCKET, caller.SO_PEERPIDFD))
     except OSError as error:
         return error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP)
     return True
@@ -254,7 +255,7 @@ def test_peer_with_a_subuid_belongs_to_the_owner_of_the_subuid(lent: Path) -> No
     lent.write_text(f"{ALICE}:{os.getuid()}:1\n")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        account = peer.identify(*peer.credentials(ours))
+        account = peer.identify(*caller.credentials(ours))
     assert (account.pid, account.uid, account.owner) == (os.getpid(), os.getuid(), ALICE)
     assert account.account == f"user:{ALICE}"
     assert str(account.tenants[0]) == f"user:{ALICE}"
