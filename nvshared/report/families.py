@@ -14,7 +14,8 @@ from nvshared import __version__
 from nvshared.faults import KINDS, Faults
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.tenants import Counters, Usage
-from nvshared.sharing.gpu import DECISION_BOUNDS, GPU, Client
+from nvshared.sharing.dispatcher import DECISION_BOUNDS
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.tiers import TIERS
 from nvshared.units import SECOND
 

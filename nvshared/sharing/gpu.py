@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU: its scheduler, NVML's figures of the card, and the clients on it.
-
-The scheduler has no clock, timer or socket: GPU passes it events, in the order of arrival, sends
-its orders to the clients' links and then emits signals. Events that arrive meanwhile wait."""
+"""One GPU: its scheduler, NVML's figures of the card, and the clients on it."""
 
 import logging
-from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from operator import add
 from typing import NamedTuple, Protocol
 
@@ -23,23 +18,21 @@ from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
-from nvshared.scheduler.snapshot import ClientView, Snapshot
+from nvshared.scheduler.snapshot import ClientView
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.client_terms import ClientTerms
+from nvshared.sharing.dispatcher import Dispatcher
 from nvshared.sharing.inflight_page import InflightPage
 from nvshared.sharing.listed import Listed
 from nvshared.sharing.parking import Parking
 from nvshared.sharing.turn_log import TurnLog
 from nvshared.signal import Signal
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import SECOND
 
-OVERDUE = 5 * SECOND                    # a deadline missed by this time means that the timer failed
 JOINS_WITHIN = 2 * SECOND               # us from HELLO to a pause that began before it
 NAMED = 3                               # most processes named in the fault gpu-unshared
 GONE_KNOWN = 1000                       # tenants without clients: usage kept per card
-DECISION_BOUNDS = (
-    # us: upper bounds of the histogram of the time that the scheduler takes for an event
-    MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
+
 logger = logging.getLogger(__name__)
 
 
@@ -242,7 +235,7 @@ class Client:
         return None if wait is None or wait.left is None else max(0, wait.left - self.gpu.since())
 
 
-class GPU:
+class GPU(Dispatcher):
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
         timer: Timer, domains: Domains | None = None,
@@ -275,30 +268,16 @@ class GPU:
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
-        self.changed: Signal[()] = Signal("changed")    # some property may have changed
         # Emitted with a report of the scheduler, or the LIMITS that refuse a COMMIT.
         self.reported: Signal[Client, actions.Report | actions.Limits] = Signal("reported")
-        # With the time and the event: emitted before and after the scheduler handles the event.
-        self.happens: Signal[int, events.Event] = Signal("happens")
-        self.happened: Signal[int, events.Event] = Signal("happened")
-        self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
         self.sampled: Signal[Sample] = Signal("sampled")
 
-        self._clock, self._timer = clock, timer
-        self.scheduler = Scheduler(
-            replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains, budgets, self.neighbour)
-        self._snapshot: Snapshot | None = None
-        self._events: deque[events.Event] = deque()
-        self._handling = False
-        # Number of events by the time that the scheduler took: one entry per bound, one above all.
-        self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
-        self.decision_time = 0          # us that the scheduler has taken for all events so far
-        self._broken = False
-        self._disarm: Callable[[], None] = lambda: None     # cancels the timer of the deadline
-        self._news = False              # `changed` must be emitted after this event
-        self._arm()
+        super().__init__(
+            Scheduler(
+                replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered),
+                clock(), domains, budgets, self.neighbour),
+            clock, timer)
 
     def __str__(self) -> str:
         return f"gpu{self.facts.index}"
@@ -399,30 +378,6 @@ class GPU:
             return events.Evidence(0, 0)
         seen = self._evidence(lambda one: one.peer.pid == client.peer.pid)[client.id]
         return replace(seen, host=client.private) if memory.host else seen
-
-    def decides(self) -> bool:
-        """Whether the scheduler still handles events: tries a Tick, which changes nothing."""
-        deadline = self.scheduler.deadline()
-        if deadline is not None and deadline + OVERDUE < self._clock():
-            return False
-        handled = sum(self.decisions)
-        self._decide(events.Tick())     # not tell(), which always emits `changed`
-        return sum(self.decisions) > handled
-
-    def snapshot(self) -> Snapshot:
-        """Returns the scheduler's state after the last event; cached until the next one."""
-        if self._snapshot is None:
-            self._snapshot = self.scheduler.snapshot()
-        return self._snapshot
-
-    @property
-    def now(self) -> int:
-        """The current time in microseconds."""
-        return self._clock()
-
-    def since(self) -> int:
-        """Microseconds since the last event, at which the snapshot was taken."""
-        return max(0, self.now - self.snapshot().now)
 
     def join(
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
@@ -548,72 +503,28 @@ class GPU:
             self.faults.set("gpu-lost", why)
             self.tell(events.GPULost())
 
-    def tell(self, event: events.Event) -> None:
-        """Passes an event to the scheduler and carries out its decisions."""
-        self._news = True
-        self._decide(event)
-
-    def _decide(self, event: events.Event) -> None:
-        if self._broken:
-            return
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        try:
-            while self._events:
-                self._handle(self._events.popleft())
-        finally:
-            self._handling = False
-        self._arm()
-        if self._news:
-            self._news = False
-            self.changed.emit()
-
     def _require_card(self) -> None:
         if self.lost:
             raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
 
-    def _handle(self, event: events.Event) -> None:
-        now = self._clock()
-        self._snapshot = None
-        self.happens.emit(now, event)
-        try:
-            decided = self.scheduler.handle(event, now)
-        except Exception:
-            self.happened.emit(now, event)
-            # A bug: the daemon ends, and the next one rebuilds the state from the HELLOs.
-            logger.exception("the scheduler of %s failed at %s", self, event)
-            self._broken = True
-            self.faults.set("gpu-lost", "its scheduler failed")
-            self._events.clear()
-            self.failed.emit()
-            return
-        took = self._clock() - now
-        self.decisions[bisect_left(DECISION_BOUNDS, took)] += 1
-        self.decision_time += took
-        self._news = self._news or bool(decided)
-        for action in decided:
-            if isinstance(action, actions.Order) and action.client in self.clients:
-                self.clients[action.client].link.order(action)
-        self.happened.emit(now, event)
-        for action in decided:
-            self.decided.emit(now, action)
-            if (client := self.clients.get(action.client)) is None:
-                continue
-            if isinstance(action, actions.TurnStarted):
-                client.turns.begin(client.view, now)
-            elif isinstance(action, actions.TurnEnded):
-                client.turns.end(str(action.reason), action.held_time)
-            if isinstance(action, actions.Report) or (
-                    isinstance(action, actions.Limits) and action.reason):
-                self.reported.emit(client, action)
+    def _send(self, order: actions.Order) -> None:
+        if order.client in self.clients:
+            self.clients[order.client].link.order(order)
 
-    def _arm(self) -> None:
-        self._disarm()
-        deadline = self.scheduler.deadline()
-        if deadline is not None:
-            self._disarm = self._timer(deadline, partial(self.tell, events.Tick()))
+    def _report(self, now: int, action: actions.Action) -> None:
+        if (client := self.clients.get(action.client)) is None:
+            return
+        if isinstance(action, actions.TurnStarted):
+            client.turns.begin(client.view, now)
+        elif isinstance(action, actions.TurnEnded):
+            client.turns.end(str(action.reason), action.held_time)
+        if isinstance(action, actions.Report) or (
+                isinstance(action, actions.Limits) and action.reason):
+            self.reported.emit(client, action)
+
+    def _fail(self) -> None:
+        self.faults.set("gpu-lost", "its scheduler failed")
+        self.failed.emit()
 
 
 def _sum(one: Usage | None, other: Usage) -> Usage:

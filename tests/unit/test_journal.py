@@ -28,7 +28,7 @@ from nvshared.scheduler.actions import (
     TurnStarted,
 )
 from nvshared.scheduler.events import Memory, PinReason, Tick
-from nvshared.sharing.gpu import OVERDUE
+from nvshared.sharing.dispatcher import OVERDUE
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
 

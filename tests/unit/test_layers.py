@@ -51,7 +51,7 @@ FOREIGN: dict[str, set[str]] = {
     "google": {"kubelet.rpc"},
     "yaml": {"kubelet", "containers.cdi"},
 }
-WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}
+WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.dispatcher", "sharing.gpu"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
