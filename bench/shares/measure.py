@@ -57,6 +57,10 @@ def limits(card: Card) -> Iterator[Result]:
         for percent in PERCENTS:
             program = Program(shape, {"compute-limit": f"{percent}%"})
             yield _shares(card, "limits", f"{shape.name}, {percent} %", [program], [percent], ())
+    for shape in (LAUNCHES, MILLISECOND):
+        programs = [Program(shape, {"compute-limit": "50%"})] * 2
+        setting = f"two at once, {shape.name}, 50 % each"
+        yield _shares(card, "limits", setting, programs, [50, 50], ())
 
 
 def weights(card: Card) -> Iterator[Result]:
