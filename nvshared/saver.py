@@ -63,6 +63,7 @@ OURS = frozenset({RESTORE_LOG, "stats-restore"}).union(*(
 # Lines of CRIU's logs: all images are written, and it ends the processes; it has let them go on.
 DUMPED, RESUMED = "Unfreezing tasks into 2", "Restore finished successfully"
 LOOKS, LOOK_EVERY = 20, 0.05            # at threads that may be in CRIU's code; seconds
+FOLDER = "NVSHARE_SAVING_IN"            # variable of CRIU's environment: its folder
 COMMON = ("--shell-job", "--file-locks", "--ext-unix-sk", "--tcp-close", "--manage-cgroups=ignore")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 WRITTEN = re.compile(r"^\(\d+\.\d+\)\s+(?:\d+:\s+)?Error \([^)]*\):\s*", re.MULTILINE)
@@ -104,13 +105,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def workers(folder: Path) -> list[int]:
-    """The processes of CRIU that work in a folder, and those that it has begun to restore."""
-    found = []
+    """The processes of CRIU that work in a folder, and those that it has begun to restore and that
+    have its memory still."""
+    mark, found = f"{FOLDER}={folder}".encode(), []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):
-                if (path / "cwd").readlink() == folder and b"\0-D\0.\0-o\0" in (
-                        path / "cmdline").read_bytes():
+                if mark in (path / "environ").read_bytes().split(b"\0"):
                     found.append(int(path.name))
     return found
 
@@ -198,7 +199,7 @@ def run(folder: Path, *words: str, before: Callable[[], None] | None = None) -> 
     done = subprocess.run(
         [*words, "-D", ".", "-o", log, "-v3", *COMMON], cwd=folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, start_new_session=True,
-        preexec_fn=before)
+        preexec_fn=before, env={**os.environ, FOLDER: str(folder)})
     if done.returncode == 0:
         return ""
     with suppress(OSError):
@@ -583,25 +584,26 @@ def settle(folder: Path, body: dict[str, Any]) -> None:
         time.sleep(LOOK_EVERY)
     now = started(pid)
     if now is not None and restoring["boot"] == boot() and now >= restoring["begun"]:
-        waits = not says(folder / RESTORE_LOG, RESUMED) and waits_for_criu(pid)
-        if waits and exe(pid) == body["exe"]:
+        if not says(folder / RESTORE_LOG, RESUMED) and waits_for_criu(pid, body["exe"]):
             end(pid)
         elif exe(pid) == body["exe"] and owner_of(pid) == body["uid"]:
             write(folder, RESTORED, {"pid": pid, "started": now, "boot": boot()})
     (folder / RESTORING).unlink()
 
 
-def waits_for_criu(pid: int) -> bool:
+def waits_for_criu(pid: int, program: str) -> bool:
     """Whether restored processes wait for a CRIU that was killed, in its code, which is in a
-    mapping of theirs until CRIU lets them go on."""
-    tree = descendants(pid)
-    for _ in range(LOOKS):
-        states = [where(thread, code) for one in tree for code in [unnamed_code(one)]
+    mapping of theirs until CRIU lets them go on. `program`: the executable of the root, which is
+    CRIU's until all memory has been read: only then can the root wait for anything else."""
+    looks, until = 0, time.monotonic() + PATIENCE
+    while looks < LOOKS and time.monotonic() < until:
+        states = [where(thread, code) for one in descendants(pid) for code in [unnamed_code(one)]
                   for thread in threads(one)]
         if "criu" in states and "runs" not in states:
             return True
         if not {"criu", "runs"}.intersection(states):
-            return False                # one that runs may be about to wait
+            return False
+        looks += exe(pid) == program    # one that runs may be about to wait
         time.sleep(LOOK_EVERY)
     return False
 

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into CRIU: kills it, and its parent if NVSHARE_TEST_PARENT is set, before its
- * NVSHARE_TEST_PTRACE-th call of ptrace(), or before it writes NVSHARE_TEST_LINE to its log. Lets it
+ * NVSHARE_TEST_PTRACE-th call of ptrace(), before it writes NVSHARE_TEST_LINE to its log, or, if
+ * NVSHARE_TEST_READING is set, once a restored process reads its memory, which it stops. Lets it
  * read the limits of other users' processes where root lacks CAP_SYS_RESOURCE. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +43,40 @@ long ptrace(int request, ...)
     return real(request, pid, address, data);
 }
 
+/* Runs the process that CRIU has begun to restore in short steps until it has CRIU's memory no longer,
+ * stops it there, as if its own memory were large, and kills CRIU. */
+static void *end_while_read(void *root)
+{
+    pid_t process = (pid_t)(intptr_t)root;
+    char path[64], words[16], own[4096] = "", its[4096] = "";
+    ssize_t length = 1;
+    readlink("/proc/self/exe", own, sizeof own - 1);
+    for (bool begun = false; !begun || (length > 0 && strcmp(own, its) == 0);) {
+        kill(process, SIGCONT);
+        sched_yield();
+        kill(process, SIGSTOP);
+        snprintf(path, sizeof path, "/proc/%d/cmdline", (int)process);
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        length = file < 0 ? 0 : read(file, words, sizeof words);
+        close(file);
+        snprintf(path, sizeof path, "/proc/%d/exe", (int)process);
+        memset(its, 0, sizeof its);
+        readlink(path, its, sizeof its - 1);
+        begun |= length > 0 && strcmp(own, its) == 0;
+    }
+    end();
+    return NULL;
+}
+
 ssize_t write(int file, const void *data, size_t size)
 {
+    static const char FORKING[] = "Forking task with ";
+    const char *forking = getenv("NVSHARE_TEST_READING") == NULL
+        ? NULL : memmem(data, size, FORKING, strlen(FORKING));
+    pthread_t thread;
+    if (forking != NULL)
+        pthread_create(&thread, NULL, end_while_read,
+                       (void *)(intptr_t)atol(forking + strlen(FORKING)));
     const char *line = getenv("NVSHARE_TEST_LINE");
     if (line != NULL && memmem(data, size, line, strlen(line)) != NULL)
         end();

@@ -122,8 +122,9 @@ class Fault:
 
     def at(self, order: str, *, call: int = 0, line: str = "", helper: bool = False) -> None:
         """Has CRIU killed in an order, dump or restore, before this call of ptrace() or this line
-        of its log; `helper`: nvshare-save with it."""
-        what = f"NVSHARE_TEST_PTRACE={call}" if call else f"NVSHARE_TEST_LINE='{line}'"
+        of its log, or as the program's memory is read; `helper`: nvshare-save with it."""
+        what = (f"NVSHARE_TEST_PTRACE={call}" if call
+                else f"NVSHARE_TEST_LINE='{line}'" if line else "NVSHARE_TEST_READING=1")
         both = "NVSHARE_TEST_PARENT=1" if helper else ""
         self._file.write_text(f'[ "$1" != {order} ] || export {what} {both}\n')
 
@@ -417,6 +418,26 @@ def test_program_stays_saved_when_criu_is_killed_at_any_step_of_a_restore(
             assert folder.stat().st_uid == NOBODY
             assert [one.state for one in control.saved()] == ["saved"]
     assert kills > 3
+    assert program.step() == "0"
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["criu", "criu and helper"])
+def test_program_stays_saved_when_criu_is_killed_while_its_memory_is_read(
+    site: Site, start: Start, helper: bool
+) -> None:
+    fault = Fault(site)
+    control, program = start(), Steps(site)
+    assert program.step() == "0"
+    (client,) = control.clients_of(program.pid)
+    folder = control.save(client)
+    assert not program.is_alive
+    fault.at("restore", helper=helper)
+    with pytest.raises(NvshareError):
+        control.restore(folder)
+    fault.clear()
+    wait_until(lambda: [one.state for one in control.saved()] == ["saved"])
+    assert not program.is_alive
+    assert control.restore(folder) == program.pid
     assert program.step() == "0"
 
 
