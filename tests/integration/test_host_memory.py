@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
+from tests.integration.fakedaemon import begin
 from tests.integration.programs import Program, evict_and_load
 
 MBIND = {"x86_64": 237, "aarch64": 235}
@@ -227,3 +229,46 @@ def test_exportable_memory_is_evicted_although_its_block_exceeds_the_usual_step_
     site: Site, size: int
 ) -> None:
     evict_and_load(site, EXPORTABLE.replace("SIZE", str(size)), much=900 * MIB)
+
+
+LARGE = '''
+size = 256 * MIB
+address = allocate(size)
+data = noise(size)
+put(address, data)
+away()
+assert get(address, size) == data
+'''
+SIZE, BLOCK, TRIES = 256 * MIB, 32 * MIB, 50
+
+
+def test_eviction_is_answered_before_host_memory_beyond_its_need_is_complete(site: Site) -> None:
+    daemon, program = begin(site, LARGE, allocated=SIZE, host_slab=2 * MIB)
+    daemon.stop()
+    filled = daemon.memory.resident + daemon.memory.pinned
+    for _ in range(TRIES):              # all of it may be there in time on a busy machine
+        held = daemon.move(Type.EVICT, filled - BLOCK).memory.host
+        if held < SIZE:
+            break
+        assert daemon.move(Type.LOAD, daemon.room, host=0).memory.host == 0
+    assert BLOCK <= held < SIZE
+    assert daemon.move(Type.EVICT, filled - BLOCK).memory.host == held
+    daemon.let_return(program)
+
+
+def test_host_memory_stays_within_the_last_of_several_evictions_that_arrive_together(
+    site: Site
+) -> None:
+    daemon, program = begin(site, LARGE, allocated=SIZE, host_slab=2 * MIB)
+    daemon.stop()
+    filled = daemon.memory.resident + daemon.memory.pinned
+    allowed = [BLOCK * number + 8 * MIB for number in (1, 2, 3)]
+    daemon.send_at_once(program, *[
+        OrderRecord(Type.EVICT, number=100 + number, room=filled - BLOCK * number, host=host)
+        for number, host in enumerate(allowed, 1)])
+    for number, host in enumerate(allowed[1:] + allowed[-1:], 1):
+        answer = daemon.until(Type.MOVED, number=100 + number)
+        assert answer.moved == BLOCK
+        assert BLOCK * number <= answer.memory.host <= host
+    assert daemon.move(Type.EVICT, filled - 3 * BLOCK).memory.host == answer.memory.host
+    daemon.let_return(program)

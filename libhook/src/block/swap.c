@@ -515,7 +515,6 @@ static void end_eviction(struct eviction *eviction)
     while (eviction->line.count > 0)
         pipeline_complete(eviction->client, &eviction->line);
     eviction->client->speculates = false;
-    tiers_expect(eviction->client, 0);
     eviction->flags |= (eviction->progress.failed ? NVSHARE_DRIVER_ERROR : 0)
         | (eviction->progress.yielded ? NVSHARE_YIELDED : 0);
 }

@@ -28,7 +28,7 @@ OLDEST(dlerror, "GLIBC_2.2.5") OLDEST(dlinfo, "GLIBC_2.3.3") OLDEST(dlopen, "GLI
 OLDEST(pthread_attr_destroy, "GLIBC_2.2.5") OLDEST(pthread_attr_getstacksize, "GLIBC_2.2.5")
 OLDEST(pthread_attr_init, "GLIBC_2.2.5") OLDEST(pthread_attr_setstacksize, "GLIBC_2.2.5")
 OLDEST(pthread_condattr_setclock, "GLIBC_2.3.3") OLDEST(pthread_create, "GLIBC_2.2.5")
-OLDEST(pthread_detach, "GLIBC_2.2.5") OLDEST(pthread_join, "GLIBC_2.2.5")
+OLDEST(pthread_detach, "GLIBC_2.2.5")
 OLDEST(pthread_key_create, "GLIBC_2.2.5") OLDEST(pthread_mutex_trylock, "GLIBC_2.2.5")
 OLDEST(pthread_once, "GLIBC_2.2.5") OLDEST(pthread_setname_np, "GLIBC_2.12")
 OLDEST(pthread_setspecific, "GLIBC_2.2.5") OLDEST(pthread_sigmask, "GLIBC_2.2.5")

@@ -301,25 +301,35 @@ static void release_spare_memory(struct client *client, const struct nvshare_ord
     }
 }
 
-static void evict(struct client *client, const struct nvshare_order *order)
+/* Carries out an EVICT and those that follow it, so that threads go on making host memory from one
+ * to the next. Otherwise they end before the answer, which reports what the client then holds. */
+static void evict(struct client *client, const struct nvshare_order *first)
 {
-    uint64_t began = now_microseconds(), moved;
-    bool keeps = (order->flags & NVSHARE_KEEP) != 0;
-    unsigned flags = 0, returned = 0;
-    if (keeps) {
-        moved = swap_write_back(client, order, &flags);
-    } else {
-        swap_return(client, order, &returned);
-        release_spare_memory(client, order);
-        moved = swap_out(client, order, &flags);
+    struct nvshare_order order = *first, next;
+    for (bool follows = true; follows; order = next) {
+        uint64_t began = now_microseconds(), moved;
+        bool keeps = (order.flags & NVSHARE_KEEP) != 0;
+        unsigned flags = 0, returned = 0;
+        if (keeps) {
+            moved = swap_write_back(client, &order, &flags);
+        } else {
+            swap_return(client, &order, &returned);
+            release_spare_memory(client, &order);
+            moved = swap_out(client, &order, &flags);
+        }
+        LOCKED(memory_lock);
+        follows = client_next(client, NVSHARE_EVICT, &next);
+        if (follows)
+            tiers_order(client, &next);
+        else
+            tiers_expect(client, 0);
+        client->starved_reported &= keeps;
+        client_send(client, (struct nvshare_report){
+            .type = NVSHARE_MOVED, .flags = flags | returned, .number = order.number,
+            .moved = moved, .took = now_microseconds() - began,
+        });
+        client_update(client);
     }
-    LOCKED(memory_lock);
-    client->starved_reported &= keeps;
-    client_send(client, (struct nvshare_report){
-        .type = NVSHARE_MOVED, .flags = flags | returned, .number = order->number,
-        .moved = moved, .took = now_microseconds() - began,
-    });
-    client_update(client);
 }
 
 /* Carries out an order. service_lock is held; a drain releases it. `descriptor`: the file

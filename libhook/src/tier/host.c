@@ -7,19 +7,21 @@
  *
  * mmap(), madvise() and munmap() take the process's mmap lock exclusively; threads that populate
  * or register pages share it. With slabs mapped by each of eight threads, a first eviction on an
- * H200 ran at 4 to 6 GB/s. The memory of an eviction is therefore mapped at once beforehand: 13
- * to 16 GB/s (out_making_host_memory_gbps of bench/handover).
+ * H200 ran at 4 to 6 GB/s. The addresses of all slabs are therefore mapped at once beforehand.
  *
  * A registration ends with its context, the memory does not. Before a context ends its slabs are
  * unregistered, and each is registered again before its next copy. An unregistered slab can be
  * released without the driver.
  *
  * Making host memory takes two to ten times as long as copying into it, so several threads make it.
- * During an eviction (begin_to_allocate()) they make and register slabs piece by piece, so that
- * all threads work on the slab needed first; before that they register preallocated slabs. While
- * the program runs (PREALLOCATE; nvshared/scheduler/ahead.py) the threads must not disturb
- * it: they are few, have a low priority and call no driver function. memory.host counts a slab once
- * it is begun; a complete slab is used or released. Only a `patient` take() waits for them. */
+ * They populate a slab together, piece by piece, so that the slab needed first is complete first.
+ * During evictions (expect()) they also register it, and go on from one EVICT to the next. While
+ * the program runs (PREALLOCATE; nvshared/scheduler/ahead.py) they must not disturb it: they are
+ * few, have a low priority and call no driver function. One thread later registers what they made,
+ * shortly before blocks need it: the driver starts no copy while it registers memory, and lets one
+ * thread that registers slab after slab keep others waiting. memory.host counts a slab once it is
+ * begun; a begun slab is always completed. Only a `patient` take() waits for threads of low
+ * priority. */
 #define _GNU_SOURCE
 #include "tier/host.h"
 
@@ -48,9 +50,8 @@
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
 #define PIECE ((uint64_t)16 << 20)   /* bytes of a slab that one thread populates at a time */
-#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes registered early, for the next EVICT */
-#define REGISTRARS 4                 /* registering threads; the driver may serve one at a time */
-#define ALLOCATORS_MOST 8
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes registered before blocks need them */
+#define ALLOCATORS_MOST 8            /* 16 threads made it slower on an H200 with 16 processors */
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
 #define NICER 10
@@ -79,10 +80,20 @@ static struct host {
     uint64_t made;                   /* number of slabs made so far */
     unsigned empty;                  /* number of slabs without any block */
     int node;                        /* NUMA node near the client's GPU; -1: any */
-    unsigned allocators;             /* threads that make slabs for an eviction, */
-    unsigned preallocators;          /* and while the program runs */
+
+    /* The threads that make slabs: */
+    unsigned allocators;             /* threads that make slabs for evictions, */
+    unsigned preallocators;          /* and while the program runs; */
+    unsigned registrars;             /* threads that register slabs made before; at most 1 */
     uint64_t most;                   /* bytes: `host` of the last EVICT, LOAD or PREALLOCATE */
-    bool preallocates;               /* preallocators may make another slab */
+    bool preallocates;               /* preallocators may begin another slab */
+    bool expects;                    /* an eviction is announced that has taken no place yet */
+    bool lacks;                      /* evictions lack host memory: allocators may begin slabs */
+    uint64_t wanted;                 /* bytes to be evicted that have no place yet */
+    CUcontext context;               /* in which allocators register slabs */
+    struct slab *begun;              /* the slab with pieces that no thread populates yet; or NULL */
+    char *memory;                    /* addresses for slabs; the first `mapped` bytes are unused */
+    uint64_t mapped;
 } hosts[CLIENTS_MAX];
 
 static struct host *host_of(const struct client *client)
@@ -129,13 +140,20 @@ static char *map_memory(size_t size, int node)
     return memory;
 }
 
+/* Populates whole pages. The page fault takes the lock of the mapping, where the kernel has these
+ * (Linux 6.4): madvise() alone holds the mmap lock while the page is cleared, and several threads
+ * that call it kept the program's mmap() and the driver waiting for 8 ms each time (H200). madvise()
+ * then populates the rest, if the kernel has no huge page. */
 static void populate(char *memory, size_t size)
 {
-    if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
-        return;
-    /* Older kernels: touch each page. No other thread uses the memory yet. */
-    for (size_t offset = 0; offset < size; offset += 4096)
-        ((volatile char *)memory)[offset] = 0;
+    for (char *page = memory; page < memory + size; page += PAGE) {
+        *(volatile char *)page = 0;
+        if (madvise(page, PAGE, MADV_POPULATE_WRITE) == 0)
+            continue;
+        /* Older kernels: touch each page. No other thread uses the memory yet. */
+        for (size_t offset = 0; offset < PAGE; offset += 4096)
+            ((volatile char *)page)[offset] = 0;
+    }
 }
 
 static CUresult register_memory(char *memory, size_t size)
@@ -276,21 +294,6 @@ static bool enlist(struct client *client, struct slab *slab)
     return usable;
 }
 
-/* Makes a slab of populated memory, counted in memory.host from the start. `step`: bytes populated
- * under the mmap lock at once. NULL: memory is exhausted. Releases the lock. */
-static struct slab *make_slab(struct client *client, uint64_t size, uint64_t step)
-{
-    client->memory.host += size;
-    pthread_mutex_unlock(&memory_lock);
-    struct slab *slab = new_slab(client, NULL, size);
-    for (uint64_t filled = 0; slab != NULL && filled < size; filled += step)
-        populate(slab->memory + filled, step);
-    pthread_mutex_lock(&memory_lock);
-    if (slab == NULL)
-        client->memory.host -= size;
-    return slab;
-}
-
 /* A speculative order makes the least possible slab, as a YIELD must not wait long for it. */
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
 {
@@ -389,7 +392,7 @@ static void leave_context(struct client *client, bool drained)
  * unregistered (waits.def). */
 static bool release_slab(struct client *client, struct slab *slab)
 {
-    if (slab->state == REGISTERED && !client->drained)
+    if (slab->state == REGISTERING || (slab->state == REGISTERED && !client->drained))
         return false;
     pthread_mutex_unlock(&memory_lock);
     bool free_of_driver = slab->state != REGISTERED || unregister_memory(slab->memory);
@@ -420,73 +423,99 @@ static void trim(struct client *client, uint64_t allowance)
         slab = slab->used == 0 && release_slab(client, slab) ? host_of(client)->slabs : slab->next;
 }
 
-/* The threads that make host memory for one eviction (expect()), by client index. */
-static struct work {
-    struct client *client;
-    struct slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
-    uint64_t target;                 /* bytes that memory.host may reach */
-    uint64_t wanted;                 /* bytes to be evicted that have no place yet */
-    bool expects, begun;             /* an eviction is announced; threads were started for it */
-    CUcontext context;
-    char *memory;                    /* addresses for slabs; the first `mapped` bytes are unused */
-    uint64_t mapped;
-    unsigned count;
-    pthread_t threads[ALLOCATORS_MOST];
-} allocating[CLIENTS_MAX];
-
-/* Creates the slab on which the threads work next, in work->memory while enough bytes are unused
- * there. NULL: enough slabs, or memory is exhausted. */
-static struct slab *begin_slab(struct work *work)
+/* Begins a slab, unless host->begun is one, as far as `most` and tiers_useful() allow. */
+static void begin_slab(struct client *client, bool early)
 {
-    uint64_t size = slab_size(work->client, PAGE, work->target);
+    struct host *host = host_of(client);
+    uint64_t useful = tiers_useful(client);
+    uint64_t size = host->begun != NULL || !(early ? host->preallocates : host->lacks) ? 0
+        : slab_size(client, PAGE, useful < host->most ? useful : host->most);
     if (size == 0)
-        return NULL;
+        return;
     char *memory = NULL;
-    if (work->mapped >= size) {
-        work->mapped -= size;
-        memory = work->memory + work->mapped;
+    if (host->mapped >= size) {
+        host->mapped -= size;
+        memory = host->memory + host->mapped;
     }
-    struct slab *slab = new_slab(work->client, memory, size);
-    work->client->memory.host += slab == NULL ? 0 : size;
-    return slab;
+    host->begun = new_slab(client, memory, size);
+    client->memory.host += host->begun == NULL ? 0 : size;
+}
+
+/* Populates the next piece of `slab`. Whether the slab is complete now. Releases the lock. */
+static bool populate_piece(struct host *host, struct slab *slab)
+{
+    char *piece = slab->memory + slab->begun;
+    uint64_t left = slab->size - slab->begun, size = left < PIECE ? left : PIECE;
+    slab->begun += size;
+    if (size == left)
+        host->begun = NULL;
+    pthread_mutex_unlock(&memory_lock);
+    populate(piece, size);
+    pthread_mutex_lock(&memory_lock);
+    slab->filled += size;
+    return slab->filled == slab->size;
+}
+
+/* Makes slabs until enough are there. `early`: calls no driver function. Releases the lock. */
+static void make_slabs(struct client *client, bool early)
+{
+    struct host *host = host_of(client);
+    bool usable = true;              /* the driver has registered this thread's slabs */
+    /* Once allocators are there, they complete what threads of low priority have begun. */
+    while (!early || host->preallocates || host->allocators == 0) {
+        if (usable)
+            begin_slab(client, early);
+        struct slab *slab = host->begun;
+        if (slab == NULL)
+            return;
+        if (!populate_piece(host, slab))
+            continue;
+        if (!early)
+            usable = enlist(client, slab);
+        else if (client->memory.host <= host->most)
+            add_slab(client, slab);
+        else
+            discard(client, slab);
+        if (early)
+            client_changed(client);
+    }
 }
 
 static void *allocate_slabs(void *argument)
 {
-    struct work *work = argument;
+    struct client *client = argument;
+    struct host *host = host_of(client);
     own_thread_begins("nvshare-host");
     client_thread_is_ours();
     capture_relax();
-    bool more = REAL(cuCtxSetCurrent)(work->context) == CUDA_SUCCESS;
     LOCKED(memory_lock);
-    struct slab *slab;
-    while (more
-           && (slab = next_to_register(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
-        register_again(slab);
-    while ((slab = work->slab != NULL ? work->slab : more ? begin_slab(work) : NULL) != NULL) {
-        char *piece = slab->memory + slab->begun;
-        uint64_t left = slab->size - slab->begun, size = left < PIECE ? left : PIECE;
-        slab->begun += size;
-        work->slab = size < left ? slab : NULL;
-        pthread_mutex_unlock(&memory_lock);
-        populate(piece, size);
-        pthread_mutex_lock(&memory_lock);
-        slab->filled += size;
-        if (slab->filled == slab->size)
-            more &= enlist(work->client, slab);
-    }
-    host_of(work->client)->allocators--;
+    REAL(cuCtxSetCurrent)(host->context);        /* if it fails, so does registering */
+    make_slabs(client, false);
+    host->allocators--;
     pthread_cond_broadcast(&memory_changed);
     return NULL;
 }
 
-/* The size of the next slab to make while the program runs; 0: make no more. */
-static uint64_t early_size(const struct client *client)
+/* Registers slabs while blocks are taking places in them. */
+static void *register_slabs(void *argument)
 {
-    const struct host *host = host_of(client);
-    uint64_t useful = tiers_useful(client);
-    return !host->preallocates ? 0
-        : slab_size(client, PAGE, useful < host->most ? useful : host->most);
+    struct client *client = argument;
+    struct host *host = host_of(client);
+    own_thread_begins("nvshare-host");
+    client_thread_is_ours();
+    capture_relax();
+    LOCKED(memory_lock);
+    bool usable = REAL(cuCtxSetCurrent)(host->context) == CUDA_SUCCESS;
+    while (usable && host->wanted > 0 && next_to_register(client, UINT64_MAX) != NULL) {
+        struct slab *slab = next_to_register(client, REGISTERED_AHEAD);
+        if (slab != NULL)
+            register_again(slab);
+        else
+            pthread_cond_wait(&memory_changed, &memory_lock);
+    }
+    host->registrars--;
+    pthread_cond_broadcast(&memory_changed);
+    return NULL;
 }
 
 static void *preallocate_slabs(void *argument)
@@ -498,15 +527,7 @@ static void *preallocate_slabs(void *argument)
     if (nice(NICER) == -1 && errno != 0)
         debug("host memory is made as if it were urgent: %s", error_text(errno));
     LOCKED(memory_lock);
-    struct slab *slab;
-    uint64_t size;
-    while ((size = early_size(client)) > 0 && (slab = make_slab(client, size, PAGE)) != NULL) {
-        if (client->memory.host <= host_of(client)->most)
-            add_slab(client, slab);
-        else
-            discard(client, slab);
-        client_changed(client);
-    }
+    make_slabs(client, true);
     host_of(client)->preallocators--;
     pthread_cond_broadcast(&memory_changed);
     return NULL;
@@ -524,37 +545,56 @@ static unsigned threads_most(bool early)
     return (unsigned)(online < 1 ? 1 : online > most ? most : online);
 }
 
-/* Called when the first evicted block needs a place. Unless the client's host memory suffices,
- * starts threads that make more, until memory.host is `allowance` bytes or tiers_useful(). */
-static void begin_to_allocate(struct client *client, struct work *work, uint64_t allowance)
+/* Maps addresses for all slabs that the client may still need. */
+static void map_ahead(struct client *client)
 {
-    uint64_t useful = tiers_useful(client), target = allowance < useful ? allowance : useful;
-    if (free_bytes(client) >= work->wanted)
-        target = client->memory.host;
-    uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
-    uint64_t jobs = (lacking + PIECE - 1) / PIECE;
-    if (next_to_register(client, work->wanted + REGISTERED_AHEAD) != NULL)
-        jobs += REGISTRARS;
-    work->begun = true;
-    work->context = client->copy_context;
-    work->target = target;
-    lacking = lacking / PAGE * PAGE;
-    if (lacking > 0)
-        work->memory = map_memory(lacking, host_of(client)->node);
-    if (work->memory != NULL)
-        work->mapped = lacking;
-    unsigned most = threads_most(false);
-    while (work->count < jobs && work->count < most
-           && own_thread_start(&work->threads[work->count], allocate_slabs, work) == 0) {
-        work->count++;
-        host_of(client)->allocators++;
+    struct host *host = host_of(client);
+    uint64_t useful = tiers_useful(client), held = client->memory.host;
+    uint64_t size = useful > held ? WHOLE_PAGES(useful - held) : 0;
+    if (host->mapped >= size)
+        return;
+    if (host->mapped > 0)
+        munmap(host->memory, host->mapped);
+    host->memory = map_memory(size, host->node);
+    host->mapped = host->memory == NULL ? 0 : size;
+}
+
+/* Starts threads until `*count`, the number of those that run `run`, is `most`. */
+static void start_threads(struct client *client, void *(*run)(void *), unsigned *count,
+                          unsigned most)
+{
+    pthread_t thread;
+    while (*count < most && own_thread_start(&thread, run, client) == 0) {
+        pthread_detach(thread);
+        ++*count;
     }
+}
+
+/* Called when the first block of an EVICT needs a place. If the client's host memory does not
+ * suffice, allocators make more, until memory.host is `most` bytes or tiers_useful(), also during
+ * the next EVICTs: what one makes beyond its need, the next uses. */
+static void begin_to_allocate(struct client *client)
+{
+    struct host *host = host_of(client);
+    uint64_t useful = tiers_useful(client), target = host->most < useful ? host->most : useful;
+    host->expects = false;
+    host->lacks = host->lacks || free_bytes(client) < host->wanted;
+    host->context = client->copy_context;
+    if (next_to_register(client, host->wanted + REGISTERED_AHEAD) != NULL)
+        start_threads(client, register_slabs, &host->registrars, 1);
+    if (!host->lacks || target <= client->memory.host)
+        return;
+    uint64_t pieces = (target - client->memory.host + PIECE - 1) / PIECE;
+    unsigned most = threads_most(false);
+    map_ahead(client);
+    start_threads(client, allocate_slabs, &host->allocators,
+                  pieces < most ? (unsigned)pieces : most);
 }
 
 static void placed(struct client *client, size_t size)
 {
-    struct work *work = &allocating[client->index];
-    work->wanted -= size < work->wanted ? size : work->wanted;
+    struct host *host = host_of(client);
+    host->wanted -= size < host->wanted ? size : host->wanted;
 }
 
 /* PREALLOCATE begins, and EVICT, LOAD or a lost connection ends the making of host memory while the
@@ -567,11 +607,9 @@ static void obey(struct client *client, const struct nvshare_order *order)
         host->preallocates = begins;
     if (begins || (order != NULL && (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)))
         host->most = order->host;
-    pthread_t thread;
-    while (begins && host->preallocators < threads_most(true)
-           && own_thread_start(&thread, preallocate_slabs, client) == 0) {
-        pthread_detach(thread);
-        host->preallocators++;
+    if (begins) {
+        map_ahead(client);
+        start_threads(client, preallocate_slabs, &host->preallocators, threads_most(true));
     }
 }
 
@@ -582,18 +620,21 @@ bool host_is_made(const struct client *client)
 
 static void expect(struct client *client, uint64_t bytes)
 {
-    struct work *work = &allocating[client->index];
-    if (bytes > 0) {
-        *work = (struct work){ .client = client, .expects = true, .wanted = bytes };
+    struct host *host = host_of(client);
+    host->expects = bytes > 0;
+    host->wanted = bytes;
+    if (bytes > 0)
         return;
-    }
+    host->lacks = false;
+    pthread_cond_broadcast(&memory_changed);
+    while (host->allocators > 0 || host->registrars > 0)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    uint64_t unused = host->mapped;
+    host->mapped = 0;
     pthread_mutex_unlock(&memory_lock);
-    for (unsigned i = 0; i < work->count; i++)
-        pthread_join(work->threads[i], NULL);
-    if (work->mapped > 0)
-        munmap(work->memory, work->mapped);
+    if (unused > 0)
+        munmap(host->memory, unused);
     pthread_mutex_lock(&memory_lock);
-    *work = (struct work){ .client = client };
 }
 
 /* Waits until a thread has made memory, perhaps. False: the client's order must yield. */
@@ -612,12 +653,12 @@ static bool await_memory(struct client *client)
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
-    struct work *work = &allocating[client->index];
-    if (work->expects && !work->begun)
-        begin_to_allocate(client, work, allowance);
+    struct host *host = host_of(client);
+    if (host->expects)
+        begin_to_allocate(client);
     bool found, waits = true;
     while (!(found = host_place(client, size, place)) && waits
-           && (host_is_made(client) || (patient && host_of(client)->preallocators > 0)))
+           && (host_is_made(client) || (patient && host->preallocators > 0)))
         waits = await_memory(client);
     if (!found && waits)
         found = host_grow(client, size, allowance) && host_place(client, size, place);

@@ -127,7 +127,7 @@ struct tier {
     /* An order is about to be carried out. NULL: a HELLO, or the end of the connection, has ended
      * what earlier orders had begun. */
     void (*order)(struct client *client, const struct nvshare_order *order);
-    /* `bytes` are about to be evicted while a client waits; 0: that eviction has ended. Service
+    /* `bytes` are about to be evicted while a client waits; 0: such evictions have ended. Service
      * thread; may release the lock. */
     void (*expect)(struct client *client, uint64_t bytes);
     /* A block has got a place, in any tier. */
