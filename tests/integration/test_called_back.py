@@ -1,8 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A CUPTI tool calls the driver in its callback, also while the library itself calls the driver."""
 
+import pytest
+
+from tests.integration import conftest
 from tests.integration.conftest import Site
 from tests.integration.programs import Program
+from tests.integration.test_random_handovers import built
+
+
+@pytest.fixture(autouse=True, params=["", pytest.param("locks", marks=pytest.mark.long)])
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "locks", the library checks the order of its locks, in callbacks, too (locks.def)."""
+    if request.param:
+        with built(request.param) as folder:
+            monkeypatch.setattr(conftest, "BUILD", folder)
+
 
 WATCHED = '''
 import faulthandler, threading
@@ -81,10 +94,7 @@ assert answers == [0], answers
 '''
 
 
-# In the callback of a driver call that the library makes under memory_lock, in a thread of the
-# program and in the library's own, a tool calls one function after the other, each thread with
-# handles of its own: the driver may give a destroyed one to another object.
-ALL_FUNCTIONS = '''
+CALLS = '''
 import faulthandler, threading
 faulthandler.dump_traceback_later(120, exit=True)
 library = ctypes.CDLL("libcuda.so.1")
@@ -100,6 +110,8 @@ def calls():
     reserved, mapped = c_uint64(reserve(GRAIN)), c_uint64(reserve(GRAIN))
     pools = [make("cuMemPoolCreate", byref(Pool(1, 0, Location(1, 0)))) for _ in range(2)]
     streams, handle = [new_stream(), new_stream()], c_uint64(create(GRAIN))
+    other = new_context()
+    call("cuCtxSetCurrent", context)
     shared, size, there = Handle(), c_size_t(GRAIN), c_uint64()
     text, graph = (c_uint64 * 8)(), c_uint64()
     memory = allocate(8 * MIB)
@@ -133,16 +145,30 @@ def calls():
         "cuCtxEnablePeerAccess": (context, c_uint()),
         "cuDevicePrimaryCtxRetain": (byref(text), c_int()),
         "cuDevicePrimaryCtxRelease_v2": (c_int(),),
-        "cuCtxCreate_v2": (byref(text), c_uint(), c_int()),
+        "cuCtxDestroy_v2": (other,), "cuCtxCreate_v2": (byref(text), c_uint(), c_int()),
     }.items())
+def make_next(calls):
+    """Makes the first of the calls. A capture that it begins ends at once, as a drain waits for its
+    end; a context that it creates does not stay current."""
+    function, arguments = calls.pop(0)
+    cuda[function](*arguments)
+    if function == "cuStreamBeginCapture_v2":
+        make_next(calls)
+    elif function == "cuCtxCreate_v2":
+        cuda.cuCtxPopCurrent_v2(byref(c_uint64()))
+'''
+
+# In the callback of a driver call that the library makes under memory_lock, in a thread of the
+# program and in the library's own, a tool calls one function after the other, each thread with
+# handles of its own: the driver may give a destroyed one to another object.
+ALL_FUNCTIONS = CALLS + '''
 of_program, of_library = calls(), calls()
 todo = {threading.get_native_id(): of_program}
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 def watches(name):
     mine = todo.setdefault(threading.get_native_id(), of_library)
     if name == b"cuMemCreate" and mine:
-        function, arguments = mine.pop(0)
-        cuda[function](*arguments)
+        make_next(mine)
 library.simulator_subscribe(watches)
 while of_program:
     call("cuMemFree_v2", allocate(9 * MIB))
@@ -153,6 +179,27 @@ away()
 assert get(blocks[0], 9 * MIB) == bytes([1]) * (9 * MIB)
 library.simulator_subscribe(None)
 assert of_library == []
+'''
+
+
+# A drain for an exclusive action holds service_lock, and in some calls capture_lock, too. Meanwhile
+# the gate is closed, and the service thread carries out no order.
+IN_A_DRAIN = CALLS + '''
+main, todo, shared = threading.get_ident(), [], Handle()
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+def watches(name):
+    if threading.get_ident() == main and todo and name == todo[0]:
+        make_next(todo[1])
+        todo.clear()
+library.simulator_subscribe(watches)
+for place in b"cuCtxRecordEvent", b"cuEventQuery", b"cuCtxSetCurrent":
+    mine = calls()
+    while mine:
+        memory = allocate(8 * MIB)
+        todo[:] = [place, mine]
+        call("cuIpcGetMemHandle", byref(shared), memory)
+        assert not todo, todo
+library.simulator_subscribe(None)
 '''
 
 
@@ -177,3 +224,8 @@ def test_capture_begins_in_a_tools_callback_beside_the_end_of_a_context(site: Si
     site.environment["NVSHARE_KEEP_FREED_MS"] = "0"
     site.start()
     Program(site, CAPTURE_BESIDE_END).ends_well()
+
+
+def test_each_function_returns_in_a_cupti_callback_under_the_lock_of_orders(site: Site) -> None:
+    site.start()
+    Program(site, IN_A_DRAIN).ends_well()

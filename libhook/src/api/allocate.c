@@ -2,6 +2,7 @@
 /* Wraps cuMemAlloc and cuMemFree. Where the current context's GPU has a client, memory is swappable
  * (allocation.h), except memory of CUDA 2's 32-bit functions, which counts as pinned. */
 #include "api/wrapper.h"
+#include "gate/client.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"
 #include "pool/driver_pools.h"
@@ -52,7 +53,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     result = REAL(cuMemFree_v2)(address);
     if (result == CUDA_SUCCESS)
         pinned_forget(counted_key(COUNTED_ADDRESS, address));
-    pools_recount();
+    if (!client_none())
+        pools_recount();
     return result;
 }
 

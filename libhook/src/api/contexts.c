@@ -49,11 +49,13 @@ static void contexts_wait(void)
     mutex_lock(&contexts_lock);
 }
 
-/* Returns within defer_begin(); the thread then notes undo_retain(). */
+/* Returns within defer_begin(); the thread then notes undo_retain(). A tool's callback does not wait,
+ * as the thread that ends the context may wait for it. */
 static void begin_retain(struct primary *one)
 {
+    bool may_wait = !client_is_called_back();
     LOCKED(contexts_lock);
-    while (one->ending)
+    while (one->ending && may_wait)
         contexts_wait();
     one->retaining++;
     defer_begin();
@@ -95,8 +97,9 @@ struct release {
 static struct release begin_release(CUdevice device, bool all)
 {
     struct primary *one = primary_of(device);
+    bool may_wait = !client_is_called_back();
     LOCKED(contexts_lock);
-    while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
+    while (may_wait && (one->ending || ((all || one->retained == 1) && one->retaining > 0)))
         contexts_wait();
     const struct release release = { one, all || one->retained == 1 ? one->context : NULL,
                                      !all && one->retained > 0 };

@@ -109,7 +109,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
     if (result == CUDA_SUCCESS)
         pool_trim(pool, keep);
-    pools_recount();
+    if (!client_none())
+        pools_recount();
     return result;
 }
 

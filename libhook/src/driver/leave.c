@@ -157,6 +157,15 @@ void mutex_unlock_read(pthread_mutex_t *mutex)
         forget_held(mutex);
 }
 
+/* A thread that an exception took out of a section has notes of locks that it does not hold. */
+bool leave_holds_lock(void)
+{
+    for (unsigned i = 0; i < self.held_count && i < HELD_MOST; i++)
+        if (locked_here(self.held[i]))
+            return true;
+    return false;
+}
+
 void leave_thread_is_ours(void)
 {
     self.ours = true;

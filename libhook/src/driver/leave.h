@@ -46,6 +46,9 @@ void mutex_lock_patiently(pthread_mutex_t *mutex);
 void mutex_lock_to_read(pthread_mutex_t *mutex);
 void mutex_unlock_read(pthread_mutex_t *mutex);
 
+/* Whether the thread holds a mutex that one of these has locked; false in the library's own threads. */
+bool leave_holds_lock(void);
+
 /* The library's own threads receive no signals and are not cancelled. */
 void leave_thread_is_ours(void);
 void leave_in_child(void);           /* called in a forked child: nothing is undone there */

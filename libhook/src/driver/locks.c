@@ -3,9 +3,7 @@
 #include "driver/locks.h"
 
 #ifdef NVSHARE_CHECK_LOCKS
-#include <dlfcn.h>
 #include <execinfo.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,41 +35,17 @@ extern const struct lock_place __stop_lock_places[] __attribute__((visibility("h
 static __thread struct {
     unsigned count;
     pthread_mutex_t *held[HELD_MOST];
-    bool fails;
 } here __attribute__((tls_model("initial-exec")));
 
-/* Whether a tool's callback within a driver call of the library has called the library: the stack
- * has frames of the library on both sides of others. What such a callback locks, and in which order,
- * is not the library's choice. */
-static bool is_called_back(void *const *frames, int count)
-{
-    Dl_info own, info;
-    bool left = false, back = false;
-    if (dladdr(rows, &own) == 0)
-        return false;
-    for (int i = 0; i < count; i++) {
-        bool ours = dladdr(frames[i], &info) != 0 && info.dli_fbase == own.dli_fbase;
-        back = back || (left && ours);
-        left = left || !ours;
-    }
-    return back;
-}
-
-/* Ends the process with the sentence and the stack, unless a tool's callback is the reason. */
-static void fail(const char *sentence, const char *first,
-                                           const char *second)
+/* Ends the process with the sentence and the stack. */
+__attribute__((noreturn)) static void fail(const char *sentence, const char *first, const char *second)
 {
     char text[300];
     void *frames[FRAMES_MOST];
-    here.fails = true;
-    int count = backtrace(frames, FRAMES_MOST);
-    if (!is_called_back(frames, count)) {
-        int size = snprintf(text, sizeof text, sentence, first, second);
-        if (write(STDERR_FILENO, text, (size_t)size) == size)
-            backtrace_symbols_fd(frames, count, STDERR_FILENO);
-        abort();
-    }
-    here.fails = false;
+    int size = snprintf(text, sizeof text, sentence, first, second);
+    if (write(STDERR_FILENO, text, (size_t)size) == size)
+        backtrace_symbols_fd(frames, backtrace(frames, FRAMES_MOST), STDERR_FILENO);
+    abort();
 }
 
 static const struct row *row_of(const pthread_mutex_t *mutex)
@@ -80,7 +54,6 @@ static const struct row *row_of(const pthread_mutex_t *mutex)
         if (place->mutex == mutex)
             return &rows[place->row];
     fail("nvshare: a lock that MUTEX() does not define is used\n", "", "");
-    return &rows[0];
 }
 
 static void note(pthread_mutex_t *mutex)
@@ -93,7 +66,7 @@ static void note(pthread_mutex_t *mutex)
 int lock_checked(pthread_mutex_t *mutex)
 {
     const struct row *row = row_of(mutex);
-    for (unsigned i = 0; i < here.count && !here.fails; i++) {
+    for (unsigned i = 0; i < here.count; i++) {
         const struct row *held = row_of(here.held[i]);
         if (held->rank >= row->rank)
             fail("nvshare: locks.def forbids to lock %s while %s is held\n", row->name, held->name);
@@ -127,7 +100,7 @@ int lock_checked_end(pthread_mutex_t *mutex)
 /* A wait that each lock held but `but` must allow at least as `kind`. */
 static void check_wait(const char *name, enum waits kind, const pthread_mutex_t *but)
 {
-    for (unsigned i = 0; i < here.count && !here.fails; i++)
+    for (unsigned i = 0; i < here.count; i++)
         if (here.held[i] != but && row_of(here.held[i])->waits < kind)
             fail("nvshare: locks.def forbids to wait in %s while %s is held\n", name,
                  row_of(here.held[i])->name);
@@ -147,7 +120,7 @@ void lock_check_call(const char *name)
 {
     if (strstr(name, "Synchronize") != NULL)
         check_wait(name, OWN_WORK, NULL);
-    for (unsigned i = 0; i < here.count && !here.fails; i++)
+    for (unsigned i = 0; i < here.count; i++)
         if (row_of(here.held[i])->calls == NO_CALLS)
             fail("nvshare: locks.def forbids to call %s while %s is held\n", name,
                  row_of(here.held[i])->name);

@@ -90,21 +90,32 @@ static void destroy(struct recorded *one)
 /* Protects the variables above and writes of `going_on`. */
 static MUTEX(capture_lock);
 static _Atomic unsigned going_on;    /* number of captures in progress */
-/* A tool's callback in a driver call under capture_lock has begun or ended a capture. */
-static bool changed_within;
+/* A tool's callback (client_is_called_back()) has begun or ended a capture, without capture_lock,
+ * which it or a thread that waits for it may hold. */
+static _Atomic bool changed_within;
+
+static void forget_recorded(void)
+{
+    while (recorded != NULL)
+        destroy(recorded);
+    all_recorded = changed_within = false;
+    if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
+        gate_open(GATE_CAPTURING);
+}
 
 /* Called before the driver begins a capture; if the driver then fails, call capture_ends(). */
 static void capture_begins(void)
 {
     CUcontext context;
-    if (locked_here(&capture_lock)) {
-        changed_within = true;
+    if (client_is_called_back()) {
         going_on++;
+        changed_within = true;
         return;
     }
     LOCKED(capture_lock);
-    changed_within = false;
-    if (going_on == 0 && !client_none() && HAVE_REAL(cuCtxRecordEvent)) {
+    if (going_on == 0)
+        forget_recorded();           /* what a callback has left */
+    if (going_on == 0 && clients_count() > 0 && HAVE_REAL(cuCtxRecordEvent)) {
         gate_close(GATE_CAPTURING);
         submissions = gate_submissions();
         all_recorded = gate_gets_empty();
@@ -116,21 +127,16 @@ static void capture_begins(void)
 }
 
 /* To be called after the driver has ended the capture, with or without an error. */
-static void capture_ends(void)
+static void capture_ends(bool called_back)
 {
-    if (locked_here(&capture_lock)) {
+    if (called_back) {
         changed_within = true;
         going_on--;
         return;
     }
     LOCKED(capture_lock);
-    if (--going_on > 0)
-        return;
-    while (recorded != NULL)
-        destroy(recorded);
-    all_recorded = false;
-    if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
-        gate_open(GATE_CAPTURING);
+    if (--going_on == 0)
+        forget_recorded();
 }
 
 bool capture_going_on(void)
@@ -143,6 +149,8 @@ bool capture_forbid(bool despite_captures)
     if (locked_here(&capture_lock))
         return false;                /* the driver has called back: see client_is_called_back() */
     mutex_lock(&capture_lock);
+    if (going_on == 0 && changed_within)
+        forget_recorded();
     if (going_on == 0 || despite_captures)
         return true;
     mutex_unlock(&capture_lock);
@@ -247,12 +255,17 @@ struct capture *capture_take(CUstream stream, CUcontext context)
     return taken;
 }
 
-void capture_over(struct capture *taken)
+static void over(struct capture *taken, bool called_back)
 {
     EACH_LISTED(struct capture, capture, taken) {
         free(capture);
-        capture_ends();
+        capture_ends(called_back);
     }
+}
+
+void capture_over(struct capture *taken)
+{
+    over(taken, client_is_called_back());
 }
 
 bool capture_is_own(void)
@@ -324,7 +337,7 @@ static struct capture *end_abandoned(void)
 void captures_end_abandoned(void)
 {
     if (capture_going_on())
-        capture_over(end_abandoned());
+        over(end_abandoned(), false);
 }
 
 struct capture *capture_new(CUstream stream, bool ends_with_thread)

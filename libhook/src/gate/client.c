@@ -40,7 +40,14 @@ void client_thread_is_ours(void)
 
 bool client_is_called_back(void)
 {
-    return thread_is_ours || locked_here(&memory_lock);
+    return thread_is_ours || locked_here(&memory_lock) || locked_here(&service_lock)
+        || leave_holds_lock();
+}
+
+/* In a callback, memory_lock may come too late in the order of locks.def, unless it is locked. */
+bool client_may_lock_memory(void)
+{
+    return locked_here(&memory_lock) || !client_is_called_back();
 }
 
 bool client_none(void)

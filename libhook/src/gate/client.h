@@ -126,9 +126,12 @@ bool client_none(void);
     if (client_none())                                                             \
         return value;                                                              \
     LOCKED_TO_READ(memory_lock)
-/* Whether the calling thread runs a callback of a tracing tool (CUPTI) in a driver call of the
- * library. Such a thread must neither wait nor lock memory_lock, which may be locked by it. */
+/* Whether the calling thread runs a callback of a tracing tool (CUPTI) in a driver call that the
+ * library makes while it holds a lock. Such a thread must neither wait nor lock what may be locked
+ * by it, or by a thread that waits for it. Not to be asked by code of the library under its locks,
+ * nor to distinguish callbacks in the library's own threads: there it is always true. */
 bool client_is_called_back(void);
+bool client_may_lock_memory(void);                 /* also where client_is_called_back() */
 void client_thread_is_ours(void);
 unsigned clients_count(void);
 void client_enter(struct client *client);          /* memory_lock held */

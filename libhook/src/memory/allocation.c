@@ -743,7 +743,7 @@ bool memory_is_ours(CUdeviceptr address)
 bool memory_information(size_t *free_bytes, size_t *total_bytes)
 {
     struct client *client = client_here();
-    if (client == NULL)
+    if (client == NULL || !client_may_lock_memory())
         return false;
     LOCKED_TO_READ(memory_lock);
     uint64_t used = client->memory.allocated - spares_of(client)->bytes + client->memory.pinned;

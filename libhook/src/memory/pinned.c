@@ -110,19 +110,14 @@ bool room_begin(struct room *room)
     return below_most && begin_here(room->bytes, room->until) == CUDA_SUCCESS;
 }
 
-static struct client *counting_on(CUdevice device)
-{
-    return client_none() ? NULL : client_on(device);
-}
-
 CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits)
 {
-    return begin(counting_on(device), NULL, bytes, submits, client_patience_ends());
+    return begin(client_none() ? NULL : client_on(device), NULL, bytes, submits, client_patience_ends());
 }
 
 bool pinned_counts_on(CUdevice device)
 {
-    return counting_on(device) != NULL;
+    return client_on(device) != NULL;
 }
 
 void pinned_end(size_t bytes_taken)

@@ -94,9 +94,8 @@ static size_t recount(struct driver_pool *pool)
 void pools_recount(void)
 {
     pools_settle();
-    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed)
-        || locked_here(&driver_pools_lock))
-        return;                      /* locked here: this is a callback from the driver */
+    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed))
+        return;
     RELAXED;
     LOCKED(driver_pools_lock);
     for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next)
@@ -108,7 +107,7 @@ CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, 
     size_t growth = 0;
     CUdevice device = CU_DEVICE_INVALID;
     *counted = false;
-    if (!client_is_called_back() && !locked_here(&driver_pools_lock)) {
+    if (!client_is_called_back()) {
         RELAXED;
         LOCKED(driver_pools_lock);
         const struct driver_pool *pool = counted_pool(handle);
@@ -152,15 +151,12 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
 /* Allocations that outlive their pool stay counted, as no function tells when they are freed. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
-    bool called_back = locked_here(&driver_pools_lock);
     RELAXED;
     LOCKED(driver_pools_lock);
     size_t used = pool_attribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     struct driver_pool *gone = known(handle);
-    if (called_back && gone != NULL && result == CUDA_SUCCESS) {
-        gone->handle = NULL;         /* what the callback interrupts may use the record */
-    } else if (result == CUDA_SUCCESS && gone != NULL) {
+    if (result == CUDA_SUCCESS && gone != NULL) {
         LIST_REMOVE(driver_pools, gone);
         used = ROUNDED_UP(used, POOL_GRAIN);
         pinned_release_on(gone->device, used < gone->counted ? gone->counted - used : 0);

@@ -649,15 +649,15 @@ static void settle(void)
 
 void pools_settle(void)
 {
-    if (clients_count() == 0 || locked_here(&memory_lock))
-        return;
     LOCKED(memory_lock);
     settle();
 }
 
 void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
-    bool called_back = locked_here(&memory_lock);
+    bool called_back = client_is_called_back();
+    if (!client_may_lock_memory())
+        return;
     LOCKED(memory_lock);
     if (!called_back)
         settle();
@@ -673,7 +673,7 @@ void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *
 
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value)
 {
-    bool called_back = locked_here(&memory_lock);
+    bool called_back = client_is_called_back();
     LOCKED(memory_lock);
     if (!called_back)
         settle();
