@@ -119,7 +119,7 @@ def test_trial_parks_moves_and_drains_programs_without_root(
         machine.run("nvsharectl", "suspend", "--wait", pid, user="alice")
         machine.run("nvsharectl", "park", pid, user="alice")
         assert state() == (0, "parked")
-        helpers = machine.output("sh", "-c", "ps -o user= -p $(pgrep -d, nvshare-checkpo)")
+        helpers = machine.output("sh", "-c", "ps -o user= -p $(pgrep -d, -f '[c]heckpointer[.]py')")
         assert set(helpers.split()) == {"nvshare"}
         machine.run("nvsharectl", "resume", pid, user="alice")
         machine.run("nvsharectl", "move", pid, "--to", "1", user="alice")
