@@ -103,7 +103,7 @@ def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="such as localhost/nvshared:0.1.0")
+    parser.add_argument("name", help="such as localhost/nvshared:1.0.0")
     parser.add_argument("archive", type=Path)
     parser.add_argument("roots", help="such as amd64=FOLDER,arm64=FOLDER")
     parser.add_argument("command", nargs="+", help="what it runs by itself")
