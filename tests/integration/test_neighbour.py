@@ -83,9 +83,11 @@ def test_hand_over_without_a_card_that_can_lend_moves_memory_to_the_host(
 ) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace), NVSHARE_SIM_NVLINK=linked)
-    finish([program(site, seed, 10, CUDA_VISIBLE_DEVICES=visible) for seed in (1, 2, 3)])
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert any(line.get("event") == "evicted" and line["bytes"] for line in lines)
+    lines: list[dict[str, Any]] = []
+    # On a busy machine a program may end before the next one begins: then nothing is evicted.
+    while not any(line.get("event") == "evicted" and line["bytes"] for line in lines):
+        finish([program(site, seed, 10, CUDA_VISIBLE_DEVICES=visible) for seed in (1, 2, 3)])
+        lines = [json.loads(line) for line in trace.read_text().splitlines()]
     assert not any(map(borrowed, lines))
 
 
