@@ -113,6 +113,7 @@ test-drivers: ready
 $(addprefix test-,$(LEVELS)): test-%: ready
 	$(PYTEST) $(if $(filter gpu system kubernetes,$*),,$(AT_ONCE)) \
 		$(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
+	$(if $(filter system,$*),$(PYTEST) -m long tests/integration/test_saving_containers.py)
 
 bench: build $(VENV)/demo-ready
 	@for part in gate colocation handover models rl shares; do $(MAKE) -s -C bench/$$part || exit 1; done

@@ -349,7 +349,8 @@ def saving() -> Row:
     return Row("a PyTorch program with Adam and a captured graph saved by CRIU and ended; "
                "restored; its next step (means)",
                f"{took['save']:.2f}, {took['restore']:.2f} and {took['step']:.2f} s with an image "
-               f"of {found['image_bytes'] >> 20} MiB", "make bench-saving", file)
+               f"of {found['image_bytes'] >> 20} MiB; the disk writes "
+               f"{document['disk_bytes_per_s']['write'] / 1e9:.2f} GB/s", "make bench-saving", file)
 
 
 ROWS: tuple[Callable[[], Row], ...] = (

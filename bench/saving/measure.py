@@ -251,6 +251,24 @@ class Program:
                 "times_s": dict(self.times), "threads_files_mappings": self.counts}
 
 
+def disk(folder: Path, size: int = 4 << 30, piece: int = 16 << 20) -> dict[str, float]:
+    """Bytes per second that a plain loop writes to the folder's disk, synced, and reads back."""
+    path, data = folder / "disk", os.urandom(piece)
+    began = time.monotonic()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size // piece):
+            file.write(data)
+        os.fsync(file.fileno())
+        written = time.monotonic()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with path.open("rb", buffering=0) as file:
+        while file.read(piece):
+            pass
+    read = time.monotonic()
+    path.unlink()
+    return {"write": size / (written - began), "read": size / (read - written)}
+
+
 def measure(mib: int, rounds: int, seconds: float) -> dict[str, Any]:
     """`mib`: memory of each program on the GPU, besides a PyTorch model of 0.6 GiB."""
     with tempfile.TemporaryDirectory(prefix="nvshare-saving-") as name:
@@ -279,7 +297,8 @@ def measure(mib: int, rounds: int, seconds: float) -> dict[str, Any]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program.pid, signal.SIGKILL)
         bench.end()
-    return {"programs": rows, "kills": dict(bench.kills), "mib": mib,
+        rate = disk(folder)
+    return {"disk_bytes_per_s": rate, "programs": rows, "kills": dict(bench.kills), "mib": mib,
             "card": next(iter(NVML().find())).name}
 
 
@@ -298,6 +317,8 @@ def main() -> int:
     for row in found["programs"]:
         print(f"{row['program']:6} {row['cycles']} saves and restores, image "
               f"{row['image_bytes'] >> 20} MiB, mean s {row['mean_s']}, wrong {row['wrong']}")
+    print(f"the disk writes {found['disk_bytes_per_s']['write'] / 1e9:.2f} GB/s and reads "
+          f"{found['disk_bytes_per_s']['read'] / 1e9:.2f}")
     where = machine()
     text = json.dumps({"machine": where, **found}, indent=1)
     (options.output or output.kept("saving", where)).write_text(text + "\n")
