@@ -166,7 +166,7 @@ class ScheduledClient(Counting):
     def used(self) -> int:
         """Bytes of the commit in use, or granted to a thread that is about to use them."""
         used = max(self.memory.need, self.promise.wanted)
-        return min(used, self.promise.most) if self.claims.account else used
+        return min(used, self.promise.in_force) if self.claims.account else used
 
     @property
     def pinned(self) -> int:
@@ -195,7 +195,8 @@ class ScheduledClient(Counting):
     @property
     def committed(self) -> int:
         """The commit that counts against what card and host can promise."""
-        return self.promise.most if self.claims.account else max(self.promise.most, self.used)
+        promised = self.promise.in_force
+        return promised if self.claims.account else max(promised, self.used)
 
     @property
     def beyond(self) -> int:

@@ -33,7 +33,7 @@ class Promise(Counting):
     last_total: int = 0                 # `total` of the last LIMITS
 
     @property
-    def most(self) -> int:
+    def in_force(self) -> int:
         """The commit that counts while the hook may not have received a smaller one."""
         return max(self.commit, self.withdrawn, self.wanted)
 

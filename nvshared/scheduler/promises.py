@@ -464,9 +464,8 @@ def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | Non
         card.disk.budget.limits.named(n for n, one in terms.items() if one.disk_limit)))
 
 
-def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
+def limit_tenant(card: Card, tenant: str, before: TenantTerms, terms: TenantTerms) -> None:
     """Applies a tenant's changed limits of GPU memory, host memory and disk."""
-    terms = card.tenants.terms_for(tenant)
     for domains, limit, old, of_memory in (
         (card.memory_limits, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),

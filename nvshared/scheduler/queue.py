@@ -36,6 +36,17 @@ def arrive(card: Card, client: ScheduledClient) -> None:
     join(card, client)
 
 
+def want(card: Card, client: ScheduledClient) -> None:
+    """Records that a thread of the client waits at the gate."""
+    if client.turn is not None:
+        client.turn.want()
+    client.invite(False)
+    if client.phase is Phase.IDLE:
+        if client.history.turns:        # the idle phase that ends was a pause between two turns
+            client.note_pause(card.now)
+        arrive(card, client)
+
+
 def raise_virtual_time(card: Card, path: Path, level: int) -> None:
     """Raises the virtual time of a waking node to the least of its active siblings."""
     node, child = path[level:level + 2]
@@ -173,9 +184,10 @@ def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
         arrive(card, client)
 
 
-def apply_tenant_terms(card: Card, tenant: str, before: TenantTerms) -> None:
+def apply_tenant_terms(
+    card: Card, tenant: str, before: TenantTerms, terms: TenantTerms
+) -> None:
     """Applies a tenant's changed terms to its clients, but for limits of memory."""
-    terms = card.tenants.terms_for(tenant)
     for client in card.groups["everyone"]:
         if tenant in client.tenants:
             if (terms.suspended, terms.deadline) != (before.suspended, before.deadline):

@@ -210,8 +210,8 @@ def _record(card: Card, event: events.Event) -> None:
 def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
     before = card.tenants.terms_for(tenant)
     card.tenants.set_terms(tenant, terms)
-    promises.limit_tenant(card, tenant, before)
-    queue.apply_tenant_terms(card, tenant, before)
+    promises.limit_tenant(card, tenant, before, terms)
+    queue.apply_tenant_terms(card, tenant, before, terms)
 
 
 def _join(card: Card, event: events.Joined) -> ScheduledClient:
@@ -261,7 +261,7 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
             if client.waits and not client.holds:
                 client.enter(Phase.IDLE, card.now)
         case events.MemoryChanged(wants=True):
-            turns.record_waiting_thread(card, client)
+            queue.want(card, client)
         # Without `wants` the record may be older than a thread's wait, so the record ends no wait.
 
 

@@ -61,17 +61,6 @@ class _Drains:
         default_factory=lambda: Backoff(DRAIN_PATIENCE, DRAIN_PATIENCE << DOUBLINGS))
 
 
-def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
-    """Records that a thread of the client waits at the gate."""
-    if client.turn is not None:
-        client.turn.want()
-    client.invite(False)
-    if client.phase is Phase.IDLE:
-        if client.history.turns:        # the idle phase that ends was a pause between two turns
-            client.note_pause(card.now)
-        queue.arrive(card, client)
-
-
 def note_report(card: Card, client: ScheduledClient, report: events.Record) -> None:
     """Records IDLE, COPIES and BUSY, except reports that only an earlier RUN requested."""
     turn = client.turn
