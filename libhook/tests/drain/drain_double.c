@@ -58,6 +58,8 @@ static uint64_t clock_us = 1000000;
 static bool captures_meanwhile;
 
 bool client_none(void) { return true; }
+unsigned clients_count(void) { return 0; }
+bool client_is_called_back(void) { return false; }
 
 uint64_t now_microseconds(void)
 {
