@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import platform
-import random
 import re
 import socket
 import ssl
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import urlencode, urlsplit
 
@@ -36,6 +36,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE = 500
 CHUNK = 1 << 16                         # bytes of a list that are read at once
 MOST_OBJECT = 1 << 23                   # characters of an object; etcd stores at most 1.5 MiB
+SPREAD = Random()                       # of the threads here: what others seed stays theirs
 LISTEN = 300                            # least seconds that a watch request lasts; at most twice
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # most seconds until a response
@@ -88,7 +89,7 @@ class RetryPause:
             self._base = FIRST_PAUSE
         length = max(
             self._base, error.retry_after if isinstance(error, RequestRefused) else 0.0
-        ) * random.uniform(1, 2)
+        ) * SPREAD.uniform(1, 2)
         self._base = min(2 * self._base, LONGEST_PAUSE)
         self._ended = now + length
         return length
@@ -192,7 +193,7 @@ class APIServer:
             found, since.version = self.objects(path, node, read, cached=since.is_first)
             since.is_first = False
             yield "LISTED", found
-        seconds = random.randint(LISTEN, 2 * LISTEN)
+        seconds = SPREAD.randint(LISTEN, 2 * LISTEN)
         wanted = _chosen(path, node) | {
             "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
             "resourceVersion": since.version}

@@ -6,7 +6,6 @@ a node that is registered anew has lost them."""
 
 import http
 import logging
-import random
 import re
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import FAILURES, NODES, RequestRefused, RetryPause, server
+from nvshared.kubelet.api import FAILURES, NODES, SPREAD, RequestRefused, RetryPause, server
 from nvshared.kubelet.card import Offer
 from nvshared.kubelet.claims import PREFIX, RESOURCE, clipped
 from nvshared.kubelet.pods import timestamp
@@ -122,7 +121,7 @@ class NodeObject:
             if error is not None:
                 time.sleep(pause.seconds(error))
             else:
-                self._hurry.wait(PERIOD * random.uniform(1, 1.5))
+                self._hurry.wait(PERIOD * SPREAD.uniform(1, 1.5))
 
     def _attempt(self, words: str, act: Any) -> BaseException | None:
         """Calls `act`. Returns its error, which the log has once."""

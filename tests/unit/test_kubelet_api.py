@@ -224,7 +224,7 @@ def test_pauses_are_short_again_after_a_calm_time(monkeypatch: pytest.MonkeyPatc
 
 def test_resource_slice_is_written_until_the_api_server_takes_it_and_again_when_it_is_lost(
         serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nvshared.kubelet.api.random.uniform", lambda *_: 0.001)
+    monkeypatch.setattr("nvshared.kubelet.api.SPREAD.uniform", lambda *_: 0.001)
     slices: list[dict[str, Any]] = []
     tries = 0
 
@@ -260,7 +260,7 @@ def test_resource_slice_is_written_until_the_api_server_takes_it_and_again_when_
 def test_writes_that_the_api_server_refuses_delay_no_others(
         serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four requests one is refused for good, one each time, and one only at first."""
-    monkeypatch.setattr("nvshared.kubelet.api.random.uniform", lambda *_: 0.001)
+    monkeypatch.setattr("nvshared.kubelet.api.SPREAD.uniform", lambda *_: 0.001)
     counts: Counter[str] = Counter()
     done = threading.Event()
 
