@@ -33,6 +33,8 @@ WAYS = ("jump", "throw", "cancel")
 # Below what contexts leave of the card, so that what a program may allocate never changes.
 CAPACITY = 800 * MIB
 REST = 780 * MIB                        # has no room beside the program's memory
+# Of a program beside another process that pins memory: below what the pinned memory leaves.
+LIMIT = 700 * MIB
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,8 @@ def with_another_process(site: Site, leaving: Path, case: str, way: str) -> None
     start_daemon(site)
     owner = Leaving(site, leaving, "own", way)
     handle = owner.line()
-    program = Leaving(site, leaving, case, way, OWNER=str(owner.popen.pid))
+    program = Leaving(site, leaving, case, way, OWNER=str(owner.popen.pid),
+                      NVSHARE_MEMORY_LIMIT=str(LIMIT))
     program.tell(handle)
     program.wait_for("left")
     owner.end()
