@@ -222,7 +222,7 @@ def test_pauses_are_short_again_after_a_calm_time(monkeypatch: pytest.MonkeyPatc
     assert pause.seconds() <= 1.6
 
 
-def test_resource_slice_is_written_until_the_api_server_takes_it_and_again_when_it_is_lost(
+def test_resource_slice_refused_or_lost_is_written_again(
         serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.kubelet.api.SPREAD.uniform", lambda *_: 0.001)
     slices: list[dict[str, Any]] = []

@@ -68,7 +68,7 @@ FACTS = {"scheduler": 24, "sharing": 0}
 
 
 @pytest.mark.parametrize("package", FACTS)
-def test_field_of_a_record_is_written_only_by_the_module_that_declares_it(package: str) -> None:
+def test_module_writes_no_field_of_another_modules_record(package: str) -> None:
     trees, declared = records(package)
     assert [
         f"{module}.py:{line} writes {field} of {', '.join(declared[field])}.py"

@@ -620,16 +620,22 @@ def open_together(world: Tenancy, *hooks: Hook, time: int) -> float:
     return several * step / time
 
 
-@pytest.mark.parametrize("percents", [(50, 50), (30, 70), (25, 25, 50)])
-def test_compute_limited_clients_whose_limits_fit_together_run_one_after_the_other(
-        percents: tuple[int, ...]) -> None:
-    """Together, each would pay for a whole card and get a part, and the card would idle later."""
+def each_limited(percents: tuple[int, ...]) -> tuple[Tenancy, list[Hook]]:
+    """Programs of short kernels, each of a user and with a compute limit, after a second."""
     world = Tenancy()
     hooks = [world.program(f"user:{number}") for number in range(len(percents))]
     for hook, percent in zip(hooks, percents, strict=True):
         hook.kernel = MILLISECOND
         world.put(hook, compute_limit=percent)
     world.advance(SECOND)
+    return world, hooks
+
+
+@pytest.mark.parametrize("percents", [(50, 50), (30, 70), (25, 25, 50)])
+def test_limited_clients_with_limits_that_fit_together_run_in_sequence(
+        percents: tuple[int, ...]) -> None:
+    """Together, each would pay for a whole card and get a part, and the card would idle later."""
+    world, hooks = each_limited(percents)
     before = [hook.computed for hook in hooks]
     assert open_together(world, *hooks, time=10 * SECOND) < 0.1
     had = [(hook.computed - was) / (10 * SECOND) for hook, was in zip(hooks, before, strict=True)]
@@ -637,14 +643,9 @@ def test_compute_limited_clients_whose_limits_fit_together_run_one_after_the_oth
 
 
 @pytest.mark.parametrize("percents", [(75, 75), (50, 50, 50), (5, 95, 95)])
-def test_compute_limited_clients_whose_limits_exceed_the_card_get_all_of_their_time(
+def test_limited_clients_with_limits_beyond_the_card_get_all_their_time(
         percents: tuple[int, ...]) -> None:
-    world = Tenancy()
-    hooks = [world.program(f"user:{number}") for number in range(len(percents))]
-    for hook, percent in zip(hooks, percents, strict=True):
-        hook.kernel = MILLISECOND
-        world.put(hook, compute_limit=percent)
-    world.advance(SECOND)
+    world, hooks = each_limited(percents)
     had = world.computed(*hooks, time=10 * SECOND)
     assert had == pytest.approx([percent / 100 for percent in percents], abs=0.01)
 

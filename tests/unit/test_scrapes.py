@@ -214,7 +214,7 @@ ODD = [
 ]
 
 
-async def test_unusual_http_requests_are_answered_in_one_format_that_is_made_once(
+async def test_metrics_server_with_unusual_requests_answers_in_one_format(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
     collect = Scrapes.collect

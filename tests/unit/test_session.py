@@ -202,7 +202,7 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
 
 @pytest.mark.parametrize(("version", "granted", "commit"), [
     (VERSION, False, 9), (VERSION, True, 9), (OLDEST, False, 7), (OLDEST, True, 9)])
-def test_refusal_lowers_a_larger_commit_only_for_a_hook_that_would_take_it_for_a_grant(
+def test_refusal_to_a_hook_of_version_2_lowers_a_larger_commit(
         hook: Hook, version: int, granted: bool, commit: int) -> None:
     """In version 2 each LIMITS with a commit of the requested size is a grant."""
     hook.says(ReportRecord(Type.COMMIT, number=2, wanted=8, pins=3, version=version))
