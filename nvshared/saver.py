@@ -63,10 +63,16 @@ OURS = frozenset({RESTORE_LOG, "stats-restore"}).union(*(
 # Lines of CRIU's logs: all images are written, and it ends the processes; it has let them go on.
 DUMPED, RESUMED = "Unfreezing tasks into 2", "Restore finished successfully"
 LOOKS, LOOK_EVERY = 20, 0.05            # at threads that may be in CRIU's code; seconds
-FOLDER = "NVSHARE_SAVING_IN"            # variable of CRIU's environment: its folder
+FOLDER = "NVSHARE_SAVING_IN"            # variable of CRIU's environment: work_mark() of its folder
+# Names of folders that this program makes. No other folder is looked at, completed or removed.
+MADE = re.compile(r"(new-)?\w{1,15}-[0-9]+-[0-9]{8}T[0-9]{6}(\.partial)?", re.ASCII)
 COMMON = ("--shell-job", "--file-locks", "--ext-unix-sk", "--tcp-close", "--manage-cgroups=ignore")
+PROCESSES = Path("/proc")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 WRITTEN = re.compile(r"^\(\d+\.\d+\)\s+(?:\d+:\s+)?Error \([^)]*\):\s*", re.MULTILINE)
+# Everything that an order or a folder with arbitrary content may raise.
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class Refused(Exception):
@@ -104,10 +110,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def lines(path: Path | str) -> list[str]:
+    """The lines of a file of the kernel that contains names chosen by users: of these, a carriage
+    return ends none, and bytes that are no text spoil none. Raises OSError."""
+    return os.fsdecode(Path(path).read_bytes()).split("\n")
+
+
 def workers(folder: Path) -> list[int]:
     """The processes of CRIU that work in a folder, and those that it has begun to restore and that
     have its memory still."""
-    mark, found = f"{FOLDER}={folder}".encode(), []
+    mark, found = f"{FOLDER}={work_mark(folder)}".encode(), []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):
@@ -136,7 +148,7 @@ def session(pid: int) -> int:
 def kilobytes(path: str, *names: str) -> int:
     """The sum of these fields of a file such as /proc/PID/status, in bytes."""
     with suppress(OSError):
-        return sum(int(line.split()[1]) << 10 for line in Path(path).read_text().splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines(path)
                    if line.partition(":")[0] in names)
     return 0
 
@@ -199,7 +211,7 @@ def run(folder: Path, *words: str, before: Callable[[], None] | None = None) -> 
     done = subprocess.run(
         [*words, "-D", ".", "-o", log, "-v3", *COMMON], cwd=folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, start_new_session=True,
-        preexec_fn=before, env={**os.environ, FOLDER: str(folder)})
+        preexec_fn=before, env={**os.environ, FOLDER: work_mark(folder)})
     if done.returncode == 0:
         return ""
     with suppress(OSError):
@@ -302,6 +314,12 @@ def mac(body: dict[str, Any]) -> str:
     return hmac.new(key(), plain, hashlib.sha256).hexdigest()
 
 
+def work_mark(folder: Path) -> str:
+    """Marks the processes of CRIU that work in a folder. Users cannot know it, and so cannot make
+    an order wait for a process of theirs."""
+    return mac({"works in": str(folder)})
+
+
 def digests(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The digests of each CHUNK of these files, several at a time."""
     def digest(path: Path, begin: int, end: int) -> str:
@@ -385,7 +403,7 @@ def save(order: dict[str, Any]) -> None:
 
 def comm(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return os.fsdecode(Path(f"/proc/{pid}/comm").read_bytes()).strip()
     return ""
 
 
@@ -400,7 +418,7 @@ def is_free(pid: int) -> bool:
 def owner_of(pid: int) -> int:
     """The effective user of a process. The owner of /proc/PID may be root for any process."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in lines(f"/proc/{pid}/status"):
             if line.startswith("Uid:"):
                 return int(line.split()[2])
     return -1
@@ -415,7 +433,7 @@ def exe(pid: int) -> str:
 def cgroup(pid: int) -> str:
     """The control group (v2) of a process; "": unknown."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        for line in lines(PROCESSES / f"{pid}/cgroup"):
             if line.startswith("0::/"):
                 return line[3:]
     return ""
@@ -612,9 +630,9 @@ def unnamed_code(pid: int) -> list[tuple[int, int]]:
     """Mappings of a process that can be written and executed and are of no file."""
     found = []
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        for line in lines(f"/proc/{pid}/maps"):
             words = line.split()
-            if words[1] == "rwxp" and len(words) == 5:
+            if len(words) == 5 and words[1] == "rwxp":
                 begin, _, above = words[0].partition("-")
                 found.append((int(begin, 16), int(above, 16)))
     return found
@@ -643,15 +661,24 @@ def end(pid: int) -> None:
 def entries(order: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for folder in sorted(base(order.get("to", "")).iterdir()):
-        if folder.is_symlink() or not folder.is_dir():
+        if not MADE.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
             continue
-        if folder.name.startswith(NEW):
-            with suppress(Refused), locked(folder):
-                if folder.stat().st_mtime + STALE_AFTER < time.time():
-                    shutil.rmtree(folder)
-        elif (row := entry(folder)) is not None:
-            found.append(row)
+        try:
+            if folder.name.startswith(NEW):
+                remove_stale(folder)
+            elif (row := entry(folder)) is not None:
+                found.append(row)
+        except UNREADABLE as error:     # one folder's content hides no other folder
+            print(f"{folder} cannot be used: {error!r}", file=sys.stderr)
     return found
+
+
+def remove_stale(folder: Path) -> None:
+    """Removes what a killed nvshare-save has left of a save or a removal."""
+    with suppress(Refused), locked(folder) as descriptor:
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() and found.st_mtime + STALE_AFTER < time.time():
+            shutil.rmtree(folder)
 
 
 def entry(folder: Path) -> dict[str, Any] | None:
@@ -718,7 +745,7 @@ def main() -> int:
             ORDERS[order["order"]](order)
         except Refused as refused:
             say(error=str(refused))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             say(error=f"nvshare-save failed: {error!r}")
     return 0
 

@@ -28,7 +28,7 @@ from nvshared.faults import KINDS, Faults
 from nvshared.history import History, Query, QueryResult
 from nvshared.machine import peer, subordinate
 from nvshared.machine.peer import printable
-from nvshared.machine.saving import Saved
+from nvshared.machine.saving import Saved, is_elsewhere
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
 from nvshared.scheduler.snapshot import Snapshot
@@ -525,8 +525,11 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     async def _saved(self, folder: str) -> Saved:
         """Finds a saved program. Raises NotPermitted unless it is the caller's or polkit agrees."""
-        found, sender = await self.manager.saving.find(folder), caller.get()
-        if await sender.uid() != found.uid:
+        sender, elsewhere = caller.get(), is_elsewhere(folder)
+        if elsewhere:                   # the answer tells whether a folder is there
+            await sender.authorise(ACTION_MANAGE_CLIENTS)
+        found = await self.manager.saving.find(folder)
+        if not elsewhere and await sender.uid() != found.uid:
             await sender.authorise(ACTION_MANAGE_CLIENTS)
         return found
 

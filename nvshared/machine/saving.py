@@ -72,6 +72,11 @@ async def saved(to: str = "") -> list[Saved]:
     raise NvshareError("nvshare-save is of another version than nvshared")
 
 
+def is_elsewhere(folder: str) -> bool:
+    """Whether the folder of a saved program is not in the usual folder."""
+    return "/" in folder and Path(folder).parent != saver.BASE
+
+
 def has_saved() -> bool:
     """Whether there may be saved programs in the usual folder. May block."""
     try:

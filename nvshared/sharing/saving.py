@@ -124,7 +124,7 @@ class Saving:
 
     async def find(self, folder: str) -> Saved:
         """Raises NvshareError if there is no saved program in this folder."""
-        above = Path(folder).parent if "/" in folder else ""
+        above = Path(folder).parent if saving.is_elsewhere(folder) else ""
         for one in await self.saved(str(above)):
             if folder in (one.folder, one.name):
                 return one

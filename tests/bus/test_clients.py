@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits, weights, suspension and preemption over the bus: permissions and effects."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
+from nvshared import saver
 from nvshared.machine.saving import Saved
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
 from nvshared.scheduler.events import Preempted, Terms, TermsChanged
@@ -191,7 +193,9 @@ async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
 
 
 async def test_only_the_user_of_a_program_may_save_restore_and_remove_it_without_polkit(
-        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saver, "BASE", Path("/saved"))
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     done: list[tuple[object, ...]] = []
     row = Saved("/saved/one", "saved", 1, "its words", 0, 7, OTHER_UID, "one", 1, 0, {})
@@ -205,7 +209,8 @@ async def test_only_the_user_of_a_program_may_save_restore_and_remove_it_without
         done.append((saved,))
         return saved.pid
 
-    async def listed(_: str) -> list[Saved]:
+    async def listed(to: str) -> list[Saved]:
+        assert to == "", "another folder was looked at, and its content told"
         return rows
 
     saving: Any = manager.saving
@@ -221,11 +226,12 @@ async def test_only_the_user_of_a_program_may_save_restore_and_remove_it_without
         for member, signature, body in (
             ("SaveClient", "us", [client.id, ""]), ("Restore", "s", ["/saved/two"]),
             ("RemoveSaved", "s", ["/saved/two"]), ("ListSaved", "s", ["/mnt"]),
+            ("Restore", "s", ["/home/one"]), ("RemoveSaved", "s", ["/saved/../home/one"]),
         ):
             name, _ = refusal(await caller.call(member, signature, body))
             assert name == STANDARD + "AccessDenied", member
         owned_by(client, OTHER_UID)
         name, _ = refusal(await caller.call("SaveClient", "us", [client.id, "/mnt"]))
         assert name == STANDARD + "AccessDenied"
-        assert len(polkit.asked) == 5
+        assert len(polkit.asked) == 7
     assert len(done) == 3

@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nvshared import saver
+from nvshared import caller, saver
 
 OWNER, OTHER = 64321, 64322             # users; the first has the socket, as nvshare by the unit
 PATIENCE = 60                           # seconds until a caller must have connected
@@ -57,3 +58,111 @@ def test_orders_are_taken_only_from_root_and_the_owner_of_the_socket(
     else:
         assert (said, helper.returncode) == ("", 3)
         assert line.endswith(f"of uid {OTHER}: this is not the user of nvshared\n")
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The usual folder of saved programs."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can save programs")
+    monkeypatch.setattr(saver, "BASE", tmp_path / "saved")
+    saver.mac({})                       # makes the folder, and the key in it
+    return tmp_path / "saved"
+
+
+def saved(base: Path, name: str) -> Path:
+    """A folder as of a saved program that has no memory."""
+    folder = base / f"{name}-1-20261129T080000"
+    folder.mkdir(mode=0o700)
+    body = {"pid": 1, "uid": OWNER, "name": folder.name, "bytes": 1, "saved": 1, "note": {},
+            "exe": "", "files": {}}
+    saver.write(folder, saver.MANIFEST, {"body": body, "mac": saver.mac(body)})
+    return folder
+
+
+def test_list_leaves_folders_alone_that_nvshare_save_has_not_made(base: Path) -> None:
+    """An administrator may name any folder: --to /home."""
+    others = [base / name for name in ("new-people", "backup.partial", "new-backup.partial")]
+    for path in others:
+        path.mkdir()
+        (path / "file").touch()
+        os.utime(path, (1, 1))
+    stale = base / "new-program-1-20261129T080000"
+    stale.mkdir()
+    os.utime(stale, (1, 1))
+    assert saver.entries({}) == []
+    assert [path for path in others if not (path / "file").exists()] == []
+    assert not stale.exists()
+
+
+@pytest.mark.parametrize("name", [saver.RESTORED, saver.RESTORING, saver.FAILED])
+def test_list_shows_other_programs_when_a_user_mixes_files_of_two_saved_programs(
+    base: Path, name: str
+) -> None:
+    """The files are root's, but their folder is the user's, who may rename them."""
+    given, mixed, other = (saved(base, one) for one in "abc")
+    (given / saver.MANIFEST).rename(mixed / name)
+    assert str(other) in [one["folder"] for one in saver.entries({})]
+
+
+NAMES = [b"\rUid: 0 0 0", "обучение".encode()[:15]]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Starts programs of another user that run this code and then wait."""
+    started = []
+
+    def start(code: str, **environment: str) -> int:
+        one = subprocess.Popen(
+            ["setpriv", f"--reuid={OTHER}", "--clear-groups", "/usr/bin/python3", "-I", "-c",
+             f"{code}; print(flush=True); input()"], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, env=environment, start_new_session=True)
+        started.append(one)
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"\n"
+        return one.pid
+
+    yield start
+    for one in started:
+        with one:
+            one.kill()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_user_of_a_saved_process_does_not_depend_on_the_name_that_it_chose(
+    base: Path, process: Callable[..., int], name: bytes
+) -> None:
+    pid = process(f"import ctypes; ctypes.CDLL(None).prctl(15, {name!r})")
+    assert Path(f"/proc/{pid}/comm").read_bytes() == name + b"\n"
+    assert saver.owner_of(pid) == OTHER
+    assert saver.comm(pid)
+    assert saver.kilobytes(f"/proc/{pid}/status", "VmRSS") > 0
+
+
+def test_control_group_of_a_saved_process_does_not_depend_on_the_name_that_it_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_bytes(
+        b"1:name=systemd:/user.slice/\r0::/system.slice\n0::/user.slice/a\xff\rb\n")
+    monkeypatch.setattr(saver, "PROCESSES", tmp_path)
+    assert saver.cgroup(7) == os.fsdecode(b"/user.slice/a\xff\rb")
+
+
+def test_mapped_file_whose_name_is_no_text_spoils_no_order(
+    base: Path, process: Callable[..., int]
+) -> None:
+    pid = process("import mmap, os, tempfile; file = open(tempfile.mkdtemp().encode() "
+                  "+ b'/\\xff', 'w+b'); file.write(b'x'); file.flush(); "
+                  "mapped = mmap.mmap(file.fileno(), 1); os.unlink(file.name)")
+    assert saver.unnamed_code(pid) == []
+
+
+def test_process_of_a_user_that_claims_to_be_criu_is_not_waited_for(
+    base: Path, process: Callable[..., int]
+) -> None:
+    folder = saved(base, "a")
+    pid = process("pass", **{saver.FOLDER: str(folder)})
+    assert not saver.is_in_use(folder, 1 << 22)
+    assert caller.started(pid) is not None
