@@ -106,6 +106,24 @@ def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
     return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 
+def test_load_is_answered_before_the_next_load_has_copied_all_its_blocks(site: Site) -> None:
+    """Otherwise the daemon learns late that it can send another, and the bus pauses."""
+    site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
+    daemon, program = begin(site, "PIECES = 16\n" + MOVES, allocated=512 * MIB)
+    daemon.stop()
+    assert daemon.move(Type.EVICT).memory.resident == 0
+    first, second = (OrderRecord(Type.LOAD, number=number, room=room, host=1 << 40)
+                     for number, room in ((7, 64 * MIB), (8, 512 * MIB)))
+    daemon.send_at_once(program, first, second)
+    answer = daemon.until(Type.MOVED)
+    # Of the second order's blocks, at most four are in flight, and one is mapped to follow them.
+    assert (answer.number, answer.moved) == (7, 64 * MIB)
+    assert answer.memory.resident <= 64 * MIB + 5 * 32 * MIB
+    answer = daemon.until(Type.MOVED)
+    assert (answer.number, answer.moved, answer.memory.resident) == (8, 448 * MIB, 512 * MIB)
+    daemon.let_return(program)
+
+
 def test_speculative_move_ended_by_yield_reports_moved_bytes_and_keeps_every_byte(
     site: Site
 ) -> None:

@@ -668,6 +668,8 @@ static bool copy_behind(struct client *client, struct block *block, struct place
     size_t piece = PAGE, offset = 0, sizes[2];
     uint64_t began[2];
     bool more = take_copy(client, block->size, order->host, place);
+    if (!more)
+        order_yields(client, order, progress);  /* a YIELD ends the making of host memory, too */
     for (unsigned i = 0, last = 1; more && offset < block->size; i = last, last = !last) {
         sizes[i] = block->size - offset < piece ? block->size - offset : piece;
         began[i] = now_microseconds();
@@ -827,25 +829,6 @@ static bool load_block(struct client *client, struct pipeline *line, struct load
     return false;
 }
 
-/* Starts to load blocks until the client's room is filled. */
-static void load_blocks(struct client *client, struct pipeline *line, struct load *load)
-{
-    struct block *block;
-    uint64_t held_since = 0;
-    client->memory.room = load->order.room;
-    while (!load->progress.failed && (block = search_first(client, SEARCH_ABSENT)) != NULL) {
-        if (client_free_room(client) < block->size
-            || order_yields(client, &load->order, &load->progress)
-            || !load_block(client, line, load, block))
-            return;
-        while (line->count >= pipeline_depth(&load->order)) {
-            pipeline_complete(client, line);
-            blocks_give_places(client, load->order.host);
-        }
-        memory_lock_yields(&held_since);
-    }
-}
-
 /* Called when the copies of `load` and of all earlier LOADs have completed. */
 static void answer_load(struct client *client, struct load *load, uint64_t *since)
 {
@@ -865,6 +848,32 @@ static void answer_load(struct client *client, struct load *load, uint64_t *sinc
     *since = now;
 }
 
+/* Starts to load blocks until the client's room is filled. Answers `*before`, the LOAD before this
+ * one, as soon as its last copy has completed: the daemon then sends the next LOAD while blocks of
+ * this one still move. */
+static void load_blocks(struct client *client, struct pipeline *line, struct load *load,
+                        struct load **before, uint64_t *since)
+{
+    struct block *block;
+    uint64_t held_since = 0;
+    client->memory.room = load->order.room;
+    while (!load->progress.failed && (block = search_first(client, SEARCH_ABSENT)) != NULL) {
+        if (client_free_room(client) < block->size
+            || order_yields(client, &load->order, &load->progress)
+            || !load_block(client, line, load, block))
+            return;
+        while (line->count >= pipeline_depth(&load->order)) {
+            pipeline_complete(client, line);
+            blocks_give_places(client, load->order.host);
+        }
+        if (*before != NULL && (*before)->progress.copies == 0) {
+            answer_load(client, *before, since);
+            *before = NULL;
+        }
+        memory_lock_yields(&held_since);
+    }
+}
+
 void swap_in(struct client *client, const struct nvshare_order *order)
 {
     struct nvshare_order next = *order;
@@ -877,7 +886,7 @@ void swap_in(struct client *client, const struct nvshare_order *order)
         load = load == &loads[0] ? &loads[1] : &loads[0];
         *load = (struct load){ next, 0, { .failed = !ready } };
         if (ready)
-            load_blocks(client, &line, load);
+            load_blocks(client, &line, load, &before, &since);
         else
             client->memory.room = load->order.room;
         bool succeeded = load->flags == 0 && !load->progress.failed && !load->progress.yielded;
