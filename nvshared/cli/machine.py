@@ -319,8 +319,8 @@ def _refuse_while_clients_run(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         number = len(daemon.snapshot().clients)
     if number:
-        raise NvshareError(f"{counted(number, 'program')} would lose their GPU",
-                           "end these programs first; see: nvsharectl clients")
+        raise NvshareError(f"a change of the GPUs would stop {counted(number, 'program')}",
+                           "end all programs first; see: nvsharectl clients")
 
 
 def _systemctl(*words: str) -> None:

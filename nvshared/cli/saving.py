@@ -9,7 +9,7 @@ import time
 from nvshared import names
 from nvshared.cli.settings import set_terms
 from nvshared.cli.verb import TARGET, Options, argument, show, show_table, verb
-from nvshared.control import Daemon
+from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import ClientSnapshot, SavedRow
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
@@ -18,6 +18,7 @@ from nvshared.tui.tables import Column
 from nvshared.units import SECOND
 
 TERM = "save-at-shutdown"
+SERVICE = "nvshare-saved.service"       # saves and restores while it stops and starts
 LONGEST = 4000.0                        # most seconds until nvshared replies: it waits for an hour
 PROGRESS_EVERY = 1.0                    # seconds between two lines of progress
 
@@ -31,7 +32,8 @@ PROGRESS_EVERY = 1.0                    # seconds between two lines of progress
     argument("--to", "DIR", "save in this folder, which only root may write to (default: "
              "/var/lib/nvshare-saved); needs permission"),
     argument("--at-shutdown", "on|none", "set whether the tenant's programs are saved when the "
-             "machine shuts down, and restored when it starts; none: as the configuration says",
+             "machine shuts down, and restored when it starts, by nvshare-saved.service; none: as "
+             "the configuration says; needs permission",
              choices=["on", "none"]),
     argument("--list", "", "list saved programs, with the reason for failed restores"),
     argument("--remove", "FOLDER", "delete a saved program"))
@@ -59,6 +61,10 @@ def save(options: Options) -> None:
         if not isinstance(options.target, str):
             raise InvalidArgs("--at-shutdown is for a tenant", f"give {names.TENANT_KINDS}")
         set_terms(options, {TERM: int(options.at_shutdown == "on")})
+        if options.at_shutdown == "on" and unit.runs_here() and (
+                unit.state(SERVICE).get("ActiveState") != "active"):
+            print(f"nvsharectl: warning: {SERVICE} does not run, so a shutdown saves no program; "
+                  f"run: systemctl enable --now {SERVICE}", file=sys.stderr)
     elif options.list:
         _list(options)
     elif options.remove is not None:

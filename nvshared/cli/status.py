@@ -107,11 +107,13 @@ def tenants(options: Options) -> None:
 
     Shows the pods, jobs, containers, systemd units and users that the programs belong to, and other
     tenants with terms. A program is under the terms of each of its tenants. LIMITS are the terms
-    that hold for all programs of a tenant together: memory on each GPU, host memory (h64.0G), share
-    of the time in percent at most and at least (r30%), weight (w200), priority. FROM is the source
-    of the terms: by hand, with nvsharectl limit, weight and priority, a pod's annotation or claim,
-    a SLURM job, or a rule of the configuration, see nvshared.conf(5). A container goes by its name;
-    one of a user's own has it in front of its id where Docker or Podman tells you that name.
+    that hold for all programs of a tenant together: memory on each GPU, host memory (h64.0G), on
+    the disk (d50.0G), on other GPUs (n2.0G, n off), share of the time in percent at most and at
+    least (r30%), weight (w200), priority, deadline (in50ms), suspended, saved at shutdown (saved).
+    FROM is the source of the terms: by hand, with nvsharectl limit, weight and priority, a pod's
+    annotation or claim, a SLURM job, or a rule of the configuration, see nvshared.conf(5). A
+    container goes by its name; a user's own container has the name in front of its id where Docker
+    or Podman tells you that name.
 
         nvsharectl tenants                       # all tenants
         nvsharectl tenants --explain user:alice  # the source of each term

@@ -99,7 +99,7 @@ def test_trial_gpu_is_shared_by_users_and_containers(machine: Container, launch:
         machine.until(lambda: card.status(machine)["gpus"][0]["turns"] > 6, "they take turns")
         refused = machine.run("nvsharectl", "trial", "stop", check=False)
         assert refused.returncode == 1
-        assert "4 programs would lose their GPU" in refused.stderr
+        assert "a change of the GPUs would stop 4 programs" in refused.stderr
         card.finish(programs)
 
 
