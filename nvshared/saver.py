@@ -580,8 +580,9 @@ def placed(program: str, body: dict[str, Any]) -> list[str]:
     if exists or not Path("/run/systemd/system").exists():
         return [program]
     part = f"user-{body['uid']}.slice" if body["uid"] else "system.slice"
+    # A scope app-* of a user is no tenant of its own: the program counts for its user alone.
     return ["systemd-run", "--quiet", "--scope", "--collect", f"--slice={part}",
-            f"--unit=nvshare-{body['name']}", program]
+            f"--unit=app-nvshare-{body['name']}", program]
 
 
 def enter(group: str) -> None:

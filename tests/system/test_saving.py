@@ -137,12 +137,17 @@ def test_five_programs_saved_at_shutdown_go_on_after_a_reboot(machine: Container
     programs = [Program(machine, user, number)
                 for number, user in enumerate(("alice", "alice", "bob", "bob", ""))]
     for tenant in ("user:alice", "user:bob", "user:root"):
-        machine.run("nvsharectl", "save", tenant, "--at-shutdown", "on")
+        marked = machine.run("nvsharectl", "save", tenant, "--at-shutdown", "on")
+        assert "run: systemctl enable --now nvshare-saved.service" in marked.stderr
     machine.run("systemctl", "enable", "--now", "nvshare-saved")
+    marked = machine.run("nvsharectl", "save", "user:alice", "--at-shutdown", "on")
+    assert not marked.stderr
     try:
         machine.reboot()
         machine.until(lambda: machine.output(
             "systemctl", "show", "nvshare-saved", "-P", "SubState") == "exited", "all is restored")
+        tenants = [one["tenant"] for one in card.clients(machine) if one["uid"]]
+        assert sorted(tenants) == ["user:alice"] * 2 + ["user:bob"] * 2
         assert len(card.clients(machine)) == len(programs)
         for program in programs:
             assert program.who() == program.identity
