@@ -285,7 +285,7 @@ class Handovers:
                     yield pid
 
 
-class Lines:
+class EventLines:
     """Prints a line for each event of an act, with the seconds since the act began."""
 
     def __init__(self, file: TextIO) -> None:
@@ -343,7 +343,7 @@ def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
     return task("A", 1), task("B", 2)
 
 
-async def together(gpu: DemoGPU, folder: Path, lines: Lines) -> Act:
+async def together(gpu: DemoGPU, folder: Path, lines: EventLines) -> Act:
     async with service(gpu, folder):
         with (folder / TRACE).open(encoding="utf-8") as trace:
             handovers = Handovers(trace)
@@ -365,12 +365,12 @@ async def together(gpu: DemoGPU, folder: Path, lines: Lines) -> Act:
                handovers.handovers, moved)
 
 
-async def in_turn(gpu: DemoGPU, lines: Lines) -> Act:
+async def in_turn(gpu: DemoGPU, lines: EventLines) -> Act:
     first, second = [await _perform(task, gpu.environment, lines) for task in tasks(gpu)]
     return Act("one after the other", (first, second), first.seconds + second.seconds)
 
 
-async def unshared(gpu: DemoGPU, lines: Lines) -> Act:
+async def unshared(gpu: DemoGPU, lines: EventLines) -> Act:
     """Act 3, without nvshared: program 2 starts once program 1 has allocated its memory."""
     first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
@@ -388,7 +388,7 @@ async def unshared(gpu: DemoGPU, lines: Lines) -> Act:
     return Act("together, without nvshared", outcomes, max(one.seconds for one in outcomes))
 
 
-async def _perform(task: Task, environment: Mapping[str, str], lines: Lines,
+async def _perform(task: Task, environment: Mapping[str, str], lines: EventLines,
                    allocated: asyncio.Event | None = None) -> Outcome:
     """Runs the program to its end. Sets `allocated` once the program has its memory, or ends."""
     allocated = allocated or asyncio.Event()
@@ -522,7 +522,7 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
         print(f"The GPU {is_what}{gpu.why}.\nTwo programs share it. Each needs {memory // MIB} of "
               f"{gpu.capacity // MIB} MiB of its memory, {memory / gpu.capacity:.0%}.", file=file,
               flush=True)
-        lines = Lines(file)
+        lines = EventLines(file)
         lines.act("Together, with nvshared: they take turns.")
         first = await together(gpu, folder, lines)
         lines.act("One after the other.")

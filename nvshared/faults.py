@@ -105,7 +105,7 @@ class Fault(NamedTuple):
     severity: str                       # a Severity
     words: str                          # a sentence without full stop
     remedy: str
-    avoided: bool = False               # as in Kind
+    avoided: bool = False               # as in FaultKind
 
 
 class Faults:

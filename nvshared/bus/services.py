@@ -31,7 +31,7 @@ from nvshared.machine.peer import printable
 from nvshared.machine.saving import Saved, is_elsewhere
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
-from nvshared.scheduler.snapshot import Snapshot
+from nvshared.scheduler.snapshot import CardSnapshot
 from nvshared.sharing.gpu import GPU, Client, PodNames
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
@@ -210,7 +210,7 @@ class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
         await take_samples([self.gpu])
 
     @property
-    def _scheduler(self) -> Snapshot:
+    def _scheduler(self) -> CardSnapshot:
         return self.gpu.snapshot()
 
     Capacity = unannounced("t", "_scheduler.capacity")

@@ -271,7 +271,7 @@ class Park(_Named):
         "the program may bypass this library's stubs, or the states of its threads cannot be read")
 
 
-class Kind(NamedTuple):
+class FieldKind(NamedTuple):
     """What a field is in C, in a packet and in Python."""
 
     c: str
@@ -279,9 +279,9 @@ class Kind(NamedTuple):
     none: Any                           # the value of a field that is not given
 
 
-NUMBER = Kind("uint64_t {}", 8, 0)
-UUID = Kind("uint8_t {}[16]", 16, bytes(16))        # of a GPU, as cuDeviceGetUuid returns it
-TEXT = Kind("char {}[88]", 88, "")      # UTF-8, ended by a 0 or by its size
+NUMBER = FieldKind("uint64_t {}", 8, 0)
+UUID = FieldKind("uint8_t {}[16]", 16, bytes(16))        # of a GPU, as cuDeviceGetUuid returns it
+TEXT = FieldKind("char {}[88]", 88, "")      # UTF-8, ended by a 0 or by its size
 NO_UUID = UUID.none
 
 
@@ -291,7 +291,7 @@ class Row(NamedTuple):
     where: str                          # the names of these messages, with places in version 2
     unit: str
     text: str
-    kind: Kind = NUMBER
+    kind: FieldKind = NUMBER
     group: str = ""                     # the struct in C of which it is a member
     name: str = ""                      # the attribute in Python, with that of its object
 
@@ -312,7 +312,7 @@ class Row(NamedTuple):
         return f"{self.group}.{name}" if self.group else name
 
 
-def row(where: str, unit: str, text: str, kind: Kind = NUMBER, group: str = "") -> Any:
+def row(where: str, unit: str, text: str, kind: FieldKind = NUMBER, group: str = "") -> Any:
     """A row: a field of the messages `where`. "EVICT:32" is at byte 32 in version 2, "QUEUED:4:4"
     has 4 bytes there; "EVICT": version 2 lacks it. New rows come last: the order is the layout."""
     return field(default=kind.none, metadata={"rows": (Row(where, unit, text, kind, group),)})

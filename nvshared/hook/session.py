@@ -31,7 +31,7 @@ from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.disk import Disk, File
-from nvshared.sharing.gpu import GPU, Client, Past
+from nvshared.sharing.gpu import GPU, Client, EarlierTimes
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.moving import PARKED
 from nvshared.terms import CLIENT_TERMS
@@ -452,7 +452,7 @@ class Session:
             if gpu is client.gpu:
                 self._send_held(pages, held)
         if gpu is not client.gpu:
-            client.remember(Past(client.held, client.waited), client.terms)
+            client.remember(EarlierTimes(client.held, client.waited), client.terms)
             self._moved, self.client = client, None
             client.gpu.leave(client)
             self.take_over()

@@ -45,7 +45,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
         from nvshared.kubelet.claims import Prepared
         from nvshared.kubelet.fault import ReportedFault
         from nvshared.kubelet.leaving import leave
-        from nvshared.kubelet.plugin import DevicePlugin, Driver, Plugin
+        from nvshared.kubelet.plugin import DevicePlugin, DRADriver, Plugin
         from nvshared.kubelet.pods import Pods, StaticPods
         from nvshared.kubelet.runtime import Runtime, root_directory
         from nvshared.kubelet.slices import Published
@@ -120,7 +120,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
     await refresh()
     common = options.kubelet, offer, containers, runtime, refresh
     plugin: Plugin = (
-        Driver(*common, pods=pods, node=options.node) if options.dra else DevicePlugin(*common))
+        DRADriver(*common, pods=pods, node=options.node) if options.dra else DevicePlugin(*common))
     published = Published(
         options.kubeconfig, options.node,
         partial(call, offer.update_other_drivers) if options.dra else None)

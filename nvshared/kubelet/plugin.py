@@ -226,7 +226,7 @@ class DevicePlugin(Plugin):
         return DP["ContainerAllocateResponse"](**self._containers.response(cards, by_cdi=by_cdi))
 
 
-class Driver(Plugin):
+class DRADriver(Plugin):
     kind, name, version = "DRAPlugin", DRIVER, "v1.DRAPlugin"
 
     def __init__(self, *common: Any, pods: Pods, node: str) -> None:

@@ -32,7 +32,7 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
-class Lines(logging.Handler):
+class LineHandler(logging.Handler):
     """Writes to stderr without a buffer: flushing one at exit would fail again on a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -53,7 +53,7 @@ def write_line(line: str) -> None:
 
 
 def start(environment: Mapping[str, str], *, debug: bool) -> None:
-    handler = Lines()
+    handler = LineHandler()
     if _is_journal(environment.get("JOURNAL_STREAM", "")):
         handler.setFormatter(JournalFormatter("%(message)s"))
     else:

@@ -2,7 +2,7 @@
 """Who may use one GPU, when, and how much of its memory: a state machine without I/O."""
 
 from nvshared.scheduler.scheduler import Scheduler
-from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot
+from nvshared.scheduler.snapshot import CardSnapshot, CardState, ClientView
 from nvshared.scheduler.tenants import Counters
 
-__all__ = ["CardState", "ClientView", "Counters", "Scheduler", "Snapshot"]
+__all__ = ["CardSnapshot", "CardState", "ClientView", "Counters", "Scheduler"]

@@ -10,7 +10,7 @@ from nvshared.scheduler.events import Memory, PinReason, Standing, Terms
 from nvshared.scheduler.orders import Orders
 from nvshared.scheduler.promise import Claims, Promise
 from nvshared.scheduler.records import PACE, Average, Counting, Direction, Pauses, Records
-from nvshared.scheduler.tenants import History, Node, Path
+from nvshared.scheduler.tenants import ClientTotals, Node, Path
 from nvshared.scheduler.turn import Turn
 
 # A client's phase is one of the states IDLE to DRAINING; the other states follow from figures.
@@ -24,7 +24,7 @@ class ScheduledClient(Counting):
     memory: Memory                      # the figures that count
     orders: Orders
     claims: Claims
-    history: History
+    history: ClientTotals
     bounds: Bounds = Bounds()
     tenants: tuple[str, ...] = ()       # the outermost first
     reported: Memory = Memory()         # the figures of its last record

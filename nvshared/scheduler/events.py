@@ -374,11 +374,11 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class GPULost:
+class CardLost:
     """The GPU is gone: all gates open, and only loads are ordered."""
 
 
 Event = (
     ClientEvent | CapacityChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
-    | Ganged | Tick | GPULost
+    | Ganged | Tick | CardLost
 )

@@ -29,8 +29,8 @@ from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.orders import Orders
 from nvshared.scheduler.promise import Claims
-from nvshared.scheduler.snapshot import Snapshot
-from nvshared.scheduler.tenants import History, Usage
+from nvshared.scheduler.snapshot import CardSnapshot
+from nvshared.scheduler.tenants import ClientTotals, Usage
 from nvshared.scheduler.turn import Turn
 from nvshared.units import SECOND
 
@@ -150,7 +150,7 @@ class Scheduler:
             promises.bind_limits(self._card, found, domains)
             self._card.groups.settle()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CardSnapshot:
         """The state since the last event."""
         return snapshot.take(self._card)
 
@@ -173,7 +173,7 @@ def _record(card: Card, event: events.Event) -> None:
             card.configure(event.settings)
         case events.CapacityChanged():
             card.configure(replace(card.settings, capacity=event.bytes))
-        case events.GPULost():
+        case events.CardLost():
             _lose(card)
         case events.TermsChanged():
             client = card.clients.get(event.client)
@@ -223,7 +223,7 @@ def _join(card: Card, event: events.Joined) -> ScheduledClient:
     memory = event.memory if lender else replace(event.memory, borrowed=0)
     client = ScheduledClient(
         event.client, card.groups.touched, memory, orders, claims,
-        History(division=card.division, since=card.now), since=card.now, tenants=event.tenants,
+        ClientTotals(division=card.division, since=card.now), since=card.now, tenants=event.tenants,
         own=event.own)
     card.add(client)
     promises.bind_limits(card, client, event.domains)

@@ -25,7 +25,7 @@ from nvshared.units import SECOND
 DRAIN_USUAL = SECOND // 2               # us; the end of a drain that takes longer is not forecast
 
 
-class Wait(NamedTuple):
+class Forecast(NamedTuple):
     """The forecast for one waiting client."""
 
     position: int                       # in the queue; 1: the next client; 0: not queued
@@ -52,7 +52,7 @@ class ClientView:
     room: int                           # bytes of the card that it fills, or may fill by any order
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
-    waited: int                         # us of all waits for the card, until Snapshot.now
+    waited: int                         # us of all waits for the card, until CardSnapshot.now
     waiting: int | None                 # us of the current wait, part of `waited`; None: no wait
     idle: int | None                    # us since it last used or wanted the card; None: not idle
     counters: Counters                  # the scheduler's own object: it changes with the next event
@@ -62,7 +62,7 @@ class ClientView:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class CardSnapshot:
     """One GPU and its clients."""
 
     now: int                            # time of the last event
@@ -73,23 +73,23 @@ class Snapshot:
     queue_length: int                   # clients that wait for their gate to open
     clients: Mapping[int, ClientView]   # by id; a view shows the state at the time of the reading
     counters: Counters
-    forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
+    forecast: Callable[[], Mapping[int, Forecast]]  # see `waits`
     budgets: Mapping[str, TierBudget] = field(default_factory=dict)     # by tier; see Card.budgets
     tq: int = 0                         # us, in force; automatic: the last one if no client waits
 
     @cached_property
-    def waits(self) -> Mapping[int, Wait]:
+    def waits(self) -> Mapping[int, Forecast]:
         """The forecast by waiting client, the next client first. Read it before the next event."""
         return self.forecast()
 
 
-def take(card: Card) -> Snapshot:
+def take(card: Card) -> CardSnapshot:
     """Takes a snapshot of the state after the last event."""
     states = {
         CardState.LOST: card.lost, CardState.GATHERING: card.now < card.gathered,
         CardState.IDLE: not card.holders, CardState.BUSY: bool(busy.members(card)),
         CardState.TURNS: card.contended, CardState.SHARED: True}
-    return Snapshot(
+    return CardSnapshot(
         now=card.now, state=next(state for state, applies in states.items() if applies),
         capacity=card.capacity, free=card.free, budgets=card.budgets(),
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
@@ -127,15 +127,15 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         counters=client.history, terms=client.terms, rationed=client.rationed)
 
 
-def _forecast(card: Card) -> dict[int, Wait]:
-    found: dict[int, Wait] = {}
+def _forecast(card: Card) -> dict[int, Forecast]:
+    found: dict[int, Forecast] = {}
     alone = card.settings.capacity - card.groups.sums.pinned
     taken, now = 0, 0.0                 # bytes that simulated holders fill; us after card.now
     ends: list[tuple[float, int, int]] = []     # ends of turns: us, client id, bytes freed
     for client in card.holders:
         if client.phase is Phase.LOADING:
             come = card.load_time(client, client.missing_bytes)
-            found[client.id] = Wait(len(found) + 1, come)
+            found[client.id] = Forecast(len(found) + 1, come)
         elif client.is_permanent or client.unresponsive:
             continue                    # no other client waits for its turn to end
         taken += client.unpinned_need
@@ -150,9 +150,9 @@ def _forecast(card: Card) -> dict[int, Wait]:
             left = int(ready) if isfinite(ready) else None
             heappush(ends, (ready + _usual_turn(card, client), client.id, client.unpinned_need))
             taken += client.unpinned_need
-        found[client.id] = Wait(position, left)
+        found[client.id] = Forecast(position, left)
     for client in card.groups[Phase.LIMITED]:
-        found[client.id] = Wait(0, max(0, queue.time_left(card, client)[2] - card.now))
+        found[client.id] = Forecast(0, max(0, queue.time_left(card, client)[2] - card.now))
     return found
 
 

@@ -408,7 +408,7 @@ class Counters:
 
 
 @dataclass(slots=True, kw_only=True)
-class History(Counters):
+class ClientTotals(Counters):
     """A client's totals since it joined; microseconds and bytes."""
 
     division: Division

@@ -25,7 +25,7 @@ LEAST = SECOND // 2                     # us: minimum price of a move
 logger = logging.getLogger(__name__)
 
 
-class CardState(NamedTuple):
+class CardLoad(NamedTuple):
     load: float                         # average sum of weights of clients with a turn or waiting
     largest: int                        # bytes of the largest client that fits beside pinned memory
 
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    states: Mapping[str, CardState], contenders: Iterable[Contender], lost: Mapping[int, float],
+    loads: Mapping[str, CardLoad], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
     """Returns the us of waiting that moves would have saved each client, and the best move.
@@ -58,7 +58,7 @@ def choose(
     now: dict[int, float] = {}
     choices = []
     for one in contenders:
-        part, card = max(((_spared(one, states, card), card) for card in one.cards),
+        part, card = max(((_spared(one, loads, card), card) for card in one.cards),
                          default=(0.0, ""), key=lambda found: found[0])
         if part <= 0:
             continue
@@ -71,12 +71,12 @@ def choose(
     return now, max(paying, key=lambda choice: choice.lost - choice.price, default=None)
 
 
-def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float:
+def _spared(one: Contender, loads: Mapping[str, CardLoad], card: str) -> float:
     """Returns the part of its waiting time that the client would save on a card; <= 0: none."""
-    target = states[card]
+    target = loads[card]
     if one.size > target.largest:
         return 0.0
-    load = max(states[one.card].load, one.weight)
+    load = max(loads[one.card].load, one.weight)
     current, expected = one.weight / load, one.weight / (target.load + one.weight)
     if one.wait == inf:
         return expected
@@ -115,12 +115,12 @@ class Balancing:
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
             self._forget()
             return None
-        states: dict[str, CardState] = {}
+        loads: dict[str, CardLoad] = {}
         contenders: list[Contender] = []
         for gpu in cards:
-            states[gpu.facts.uuid] = self._card_state(gpu, min(1.0, passed / STEADY))
+            loads[gpu.facts.uuid] = self._card_load(gpu, min(1.0, passed / STEADY))
             contenders += [self._contender(client, cards) for client in _contending(gpu)]
-        self._lost, choice = choose(states, contenders, self._lost, passed)
+        self._lost, choice = choose(loads, contenders, self._lost, passed)
         return choice
 
     async def _move(self, choice: Choice) -> None:
@@ -143,13 +143,13 @@ class Balancing:
     def _forget(self) -> None:
         self._lost, self._loads = {}, {}
 
-    def _card_state(self, gpu: GPU, part: float) -> CardState:
+    def _card_load(self, gpu: GPU, part: float) -> CardLoad:
         """Returns a card's state; the present load has the weight `part` (0 to 1) in its mean."""
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
         pinned = sum(view.memory.pinned for view in snapshot.clients.values())
-        return CardState(self._loads[uuid], snapshot.capacity - pinned)
+        return CardLoad(self._loads[uuid], snapshot.capacity - pinned)
 
     def _contender(self, client: Client, cards: Sequence[GPU]) -> Contender:
         gpu, view = client.gpu, client.view

@@ -12,7 +12,7 @@ from functools import partial
 
 from nvshared.clock import Clock, Timer
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.snapshot import Snapshot
+from nvshared.scheduler.snapshot import CardSnapshot
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
@@ -36,7 +36,7 @@ class Dispatcher:
         self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
         self.decision_time = 0          # us that the scheduler has taken for all events so far
         self._clock, self._timer = clock, timer
-        self._snapshot: Snapshot | None = None
+        self._snapshot: CardSnapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
         self._broken = False
@@ -65,7 +65,7 @@ class Dispatcher:
         self._decide(events.Tick())     # not tell(), which always emits `changed`
         return sum(self.decisions) > handled
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CardSnapshot:
         """Returns the scheduler's state after the last event; cached until the next one."""
         if self._snapshot is None:
             self._snapshot = self.scheduler.snapshot()

@@ -33,11 +33,11 @@ OPEN = (Phase.RUNNING, Phase.DRAINING)
 logger = logging.getLogger(__name__)
 
 
-class State(Enum):
-    OUT = "out"                             # the gang has no turn
-    ENTERING = "entering"                   # all cards are claimed, and members are being loaded
-    IN = "in"                               # the members' gates are open
-    ENDING = "ending"                       # the members are draining
+class GangState(Enum):
+    NO_TURN = "no turn"                 # the gang has no turn
+    LOADING = "loading"                 # all cards are claimed, and members are being loaded
+    RUNNING = "running"                 # the members' gates are open
+    DRAINING = "draining"               # the members are draining
 
 
 @dataclass(eq=False)
@@ -46,12 +46,12 @@ class Gang:
     name: str                           # the displayed name
     size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
-    state: State = State.OUT
+    state: GangState = GangState.NO_TURN
     since: int = 0                      # us: when the state or its last round of steps began
     gathered: bool = False              # all processes have joined, or GATHER has passed
     busy: int | None = None             # us: when a member began to want its card, or None
     awaited: int | None = None          # us: when a wait for missing processes began, or None
-    rounds: int = 0                     # number of rounds of steps in the present state ENDING
+    rounds: int = 0                     # number of rounds of steps in the present state DRAINING
     patience: int = GRANT_LEAST         # us within which all members must be loaded
     resuming: bool = False              # a member could not drain, so all members go on
     exceeds: int | None = None          # us: when members on one card ceased to fit, or None
@@ -72,7 +72,7 @@ class Gang:
         return several and len({(one.gpu, _process(one)) for one in self.clients}) == len(
             self.clients)
 
-    def turn(self, state: State, now: int) -> None:
+    def turn(self, state: GangState, now: int) -> None:
         self.state, self.since, self.rounds, self.resuming = state, now, 0, False
 
 
@@ -116,7 +116,7 @@ class Gangs:
             self._stale[gang] = None
             return
         if gang.sent:
-            gang.turn(State.OUT, self._clock())
+            gang.turn(GangState.NO_TURN, self._clock())
             self._set_standing(gang, gang.clients, Standing.FREE)
 
     def drain(self, on: bool) -> None:
@@ -168,23 +168,23 @@ class Gangs:
         heavy = {c.gpu for c, m in members.items() if not m.needs_no_room}
         apart = self._draining or len(heavy) < 2 or any(m.unresponsive for m in every.values())
         if apart or not self._together(gang, members, now):
-            if gang.state is not State.OUT:
-                gang.turn(State.OUT, now)
+            if gang.state is not GangState.NO_TURN:
+                gang.turn(GangState.NO_TURN, now)
             self._set_standing(gang, every, Standing.FREE)
             return
         self._set_standing(gang, every.keys() - members.keys())
-        if gang.state is State.OUT and any(
+        if gang.state is GangState.NO_TURN and any(
             m.phase in OPEN and not m.parked for m in members.values()
         ):
-            gang.turn(State.IN, now)    # the gang formed while members were running
+            gang.turn(GangState.RUNNING, now)    # the gang formed while members were running
         match gang.state:
-            case State.OUT:
+            case GangState.NO_TURN:
                 self._claim(gang, members, now)
-            case State.ENTERING:
+            case GangState.LOADING:
                 self._enter(gang, members, now)
-            case State.IN:
+            case GangState.RUNNING:
                 self._run(gang, members, now)
-            case State.ENDING:
+            case GangState.DRAINING:
                 self._end(gang, members, now)
 
     def _gathered(self, gang: Gang, every: Members, now: int) -> bool:
@@ -242,7 +242,7 @@ class Gangs:
             if not all(members[one].ready for one in heavy):
                 claiming = Standing.APART
         if claiming is Standing.CLAIMS:
-            gang.turn(State.ENTERING, now)
+            gang.turn(GangState.LOADING, now)
             self._set_standing(gang, members, Standing.GRANTED)
 
     def _enter(self, gang: Gang, members: Members, now: int) -> None:
@@ -250,11 +250,11 @@ class Gangs:
         late = self._due(gang.since + gang.patience, now)
         if late or not all(_able(m) and m.not_before <= now for m in members.values()):
             gang.patience = min(2 * gang.patience, GRANT_MOST) if late else gang.patience
-            gang.turn(State.OUT, now)
+            gang.turn(GangState.NO_TURN, now)
             self._set_standing(gang, members)
         elif all(m.phase in OPEN or _is_loaded(m) for m in members.values()):
             gang.patience = GRANT_LEAST
-            gang.turn(State.IN, now)
+            gang.turn(GangState.RUNNING, now)
             self._set_standing(gang, members, Standing.OPEN)
         else:
             self._set_standing(gang, members, Standing.GRANTED)
@@ -280,10 +280,10 @@ class Gangs:
         is_one_process = len({one.peer.pid for one in members}) == 1
         is_idle = any(idle) if is_one_process else idle and all(idle)
         if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
-            gang.turn(State.OUT, now)
+            gang.turn(GangState.NO_TURN, now)
             self._stale[gang] = None
         elif held_up or is_idle:
-            gang.turn(State.ENDING, now)
+            gang.turn(GangState.DRAINING, now)
             self._set_standing(gang, members, Standing.ENDS)
             self._stale[gang] = None
         else:
@@ -299,8 +299,8 @@ class Gangs:
 
     def _take_back_grants(self, late: Gang, gpu: GPU, now: int) -> None:
         for gang in self._forming_on(gpu):
-            if gang is not late and gang.state is State.ENTERING:
-                gang.turn(State.OUT, now)
+            if gang is not late and gang.state is GangState.LOADING:
+                gang.turn(GangState.NO_TURN, now)
                 self._set_standing(gang, gang.clients)
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
@@ -310,11 +310,11 @@ class Gangs:
         draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
         running = [c for c, m in active.items() if m.phase is Phase.RUNNING]
         if any(active[one].stop_after > now for one in running):
-            gang.turn(State.IN, now)
+            gang.turn(GangState.RUNNING, now)
             gang.resuming = True
             self._set_standing(gang, members, Standing.OPEN, stop_after=_latest(members))
         elif not draining and not running:
-            gang.turn(State.OUT, now)
+            gang.turn(GangState.NO_TURN, now)
             self._set_standing(gang, members)
             self._stale[gang] = None
         elif draining and parked and self._due(gang.since + CATCH_UP, now):

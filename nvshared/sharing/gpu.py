@@ -82,7 +82,7 @@ class PodNames(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-class Past(NamedTuple):
+class EarlierTimes(NamedTuple):
     """A client's times before this daemon knew it, or before it was on this card; us."""
 
     held: int = 0                       # with its gate open
@@ -102,7 +102,7 @@ class Client:
         self.peer = peer
         self.link = link
         self.terms = terms or ClientTerms()
-        self.past = Past()
+        self.past = EarlierTimes()
         self.joined = gpu.now           # us, when it connected
         self.goes_on = False            # an earlier daemon knew it, or it was on another card
         self.pod: PodNames | None = None    # of its pod, once nvshare-kubelet has sent them
@@ -142,7 +142,7 @@ class Client:
         """The name of the client's container within its pod; "": unknown."""
         return "" if self.pod is None else self.pod.containers.get(self.peer.tenant.container, "")
 
-    def remember(self, past: Past, terms: ClientTerms) -> None:
+    def remember(self, past: EarlierTimes, terms: ClientTerms) -> None:
         """Takes over what an earlier daemon, or another card, knew of the client."""
         self.past, self.terms = past, terms
 
@@ -397,7 +397,7 @@ class GPU(Dispatcher):
         self.processes[client.peer.pid] += 1
         self.client_joins.emit(client, memory)
         if before is not None:
-            client.remember(Past(before.held, before.waited), before.terms)
+            client.remember(EarlierTimes(before.held, before.waited), before.terms)
             client.parking.follow(before.parking)
         suspended = client.terms.in_force.suspended
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
@@ -501,7 +501,7 @@ class GPU(Dispatcher):
     def lose(self, why: str) -> None:
         if not self.lost:
             self.faults.set("gpu-lost", why)
-            self.tell(events.GPULost())
+            self.tell(events.CardLost())
 
     def _require_card(self) -> None:
         if self.lost:

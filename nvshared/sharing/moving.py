@@ -22,7 +22,7 @@ from nvshared.machine import cgroup, checkpoint, host
 from nvshared.machine.checkpoint import NOT_ORDERED, Answer, NotSent, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.domains import SharedBudget
-from nvshared.scheduler.events import Event, GPULost
+from nvshared.scheduler.events import CardLost, Event
 from nvshared.scheduler.records import PACE, Average
 from nvshared.sharing.gpu import GPU, Client, Parkable
 from nvshared.units import GIB, MIB, SECOND
@@ -283,7 +283,7 @@ class Moving:
     def _happened(self, gpu: GPU, _now: int, event: Event) -> None:
         if not self._watched:
             return
-        if isinstance(event, GPULost):
+        if isinstance(event, CardLost):
             for client in gpu.clients.values():
                 self._notify(client)
         elif (found := gpu.clients.get(getattr(event, "client", 0))) is not None:

@@ -18,7 +18,7 @@ from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.scheduler.events import Memory, Priority, Terms
 from nvshared.sharing.client_terms import ClientTerms
-from nvshared.sharing.gpu import GPU, Client, Past
+from nvshared.sharing.gpu import GPU, Client, EarlierTimes
 from nvshared.terms import CLIENT_TERMS
 from nvshared.units import MILLISECOND
 
@@ -65,7 +65,7 @@ class RememberedTerms:
         key = _key(client) or (0, 0, "")
         held, waited, since = self._times.pop(key, (0, 0, 0))
         idle = max(0, int(self._clock()) - since) if since else 0
-        client.remember(Past(held, waited, idle), self._kept.get(key, client.terms))
+        client.remember(EarlierTimes(held, waited, idle), self._kept.get(key, client.terms))
 
     def _note(self, client: Client) -> None:
         key = _key(client)

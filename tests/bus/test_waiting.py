@@ -7,7 +7,7 @@ from dataclasses import replace
 from nvshared.machine.nvml import Process
 from nvshared.names import CLIENT_INTERFACE, STATISTICS_INTERFACE, UNKNOWN, client_path, gpu_path
 from nvshared.scheduler.actions import TurnEnd, TurnEnded, TurnStarted
-from nvshared.scheduler.snapshot import Wait
+from nvshared.scheduler.snapshot import Forecast
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.bus.service import UNUSED_PID, Peeper, a_client, decide
@@ -27,7 +27,7 @@ async def test_client_properties_show_time_waited_and_expected_wait(
     assert [shown[name] for name in names] == [0, 0, 0, 0]
 
     view = client.view
-    scheduler.waits = {client.id: Wait(2, 1000 * SECOND)}
+    scheduler.waits = {client.id: Forecast(2, 1000 * SECOND)}
     scheduler._clients[client.id] = replace(view, waiting=5 * SECOND, idle=7 * SECOND)
     decide(client)
     shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
@@ -39,7 +39,7 @@ async def test_client_properties_show_time_waited_and_expected_wait(
     # As time passes, WaitingUSec grows and ExpectedUSec falls; both are read a moment apart.
     assert abs(waiting + expected - 1005 * SECOND) < SECOND
 
-    scheduler.waits = {client.id: Wait(1, None)}
+    scheduler.waits = {client.id: Forecast(1, None)}
     decide(client)
     shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
     assert shown["ExpectedUSec"] == UNKNOWN

@@ -15,7 +15,7 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
-from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
+from nvshared.scheduler.snapshot import CardSnapshot, CardState, ClientView, Forecast
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
@@ -84,7 +84,7 @@ class Scripted:
         self.state = CardState.IDLE
         self.tq = 1_200_000             # us: length of the automatic quantum
         self.holders: tuple[int, ...] = ()
-        self.waits: dict[int, Wait] = {}
+        self.waits: dict[int, Forecast] = {}
         self.used: dict[int, Usage] = {}        # usage by client id
         self._clients: dict[int, ClientView] = {}
         self._moves: dict[tuple[int, int], MoveOrder] = {}
@@ -147,8 +147,8 @@ class Scripted:
     def deadline(self) -> int | None:
         return self.due
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> CardSnapshot:
+        return CardSnapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0,
             self.holders, len(self.waits), dict(self._clients), Counters(),
             lambda: self.waits, {"host": TierBudget(self.settings.host_budget)}, self.tq)

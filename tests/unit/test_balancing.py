@@ -11,7 +11,7 @@ import pytest
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Memory
-from nvshared.sharing.balancing import CardState, Choice, Contender, choose
+from nvshared.sharing.balancing import CardLoad, Choice, Contender, choose
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
@@ -117,7 +117,7 @@ def test_balancing_avoids_a_card_where_the_tenant_memory_limit_leaves_too_little
 
 
 PRICE = 2.0 * SECOND
-EMPTY = CardState(0, 80 * GIB)
+EMPTY = CardLoad(0, 80 * GIB)
 
 
 def contender(client: int, **changed: Any) -> Contender:
@@ -125,42 +125,42 @@ def contender(client: int, **changed: Any) -> Contender:
 
 
 @pytest.mark.parametrize(("here", "there", "wait", "lost"), [
-    (CardState(200, 80 * GIB), EMPTY, 3.0 * SECOND, 3.0 * SECOND),
-    (CardState(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),  # a move takes longer than the wait
+    (CardLoad(200, 80 * GIB), EMPTY, 3.0 * SECOND, 3.0 * SECOND),
+    (CardLoad(200, 80 * GIB), EMPTY, 1.0 * SECOND, None),  # a move takes longer than the wait
     # the client has 50 GiB, the other card 40 GiB
-    (CardState(200, 80 * GIB), CardState(0, 40 * GIB), inf, None),
-    (CardState(100, 40 * GIB), CardState(300, 80 * GIB), inf, inf),     # exceeds its own card
+    (CardLoad(200, 80 * GIB), CardLoad(0, 40 * GIB), inf, None),
+    (CardLoad(100, 40 * GIB), CardLoad(300, 80 * GIB), inf, inf),     # exceeds its own card
 ])
 def test_balancing_moves_a_client_that_fits_another_card_and_waits_longer_than_a_move_takes(
-        here: CardState, there: CardState, wait: float, lost: float | None) -> None:
+        here: CardLoad, there: CardLoad, wait: float, lost: float | None) -> None:
     _, choice = choose({"a": here, "b": there}, [contender(1, wait=wait)], {}, 0)
     assert choice == (None if lost is None else Choice(1, "b", lost, PRICE))
 
 
 def test_balancing_moves_a_client_once_short_waits_add_up_to_the_cost_of_a_move() -> None:
-    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
+    loads = {"a": CardLoad(200, 80 * GIB), "b": EMPTY}
     lost: dict[int, float] = {}
     looks = 0
     choice = None
     while choice is None:
         looks += 1
-        lost, choice = choose(states, [contender(1, wait=0.1 * SECOND)], lost, SECOND // 10)
+        lost, choice = choose(loads, [contender(1, wait=0.1 * SECOND)], lost, SECOND // 10)
         if choice is None:          # no move: the client gets a turn
-            lost, _ = choose(states, [contender(1, wait=None)], lost, SECOND // 10)
+            lost, _ = choose(loads, [contender(1, wait=None)], lost, SECOND // 10)
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
 def test_balancing_resets_summed_waits_when_no_other_card_would_be_better_for_the_client() -> None:
-    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
-    lost, _ = choose(states, [contender(1)], {}, SECOND)
+    loads = {"a": CardLoad(200, 80 * GIB), "b": EMPTY}
+    lost, _ = choose(loads, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
-    lost, _ = choose(states | {"b": CardState(100, 80 * GIB)}, [contender(1)], lost, SECOND)
+    lost, _ = choose(loads | {"b": CardLoad(100, 80 * GIB)}, [contender(1)], lost, SECOND)
     assert lost == {}
 
 
 def test_balancing_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
-    states = {"a": CardState(400, 80 * GIB), "b": CardState(100, 80 * GIB), "c": EMPTY}
-    _, choice = choose(states, [
+    loads = {"a": CardLoad(400, 80 * GIB), "b": CardLoad(100, 80 * GIB), "c": EMPTY}
+    _, choice = choose(loads, [
         contender(1, wait=9.0 * SECOND, cards=("b", "c")),
         contender(2, wait=9.0 * SECOND, cards=("b", "c"), price=PRICE / 2)], {}, 0)
     assert choice is not None
@@ -180,7 +180,7 @@ def test_balancing_with_random_loads_and_weights_ends_after_few_moves(
     for _ in range(1000):
         load = {card: sum(w for c, w in weights.items() if at[c] == card) for card in cards}
         lost, choice = choose(
-            {card: CardState(load[card], 80 * GIB) for card in cards},
+            {card: CardLoad(load[card], 80 * GIB) for card in cards},
             [Contender(client, at[client], weight, GIB,
                        random.choice([None, random.random() * 10 * SECOND]), PRICE,
                        tuple(card for card in cards if card != at[client]))

@@ -23,7 +23,7 @@ from nvshared.scheduler.events import (
     Tick,
 )
 from nvshared.settings.state import StateFile
-from nvshared.sharing.gpu import GPU, Client, Past
+from nvshared.sharing.gpu import GPU, Client, EarlierTimes
 from nvshared.sharing.inflight_page import InflightPage
 from nvshared.sharing.manager import Manager
 from nvshared.terms import TERMS
@@ -152,7 +152,7 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
         gpu: GPU) -> None:
     before = joined(gpu, 1, Noted())
     before.set_terms(before.terms.having(TERMS["weight"], 7, by_owner=False))
-    before.remember(Past(5, 3), before.terms)
+    before.remember(EarlierTimes(5, 3), before.terms)
     before.parking.moves = 2
     gpu.leave(before)
     moved = Client(2, gpu, peer(4001), Noted())

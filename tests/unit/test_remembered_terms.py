@@ -19,7 +19,7 @@ from nvshared.scheduler.events import Terms, WentIdle
 from nvshared.scheduler.turn import OTHERS_IDLE
 from nvshared.sharing import remembered
 from nvshared.sharing.client_terms import ClientTerms
-from nvshared.sharing.gpu import Client, Past
+from nvshared.sharing.gpu import Client, EarlierTimes
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.terms import TERMS
@@ -74,7 +74,7 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
 def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     client = first.joins()
-    client.remember(Past(7 * SECOND, 3 * SECOND), client.terms)
+    client.remember(EarlierTimes(7 * SECOND, 3 * SECOND), client.terms)
     held, waited = client.held, client.waited
     assert held >= 7 * SECOND
     first.kept.close()

@@ -22,9 +22,9 @@ from nvshared.scheduler.card import DEPTH
 from nvshared.scheduler.events import (
     AntiThrash,
     CapacityChanged,
+    CardLost,
     CommitAsked,
     Evicted,
-    GPULost,
     Left,
     Loaded,
     Memory,
@@ -284,7 +284,7 @@ def talk() -> Talk:
 
 def test_lost_card_ends_all_turns_and_opens_all_gates_and_keeps_connected_clients(
         talk: Talk) -> None:
-    actions = talk.tell(GPULost())
+    actions = talk.tell(CardLost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
     assert [a for a in actions if isinstance(a, Run)] == [Run(1), Run(2), Run(3)]
     assert talk.join(4, 10) == []
@@ -304,7 +304,7 @@ def test_lost_card_ends_all_turns_and_opens_all_gates_and_keeps_connected_client
 
 def test_lost_card_opens_gates_and_grants_every_request_for_memory(
         talk: Talk) -> None:
-    talk.tell(GPULost())
+    talk.tell(CardLost())
     memory = Memory(allocated=GIB)
     assert runs(talk.tell(MemoryChanged(3, memory, wants=True))) == [3]
     assert runs(talk.tell(Stopped(1, memory, wants=True))) == [1]
@@ -322,7 +322,7 @@ def test_lost_card_grants_a_commit_request_that_waits_for_reconnecting_clients()
     talk.join(1, 10)
     memory = talk.memory[1]
     assert talk.tell(CommitAsked(1, memory, 1, 20 * GIB)) == []
-    answer, = (a for a in talk.tell(GPULost()) if isinstance(a, Limits))
+    answer, = (a for a in talk.tell(CardLost()) if isinstance(a, Limits))
     assert (answer.number, answer.commit) == (1, 20 * GIB)
 
 
@@ -332,7 +332,7 @@ def test_lost_card_loads_all_memory_of_a_client() -> None:
     talk.run(1, 70)
     talk.join(2, allocated=60, resident=20)
     talk.join(3, allocated=10)
-    actions = [a for a in talk.tell(GPULost()) if isinstance(a, Load | Run)]
+    actions = [a for a in talk.tell(CardLost()) if isinstance(a, Load | Run)]
     assert [(type(a), a.client) for a in actions] == [
         (Run, 1), (Load, 2), (Run, 2), (Load, 3), (Run, 3)]
     assert loads([*actions]) == [(2, 60), (3, 10)]
@@ -343,7 +343,7 @@ def test_client_on_a_lost_card_is_ordered_to_load_memory_evicted_after_the_loss(
     talk.run(1, 70)
     order = next(a for a in talk.run(2, 70) + talk.idle(1) + talk.stopped(1)
                  if isinstance(a, Evict))
-    assert loads(talk.tell(GPULost())) == [(2, 70)]
+    assert loads(talk.tell(CardLost())) == [(2, 70)]
     memory = talk.set(1, resident=30, room=30)
     assert loads(talk.tell(Evicted(1, memory, order.number, 40 * GIB))) == [(1, 70)]
 
@@ -352,7 +352,7 @@ def test_lost_card_repeats_a_failed_load_each_second() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, allocated=60)
-    order, = (a for a in talk.tell(GPULost()) if isinstance(a, Load))
+    order, = (a for a in talk.tell(CardLost()) if isinstance(a, Load))
     assert talk.wait(5) == []
     memory = talk.set(2, resident=20, room=60)
     actions = talk.tell(Loaded(2, memory, order.number, 20 * GIB, no_memory=True))

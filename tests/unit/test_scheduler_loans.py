@@ -13,8 +13,8 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Load, Writeback, Yield
 from nvshared.scheduler.domains import Neighbour
 from nvshared.scheduler.events import (
+    CardLost,
     Evicted,
-    GPULost,
     Joined,
     Memory,
     SettingsChanged,
@@ -90,7 +90,7 @@ def lends_less(far: Talk, why: str) -> None:
     neighbour.alone = {"other processes": False, "unknown processes": None}.get(why, True)
     if why == "promised":
         far.join(7, commit=65)
-    far.tell(GPULost() if why == "lost" else Tick())
+    far.tell(CardLost() if why == "lost" else Tick())
 
 
 @pytest.mark.parametrize(("why", "lent"), [

@@ -16,7 +16,7 @@ from nvshared.scheduler.events import (
     Tick,
     WentIdle,
 )
-from nvshared.scheduler.snapshot import Wait
+from nvshared.scheduler.snapshot import Forecast
 from nvshared.scheduler.tenants import MIB_SECOND
 from nvshared.scheduler.turn import OTHERS_IDLE
 from nvshared.units import MIB, SECOND
@@ -127,7 +127,7 @@ TQ = 30
 COST = 4                                # seconds to load 70 GiB at the assumed speed, and a margin
 
 
-def waits(talk: Talk) -> dict[int, Wait]:
+def waits(talk: Talk) -> dict[int, Forecast]:
     return dict(talk.scheduler.snapshot().waits)
 
 
@@ -167,7 +167,7 @@ def test_expected_wait_of_a_client_that_never_fits_is_unknown() -> None:
     talk.join(1, 0, pinned=60)
     talk.run(2, 30)
     talk.run(3, 70)
-    assert waits(talk)[3] == Wait(1, None)
+    assert waits(talk)[3] == Forecast(1, None)
 
 
 def test_expected_wait_is_unknown_while_the_holder_finishes_work_that_takes_long() -> None:
@@ -181,7 +181,7 @@ def test_expected_wait_is_unknown_while_the_holder_finishes_work_that_takes_long
     assert waits(talk)[2].left is not None
     talk.wait(5)
     talk.tell(Tick())
-    assert waits(talk) == {2: Wait(1, None), 3: Wait(2, None)}
+    assert waits(talk) == {2: Forecast(1, None), 3: Forecast(2, None)}
 
 
 def test_expected_wait_of_a_compute_limited_client_ends_with_the_next_accounting_window() -> None:

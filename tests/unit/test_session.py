@@ -49,8 +49,7 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.card import HELLO_PATIENCE
 from nvshared.scheduler.events import Memory, Priority, Terms
-from nvshared.scheduler.snapshot import CardState
-from nvshared.scheduler.snapshot import Wait as WaitView
+from nvshared.scheduler.snapshot import CardState, Forecast
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.terms import TERMS
@@ -240,7 +239,7 @@ def test_waiting_report_is_answered_with_reason_and_queue_position(
         hook: Hook, state: ClientState, position: int, waits: tuple[Wait, int]) -> None:
     scheduler = Scripted.latest
     scheduler._clients[1] = replace(scheduler._clients[1], state=state)
-    scheduler.waits = {1: WaitView(position, None)} if position else {}
+    scheduler.waits = {1: Forecast(position, None)} if position else {}
     hook.says(ReportRecord(Type.WAITING, flags=Flag.WANTS, memory=FIGURES))
     assert scheduler.events == [events.MemoryChanged(1, FIGURES, True)]
     assert hook.wire.sent == [OrderRecord(Type.QUEUED, number=waits[1], waits_for=waits[0])]

@@ -29,7 +29,7 @@ from pathlib import Path
 from nvshared.bus.services import ClientInterface
 from nvshared.report.families import families
 from nvshared.scheduler.events import Memory
-from nvshared.scheduler.tenants import Division, History
+from nvshared.scheduler.tenants import Division, ClientTotals
 from nvshared.settings.config import load
 from nvshared.tui import tables
 from nvshared.units import SECOND
@@ -42,7 +42,7 @@ class Client:
     memory = Memory(host=8)
 assert ClientInterface(None, Client()).values(["Tiers"])["Tiers"].value == {"host": 8, "second": 4}
 assert "SECOND" in tables.CLIENT
-usage = History(division=Division(), since=0).usage(Memory(host=1 << 20), SECOND, 0, 0)
+usage = ClientTotals(division=Division(), since=0).usage(Memory(host=1 << 20), SECOND, 0, 0)
 assert usage.host_memory == 1
 '''
 

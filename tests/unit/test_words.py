@@ -2,6 +2,7 @@
 """The words of ARCHITECTURE.md: identifiers use each of them, and no synonym that it replaced."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,12 @@ def test_words_of_the_architecture_are_sorted_and_used_by_identifiers() -> None:
     assert plain == sorted(set(plain))
     text = " ".join(identifiers())
     assert [word for word in plain if word not in text] == []
+
+
+def test_each_class_name_of_the_product_means_one_class() -> None:
+    names = [name for path in (ROOT / "nvshared").rglob("*.py")
+             for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE)]
+    assert [name for name, number in Counter(names).items() if number > 1] == []
 
 
 def test_identifiers_use_no_word_that_another_replaced() -> None:
