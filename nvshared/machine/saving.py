@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from nvshared import saver
 from nvshared.errors import NvshareError
 from nvshared.machine.checkpoint import start
+from nvshared.machine.peer import printable
 
 SOCKET = Path("/run/nvshare-checkpoint/save.sock")
 PATIENCE = 3600.0                       # most seconds of an order; 1 TiB at 0.3 GB/s takes as long
@@ -60,15 +61,15 @@ async def ask(order: str, **words: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise NoAnswer("nvshare-save has ended without an answer")
     if "error" in answer:
-        raise NvshareError(str(answer["error"]))
+        raise NvshareError(printable(str(answer["error"])))
     return answer
 
 
 async def saved(to: str = "") -> list[Saved]:
     """The saved programs in a folder, "" for the usual one. Raises NvshareError."""
     found = (await ask("list", to=to))["entries"]
-    with contextlib.suppress(TypeError):
-        return [Saved(**one) for one in found]
+    with contextlib.suppress(TypeError, KeyError):
+        return [Saved(**{**one, "why": printable(one["why"])}) for one in found]
     raise NvshareError("nvshare-save is of another version than nvshared")
 
 

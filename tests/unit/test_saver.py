@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from nvshared import caller, saver
+from nvshared.errors import NvshareError
+from nvshared.machine import saving
 
 OWNER, OTHER = 64321, 64322             # users; the first has the socket, as nvshare by the unit
 PATIENCE = 60                           # seconds until a caller must have connected
@@ -166,3 +168,16 @@ def test_process_of_a_user_that_claims_to_be_criu_is_not_waited_for(
     pid = process("pass", **{saver.FOLDER: str(folder)})
     assert not saver.is_in_use(folder, 1 << 22)
     assert caller.started(pid) is not None
+
+
+async def test_names_that_criu_quotes_reach_no_terminal_with_their_control_characters(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "SOCKET", tmp_path / "none")
+    monkeypatch.setenv("NVSHARE_SAVED", str(base))
+    folder = saved(base, "a")
+    saver.write(folder, saver.FAILED, {"why": "CRIU says: no \x1b[2Jfile"})
+    assert [one.why for one in await saving.saved()] == ["CRIU says: no ?[2Jfile"]
+    with pytest.raises(NvshareError, match=r"no absolute path|\?\[2J") as caught:
+        await saving.saved("/tmp/\x1b[2J")
+    assert caught.value.message.isprintable()
