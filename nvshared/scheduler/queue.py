@@ -286,10 +286,17 @@ def _lets_others_finish(card: Card, client: ScheduledClient, latest: int) -> boo
         return False
     limited = {node for node in client.limits if node.quota}
     for one in card.groups["rationed"]:
-        runs = one.phase in (Phase.WAITING, Phase.LOADING, Phase.RUNNING, Phase.DRAINING)
-        if runs and one.priority >= client.priority and limited.isdisjoint(one.limits):
+        goes_first = _runs_soon(card, one) and one.priority >= client.priority
+        if goes_first and limited.isdisjoint(one.limits):
             return not card.due(latest)
     return False
+
+
+def _runs_soon(card: Card, client: ScheduledClient) -> bool:
+    """Whether the client has a turn that will end, or will have one as soon as others' end."""
+    return (client.phase in (Phase.WAITING, Phase.LOADING, Phase.RUNNING, Phase.DRAINING)
+            and not client.unresponsive and not client.terms.suspended
+            and client.unpinned_need <= card.room_if_alone)
 
 
 def time_left(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:

@@ -24,10 +24,12 @@ from nvshared.scheduler.actions import (
     TurnStarted,
     Watch,
 )
+from nvshared.scheduler.client import Phase
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
     Accounting,
     AntiThrash,
+    CapacityChanged,
     Joined,
     Memory,
     Preempted,
@@ -47,6 +49,7 @@ from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_talk import Talk, answer, limits, runs, stops
 from tests.unit.scheduler_world import World
+from tests.unit.test_scheduler_stopped import Stoppable
 
 SETTINGS = Settings(
     capacity=4 * GIB, total=4 * GIB, host_budget=64 * GIB, step=256 * MIB, tq=SECOND // 2)
@@ -640,6 +643,37 @@ def test_limited_clients_with_limits_that_fit_together_run_in_sequence(
     assert open_together(world, *hooks, time=10 * SECOND) < 0.1
     had = [(hook.computed - was) / (10 * SECOND) for hook, was in zip(hooks, before, strict=True)]
     assert had == pytest.approx([percent / 100 for percent in percents], abs=0.01)
+
+
+@pytest.mark.parametrize("state", ["suspended", "stopped", "too large"])
+def test_compute_limited_client_does_not_wait_for_a_limited_client_that_cannot_run(
+        state: str) -> None:
+    world = Tenancy(replace(SETTINGS, stuck_after=SECOND))
+    hook = world.program(*ALICE)
+    world.joining = ("user:bob",)
+    other = Stoppable(hook.id + 1, world)
+    world.welcome(other)
+    world.advance(SECOND // 100)
+    other.allocate(LARGE)
+    other.compute(10_000 * SECOND)
+    for one in (hook, other):
+        one.kernel = MILLISECOND
+        world.put(one, compute_limit=50)
+    world.advance(SECOND)
+    match state:
+        case "suspended":
+            world.put(other, suspended=True)
+        case "stopped":
+            other.is_stopped = True
+        case "too large":
+            world.tell(CapacityChanged(LARGE // 2))
+    world.advance(5 * SECOND)           # until the other client has used its time, and is given up
+    card = world.scheduler._card
+    for _ in range(2 * SECOND // MILLISECOND):
+        world.advance(MILLISECOND)
+        client = card.clients[hook.id]
+        has_time = queue.time_left(card, client)[1]
+        assert not (client.phase is Phase.LIMITED and has_time), "it waits for the other client"
 
 
 @pytest.mark.parametrize("percents", [(75, 75), (50, 50, 50), (5, 95, 95)])
