@@ -662,9 +662,11 @@ def end(pid: int) -> None:
 def entries(order: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for folder in sorted(base(order.get("to", "")).iterdir()):
-        if not MADE.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+        if not MADE.fullmatch(folder.name):
             continue
-        try:
+        try:                            # its user may have mounted something there, by fusermount
+            if folder.is_symlink() or not folder.is_dir():
+                continue
             if folder.name.startswith(NEW):
                 remove_stale(folder)
             elif (row := entry(folder)) is not None:

@@ -79,8 +79,8 @@ def is_elsewhere(folder: str) -> bool:
 
 
 def has_saved() -> bool:
-    """Whether there may be saved programs in the usual folder. May block."""
+    """Whether there may be saved programs in the usual folder."""
     try:
-        return any(one.is_dir() for one in saver.BASE.iterdir())
+        return any(saver.MADE.fullmatch(one.name) for one in saver.BASE.iterdir())
     except OSError:
         return False

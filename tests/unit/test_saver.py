@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshare-save takes orders from root and the owner of its socket's file alone."""
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -105,6 +106,30 @@ def test_list_shows_other_programs_when_a_user_mixes_files_of_two_saved_programs
     given, mixed, other = (saved(base, one) for one in "abc")
     (given / saver.MANIFEST).rename(mixed / name)
     assert str(other) in [one["folder"] for one in saver.entries({})]
+
+
+def test_list_shows_other_programs_when_a_user_has_mounted_a_file_system_on_a_folder(
+    base: Path
+) -> None:
+    """fusermount mounts what a user wants on the user's folders; root may then not enter them."""
+    mine, other = saved(base, "a"), saved(base, "b")
+    libc = ctypes.CDLL(None)
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError:
+        pytest.skip("no FUSE here")
+    try:
+        options = f"fd={device},rootmode=40000,user_id={OTHER},group_id={OTHER}"
+        if libc.mount(b"fuse", bytes(mine), b"fuse", 0, options.encode()):
+            pytest.skip("nothing can be mounted here")
+        with pytest.raises(PermissionError):
+            mine.lstat()
+        assert [one["folder"] for one in saver.entries({})] == [str(other)]
+        other.rename(base / "other")
+        assert saving.has_saved()
+    finally:
+        libc.umount2(bytes(mine), 2)
+        os.close(device)
 
 
 NAMES = [b"\rUid: 0 0 0", "обучение".encode()[:15]]
