@@ -414,7 +414,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
     async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
         await self._found(tenant)
-        await _kept(self.manager, self.manager.tenancy.set(
+        await _kept(self.manager, self.manager.tenancy.set_terms(
             tenant, {name: one.value for name, one in terms.items()}))
 
     @method("SetPods", action=names.ACTION_NAME_PODS)

@@ -70,7 +70,7 @@ class Bounds(NamedTuple):
     """The domains of one client."""
 
     host: tuple[Domain, ...] = ()       # limits of its host memory
-    memory: tuple[Domain, ...] = ()     # memory limits of its tenants, which bound its commit
+    memory_limits: tuple[Domain, ...] = ()      # of its tenants; they bound its commit
     disk: tuple[Domain, ...] = ()       # its tenants' limits of the disk
 
 

@@ -118,7 +118,7 @@ def counted(client: ScheduledClient) -> Counted:
     return Counted(
         groups, figures, client.claims.account,
         Account(unshown, expected - shown, int(bool(committed) or not client.claims.account)),
-        ((client.bounds.host, of_host), (client.bounds.memory, Stake(committed, unused)),
+        ((client.bounds.host, of_host), (client.bounds.memory_limits, Stake(committed, unused)),
          (client.bounds.disk, Stake(taken=figures.disk))))
 
 

@@ -73,7 +73,7 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
         client.claims.overclaim(client.claims.over._replace(beyond=0))
     left, domain = _tightest_limit(card, client)
     reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
-    reason = next((tenant.reason for tenant in client.bounds.memory), reason)
+    reason = next((tenant.reason for tenant in client.bounds.memory_limits), reason)
     granted = client.memory.beyond <= _most_beyond(card, client)
     _send_limits(card, client, number, _largest_commit(card, client), reason, granted=granted)
 
@@ -286,7 +286,7 @@ def _most_beyond(card: Card, client: ScheduledClient) -> int:
     the card."""
     if card.lost:
         return client.memory.beyond
-    bounded = client.terms.memory_limit or client.bounds.memory
+    bounded = client.terms.memory_limit or client.bounds.memory_limits
     return 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
 
 
@@ -298,7 +298,7 @@ def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -
 
 def _total_for(card: Card, client: ScheduledClient) -> int:
     """The size of the card that this client's program is shown; bytes."""
-    limits = (client.terms.memory_limit, *(domain.limit for domain in client.bounds.memory))
+    limits = (client.terms.memory_limit, *(domain.limit for domain in client.bounds.memory_limits))
     return min([card.settings.total, *filter(None, limits)])
 
 
@@ -413,7 +413,7 @@ def _largest_commit(card: Card, client: ScheduledClient) -> int:
     own = client.committed - client.used
     unused = card.groups.sums.committed - card.groups.sums.used - own
     more = _promisable_to_account(card, client, _promisable(card) + unused) + own
-    for domain in (*client.bounds.host, *client.bounds.memory):
+    for domain in (*client.bounds.host, *client.bounds.memory_limits):
         more = min(more, _promisable_in(domain) + domain.sums.unused)
     return max(0, min(_ceiling(card, client), client.used + more))
 
@@ -437,7 +437,7 @@ def _tightest_limit(
     grows = committed - client.committed
     bounds: list[tuple[int, Domain | None]] = [(UNBOUNDED, None)]
     bounds += [(_promisable_in(domain) - more, domain) for domain in client.bounds.host]
-    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.bounds.memory]
+    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.bounds.memory_limits]
     return min(bounds, key=itemgetter(0))
 
 

@@ -209,7 +209,7 @@ class Tenancy:
                 self.renamed.emit(client)
         self._send_all(changed)
 
-    def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
+    def set_terms(self, name: str, terms: Mapping[str, object]) -> Future[None]:
         """Sets a tenant's terms, by name; 0 removes a term. "source": a name of TERM_SOURCES.
 
         Raises InvalidArgs. The future is done when the terms are on the disk; it raises NotKept."""

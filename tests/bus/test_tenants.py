@@ -218,11 +218,11 @@ async def test_tenants_command_shows_the_source_of_each_term(ruled: Manager, ctl
     assert (await ctl("tenants")).out == (
         "No program uses a GPU through nvshare, and no tenant has terms.\n")
     a_client(ruled, ruled.gpus[0])
-    ruled.tenancy.set("user:root", {"memory-limit": 40 * GIB})
-    ruled.tenancy.set(
+    ruled.tenancy.set_terms("user:root", {"memory-limit": 40 * GIB})
+    ruled.tenancy.set_terms(
         "job:7", {"weight": 3, "host-memory-limit": GIB, "compute-request": 20, "priority": 1})
-    ruled.tenancy.set("pod:7d1c", {"weight": 3, "source": "claim"})
-    ruled.tenancy.set("pod:7d1c", {"memory-limit": GIB, "source": "annotation"})
+    ruled.tenancy.set_terms("pod:7d1c", {"weight": 3, "source": "claim"})
+    ruled.tenancy.set_terms("pod:7d1c", {"memory-limit": GIB, "source": "annotation"})
     assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
         ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3,background", "hand"],

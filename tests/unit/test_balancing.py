@@ -105,7 +105,7 @@ def test_balancing_reads_the_load_from_nvml_for_a_card_without_waiting_clients(
 
 def test_balancing_avoids_a_card_where_the_tenant_memory_limit_leaves_too_little_space(
         manager: Manager, time: Time) -> None:
-    manager.tenancy.set("user:root", {"memory-limit": 41 * GIB})
+    manager.tenancy.set_terms("user:root", {"memory-limit": 41 * GIB})
     run(manager, 1, 2 * MIB)
     manager.gpus[1].sample = Sample(utilisation=0.0)
     join(manager)

@@ -430,7 +430,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Manager:
     time = Time()
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
     monkeypatch.setattr(manager.moving, "_ask", ask)
-    manager.tenancy.set("user:1000", {"memory-limit": 5 * GIB})
+    manager.tenancy.set_terms("user:1000", {"memory-limit": 5 * GIB})
     for number, facts in enumerate((FACTS, replace(FACTS, index=1, uuid=OTHER.uuid))):
         gpu = manager.add(facts, Sample(), gather=False)
         for pid in range(2 - number):

@@ -76,7 +76,7 @@ class Daemon:
     def set(self, name: str, **terms: object) -> None:
         named = {term.replace("_", "-"): value for term, value in terms.items()}
         self.manager.tenancy.find(name, None, lambda: None)
-        self.manager.tenancy.set(name, named).result()
+        self.manager.tenancy.set_terms(name, named).result()
 
     def sent_terms(self, gpu: int = 0) -> list[TenantChanged]:
         """Terms passed to the card's scheduler since the last call, also with the event Joined."""
@@ -333,12 +333,12 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_p
     def sources(which: Daemon) -> dict[str, str]:
         return {term.term: term.source for term in which.manager.tenancy.tenant(SHOWN).terms}
 
-    daemon.manager.tenancy.set(
+    daemon.manager.tenancy.set_terms(
         SHOWN, {"weight": 7, "memory-limit": GIB, "source": "annotation"}).result()
-    daemon.manager.tenancy.set(SHOWN, {"memory-limit": 2 * GIB}).result()
+    daemon.manager.tenancy.set_terms(SHOWN, {"memory-limit": 2 * GIB}).result()
     expected = {"weight": "set by annotation", "memory-limit": "set by hand"}
     assert sources(daemon) == sources(Daemon(tmp_path)) == expected
-    daemon.manager.tenancy.set(SHOWN, {"weight": 0, "source": "annotation"}).result()
+    daemon.manager.tenancy.set_terms(SHOWN, {"weight": 0, "source": "annotation"}).result()
     assert sources(Daemon(tmp_path)) == {"memory-limit": "set by hand"}
 
 
@@ -402,7 +402,7 @@ def test_tenants_file_that_cannot_be_read_is_put_aside_and_counts_as_empty(
 def test_invalid_tenant_term_is_refused_and_no_term_of_the_call_is_set(
         daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str) -> None:
     with pytest.raises(InvalidArgs) as raised:
-        daemon.manager.tenancy.set(name, terms)
+        daemon.manager.tenancy.set_terms(name, terms)
     assert str(raised.value) == sentence
     assert daemon.manager.tenancy.tenants() == []
     assert not (tmp_path / TENANTS_FILE).exists()
@@ -458,7 +458,7 @@ def test_tenant_terms_can_be_removed_while_rules_contradict_each_other(daemon: D
     daemon.joins(BOB)
     daemon.set("job:7", compute_limit=90, weight=7)
     taken_back = dict.fromkeys(TERMS, 0)
-    daemon.manager.tenancy.set("job:7", taken_back)
+    daemon.manager.tenancy.set_terms("job:7", taken_back)
     assert daemon.manager.tenancy.terms("job:7") == TenantTerms(compute_request=60)
 
 

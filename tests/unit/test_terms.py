@@ -64,7 +64,7 @@ assert [one.value for one in rules] == [20, 0]
 tenancy = Tenancy()
 tenancy.use(rules)
 assert tenancy.terms("job:4").patience == 0
-tenancy.set("job:4", {"patience": 5})
+tenancy.set_terms("job:4", {"patience": 5})
 assert tenancy.terms("job:4").patience == 5
 assert _term("patience", 5) == (5, "")
 made = ClientTerms().having(term, 30, by_owner=False)
