@@ -12,6 +12,8 @@ from nvshared.scheduler.events import Memory
 from tests.integration.fakehook import Hook
 
 PATIENCE = 60.0                         # seconds without a record until the benchmark fails
+JOINING = 100                           # clients that say HELLO at once: the daemon refuses a user
+                                        # with many connections that are not served yet
 
 
 class Client(Hook):
@@ -45,23 +47,24 @@ class Crowd:
 
     def __init__(self, path: Path, uuid: bytes, number: int, allocated: int) -> None:
         """`allocated`: bytes of each program."""
-        self.clients = []
+        self.clients: list[Client] = []
         self._poll = select.epoll()
         self._by_descriptor: dict[int, Client] = {}
-        for _ in range(number):
-            client = Client(path, uuid, allocated)
-            client.say(Type.HELLO, commit=allocated)
-            self.clients.append(client)
-            self._by_descriptor[client.socket.fileno()] = client
-            self._poll.register(client.socket, select.EPOLLIN)
         welcomed: set[Client] = set()
 
         def heard(client: Client, kind: Type) -> bool:
             if kind is Type.LIMITS:
                 welcomed.add(client)
-            return len(welcomed) == number
+            return len(welcomed) == len(self.clients)
 
-        self.until(heard)
+        while len(self.clients) < number:
+            for _ in range(min(JOINING, number - len(self.clients))):
+                client = Client(path, uuid, allocated)
+                client.say(Type.HELLO, commit=allocated)
+                self.clients.append(client)
+                self._by_descriptor[client.socket.fileno()] = client
+                self._poll.register(client.socket, select.EPOLLIN)
+            self.until(heard)
 
     def __enter__(self) -> "Crowd":
         return self
