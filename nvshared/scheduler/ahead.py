@@ -109,6 +109,8 @@ def writeback_pays(card: Card) -> bool:
 
 def _most_swapped(card: Card) -> tuple[int, int]:
     """The idle client with most swapped memory: the bytes and its id; zeros if there is none."""
+    if not card.groups.sums.swapped:
+        return 0, 0
     return max([(c.swapped, id) for id, c in card.groups.each() if c.swapped], default=(0, 0))
 
 

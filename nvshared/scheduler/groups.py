@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients of a card by group, and the sums of their figures, kept up to date at each change."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from operator import add, attrgetter, sub
 from typing import NamedTuple
@@ -82,6 +83,7 @@ class Figures(NamedTuple):
     out_of_reach: int = 0
     disk: int = 0
     swapped: int = 0                    # bytes not resident of an idle client; 0 for other clients
+    queued_deficit: int = 0             # room that a queued client lacks; 0 for other clients
     unpinned_commit: int = 0            # used for single clients only, never as a sum over clients
 
 
@@ -110,6 +112,7 @@ def counted(client: ScheduledClient) -> Counted:
         need=client.memory.need, filled=client.memory.filled - client.claims.over.filled,
         out_of_reach=client.out_of_reach,
         disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
+        queued_deficit=client.room_deficit if client.queued else 0,
         unpinned_commit=unpinned)
     unused = committed - figures.used
     of_host = Stake(
@@ -123,6 +126,7 @@ def counted(client: ScheduledClient) -> Counted:
 
 
 NOTHING = Counted()
+ID = attrgetter("id")
 
 
 class Groups:
@@ -138,7 +142,9 @@ class Groups:
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
-        self._members: dict[str, set[int]] = {name: set() for name in (*GROUPS, *Phase)}
+        # The members of each group, in the order in which they joined the card.
+        self._members: dict[str, list[ScheduledClient]] = {
+            name: [] for name in (*GROUPS, *Phase)}
         self._sums = Figures()
         self._changed: dict[str, set[int]] = {}
         self._accounts: dict[str, Account] = {}
@@ -161,8 +167,12 @@ class Groups:
                 sums = self._accounts.pop(part.account, Account())
                 if any(sums := Account(*map(change, sums, part.of_account))):
                     self._accounts[part.account] = sums
-            for name in {*before.groups} ^ {*now.groups}:
-                self._members[name] ^= {id}
+            if now.groups != before.groups:
+                for name in {*before.groups}.difference(now.groups):
+                    members = self._members[name]
+                    del members[bisect_left(members, id, key=ID)]
+                for name in {*now.groups}.difference(before.groups):
+                    insort(self._members[name], self._clients[id], key=ID)
             self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
             for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
                 if held != new_stakes:
@@ -173,13 +183,15 @@ class Groups:
 
     def __getitem__(self, name: str) -> list[ScheduledClient]:
         """The members of a group, in the order in which the clients joined the card."""
-        self.settle()
-        return [self._clients[id] for id in sorted(self._members[name])]
+        if self.touched:
+            self.settle()
+        return self._members[name].copy()
 
     @property
     def sums(self) -> Figures:
         """The sums of the figures over all clients."""
-        self.settle()
+        if self.touched:
+            self.settle()
         return self._sums
 
     def each(self) -> list[tuple[int, Figures]]:

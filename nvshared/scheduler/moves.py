@@ -308,7 +308,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
 
 def _add_slack(card: Card, lacking: list[ScheduledClient]) -> None:
     """Gives running clients room to grow, out of room that no client needs."""
-    spare = card.free - sum(c.room_deficit for c in [*lacking, *card.groups["queued"]])
+    spare = card.free - sum(c.room_deficit for c in lacking) - card.groups.sums.queued_deficit
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return

@@ -287,13 +287,13 @@ def _admit(card: Card) -> Admission:
     alone = card.room_if_alone
     room_left = alone - sum(c.unpinned_need for c in card.groups["holding"]
                             if c.phase is not Phase.DRAINING or not c.unresponsive)
-    least = min([c.unpinned_need for c in card.groups["queued"]], default=0)
     rules = policy.of(card)
     tq = rules.quantum(card, None)
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
-    for client in chain(card.groups["granted"], rules.order(card)):
+    queued = rules.order(card)
+    for client in chain(card.groups["granted"], queued):
         claims = client.standing is Standing.CLAIMS
         if claims:
             claimant = gang.claim(card)
@@ -315,7 +315,7 @@ def _admit(card: Card) -> Admission:
             blocked, overtaken = client, card.holders
             tq = rules.quantum(card, blocked)
             # No other client fits or may overtake, so the rest of the queue need not be checked.
-            full = room_left < least or one_at_a_time
+            full = one_at_a_time or room_left < min([c.unpinned_need for c in queued], default=0)
             if full or not _may_overtake(card, blocked, overtaken, tq):
                 break
             continue

@@ -57,6 +57,7 @@ class Gang:
     exceeds: int | None = None          # us: when members on one card ceased to fit, or None
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
     sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, its id removed
+    forms: bool = False                 # `may_form` of its present clients
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -112,7 +113,8 @@ class Gangs:
 
     def _form(self, gang: Gang) -> None:
         self._stale.pop(gang, None)
-        if gang.may_form:
+        gang.forms = gang.may_form
+        if gang.forms:
             self._stale[gang] = None
             return
         if gang.sent:
@@ -129,12 +131,12 @@ class Gangs:
         self.review()
 
     def _forming_on(self, gpu: GPU) -> list[Gang]:
-        return [one for one in self._gangs.values() if one.may_form
+        return [one for one in self._gangs.values() if one.forms
                 and any(client.gpu is gpu for client in one.clients)]
 
     def _review_all(self) -> None:
         self._deadline = None           # _due() sets it again, if a review is due later
-        self._stale |= dict.fromkeys(one for one in self._gangs.values() if one.may_form)
+        self._stale |= dict.fromkeys(one for one in self._gangs.values() if one.forms)
         self.review()
 
     def review(self) -> None:
