@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of one client: by the administrator, and by the program's owner."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvshared.quantity import HEAVIEST
@@ -15,14 +15,14 @@ class ClientTerms:
 
     administrator: Terms = Terms()
     owner: Terms = Terms(weight=HEAVIEST, deadline=1)
+    in_force: Terms = field(init=False)         # computed once, as each announcement reads it
 
-    @property
-    def in_force(self) -> Terms:
+    def __post_init__(self) -> None:
         found: dict[str, Any] = {
             term.field: term.stricter(
                 getattr(self.administrator, term.field), getattr(self.owner, term.field))
             for term in CLIENT_TERMS}
-        return Terms(**found)
+        object.__setattr__(self, "in_force", Terms(**found))
 
     def allows(self, term: Term, value: int) -> bool:
         """Whether the owner may set this value without an authorization by polkit."""
