@@ -3,6 +3,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
@@ -129,6 +130,10 @@ class Publication:
             elif isinstance(event, ClientEvent):
                 self._client_changed(event.client)
 
+        def decided(_now: int, _event: Event, caused: Sequence[actions.Action]) -> None:
+            for action in caused:
+                self._client_changed(action.client)
+
         def reported(client: Client, report: actions.Action) -> None:
             path = client_path(client.id)
             match report:
@@ -140,7 +145,7 @@ class Publication:
                     self._manager_interface.client_stuck(path, str(report.state), report.waited, {})
 
         gpu.happened.connect(happened)
-        gpu.decided.connect(lambda _now, action: self._client_changed(action.client))
+        gpu.decided.connect(decided)
         gpu.reported.connect(reported)
         gpu.client_new.connect(self._client_new)
         gpu.client_removed.connect(self._client_removed)

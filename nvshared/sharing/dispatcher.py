@@ -7,7 +7,7 @@ Events that arrive meanwhile wait."""
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from nvshared.clock import Clock, Timer
@@ -31,7 +31,8 @@ class Dispatcher:
         # With the time and the event: emitted before and after the scheduler handles the event.
         self.happens: Signal[int, events.Event] = Signal("happens")
         self.happened: Signal[int, events.Event] = Signal("happened")
-        self.decided: Signal[int, actions.Action] = Signal("decided")
+        # Emitted after `happened`, with all actions that the event caused; no action if it failed.
+        self.decided: Signal[int, events.Event, Sequence[actions.Action]] = Signal("decided")
         # Number of events by the time that the scheduler took: one entry per bound, one above all.
         self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
         self.decision_time = 0          # us that the scheduler has taken for all events so far
@@ -110,6 +111,7 @@ class Dispatcher:
             decided = self.scheduler.handle(event, now)
         except Exception:
             self.happened.emit(now, event)
+            self.decided.emit(now, event, ())
             # A bug: the daemon ends, and the next one rebuilds the state from the HELLOs.
             logger.exception("the scheduler of %s failed at %s", self, event)
             self._broken = True
@@ -124,8 +126,8 @@ class Dispatcher:
             if isinstance(action, actions.Order):
                 self._send(action)
         self.happened.emit(now, event)
+        self.decided.emit(now, event, decided)
         for action in decided:
-            self.decided.emit(now, action)
             self._report(now, action)
 
     def _arm(self) -> None:

@@ -5,7 +5,7 @@ Messages are delayed. A kernel of a team ends only when all ranks have submitted
 submit several kernels ahead; so ranks never drain if their gates close at different kernels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -185,13 +185,14 @@ class Machine:
             gpu.decided.connect(partial(self._note, gpu))
         self.manager.reload()
 
-    def _note(self, gpu: GPU, now: int, action: Action) -> None:
-        if isinstance(action, Crowded):
-            self.crowded.append((gpu.clients[action.client], action.needs, action.room))
-        if isinstance(action, TurnStarted):
-            self.starts.append((now, gpu.clients[action.client]))
-        elif isinstance(action, TurnEnded) and action.client in gpu.clients:
-            self.ends.append((now, gpu.clients[action.client], str(action.reason)))
+    def _note(self, gpu: GPU, now: int, _: Event, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Crowded):
+                self.crowded.append((gpu.clients[action.client], action.needs, action.room))
+            if isinstance(action, TurnStarted):
+                self.starts.append((now, gpu.clients[action.client]))
+            elif isinstance(action, TurnEnded) and action.client in gpu.clients:
+                self.ends.append((now, gpu.clients[action.client], str(action.reason)))
 
     def on(self, gpu: GPU) -> list[Hook]:
         return [

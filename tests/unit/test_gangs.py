@@ -2,6 +2,7 @@
 """Gangs in virtual time: all cards at once or none, no deadlock, and no client starves."""
 
 import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -12,6 +13,7 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import Action, ClientState, Run, Stop, TurnStarted
 from nvshared.scheduler.events import (
     AntiThrash,
+    Event,
     MemoryChanged,
     Reopened,
     Stopped,
@@ -68,13 +70,14 @@ def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machin
     since: dict[tuple[str, int], int] = {}
     stopped: list[int] = []             # us that each stopped turn had lasted
 
-    def decided(card: str, now: int, action: Action) -> None:
-        if isinstance(action, Run) and action.pace and not action.step:
-            since.setdefault((card, action.client), now)
-        elif isinstance(action, TurnStarted):
-            since.pop((card, action.client), None)
-        elif isinstance(action, Stop):
-            stopped.append(now - since.get((card, action.client), now))
+    def decided(card: str, now: int, _: Event, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Run) and action.pace and not action.step:
+                since.setdefault((card, action.client), now)
+            elif isinstance(action, TurnStarted):
+                since.pop((card, action.client), None)
+            elif isinstance(action, Stop):
+                stopped.append(now - since.get((card, action.client), now))
 
     for gpu in machine.gpus:
         gpu.decided.connect(partial(decided, str(gpu)))
