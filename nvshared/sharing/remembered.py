@@ -114,8 +114,7 @@ class RememberedTerms:
         self._times = _each(plain.get("times", []), "times", lambda one: (
             _number(one, "held"), _number(one, "waited"), _number({"idle_since": 0} | one,
                                                                   "idle_since")), wrong)
-        return _each(plain["programs"], "programs", lambda one: ClientTerms(
-            _terms(one["administrator"]), _terms(one["owner"])), wrong)
+        return _each(plain["programs"], "programs", client_terms, wrong)
 
 
 def _each(
@@ -154,6 +153,11 @@ def _number(plain: dict[str, Any], name: str) -> int:
     if type(number := plain[name]) is not int or not 0 <= number < 1 << 62:
         raise ValueError(f"{name} cannot be {number!r:.99}")
     return number
+
+
+def client_terms(plain: dict[str, Any]) -> ClientTerms:
+    """Reads the terms of one program. Raises one of NOISE for invalid ones."""
+    return ClientTerms(_terms(plain["administrator"]), _terms(plain["owner"]))
 
 
 def _terms(plain: dict[str, Any]) -> Terms:

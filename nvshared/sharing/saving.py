@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kept import NOISE
 from nvshared.machine import host, saving
 from nvshared.machine.saving import NoAnswer, Saved
 from nvshared.machine.tenant import Kind
-from nvshared.scheduler.events import Terms
-from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import PARKED, Moving, Places, start_task
+from nvshared.sharing.remembered import client_terms
 
 BACK_WITHIN = 60.0                      # seconds from a restore, or a failed dump, to its HELLO
 ASKED_EVERY = 0.2                       # seconds between questions about a killed nvshare-save
@@ -88,11 +88,11 @@ class Saving:
             except NoAnswer:
                 await asyncio.sleep(ASKED_EVERY)
                 continue
-            row = next((row for row in rows if row.note["token"] == token), None)
+            row = next((row for row in rows if row.note.get("token") == token), None)
             while row is not None and row.state == "saving":
                 await asyncio.sleep(ASKED_EVERY)
                 rows = await self._list(order["to"])
-                row = next((row for row in rows if row.note["token"] == token), None)
+                row = next((row for row in rows if row.note.get("token") == token), None)
             if row is not None:
                 return row.folder
             break
@@ -141,7 +141,10 @@ class Saving:
         if client is None:
             raise NvshareError(f"process {pid} was restored from {saved.folder}, and has ended or "
                                "does not use the GPU")
-        client.set_terms(_terms(done["note"]))
+        try:
+            client.set_terms(client_terms(done["note"]["terms"]))
+        except NOISE as error:          # another version of nvshared has saved it
+            logger.warning("%s: the terms with which it was saved are not used: %r", client, error)
         logger.info("%s: %s of %s was restored from %s", client.gpu, client, client.user,
                     saved.folder)
         self._await_answer(saved.folder, pid, started)
@@ -195,7 +198,3 @@ def refusal(client: Client) -> str:
     if client.parkable is not None and client.parkable.has_file:
         return "some of its memory is or was on the disk (nvshared.conf, disk)"
     return ""
-
-
-def _terms(note: dict[str, Any]) -> ClientTerms:
-    return ClientTerms(*(Terms(**note["terms"][name]) for name in ("administrator", "owner")))

@@ -14,6 +14,7 @@ from nvshared.errors import InvalidArgs
 from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
+from nvshared.machine.saving import Saved
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import Terms, WentIdle
 from nvshared.scheduler.turn import OTHERS_IDLE
@@ -172,6 +173,29 @@ def test_remembered_terms_with_an_invalid_value_are_put_aside_and_cost_no_other_
     assert second.joins(gpu=1).terms.in_force.weight == 8
     assert "programs.json is put aside as programs.json.aside-1" in caplog.text
     assert (tmp_path / "programs.json.aside-1").read_text() == text
+
+
+@pytest.mark.parametrize(("terms", "limit"), [
+    ({"compute_limit": 30}, 30), ({"compute_limit": 300}, 100),
+    ({"compute_limit": 30, "urgency": 7}, 100), ("none", 100)])
+async def test_program_saved_by_another_version_is_restored_also_if_its_terms_are_unknown(
+    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, terms: object, limit: int
+) -> None:
+    daemon = Daemon(tmp_path, time)
+    client = daemon.joins()
+    note = {"terms": {"administrator": terms, "owner": {}}}
+    saved = Saved("/saved/one", "saved", 1, "", 0, OURS, 1, "one", 1, 0, note)
+
+    async def restored(order: str, **_: object) -> dict[str, object]:
+        return {"pid": OURS, "started": host.started(OURS), "note": note}
+
+    saving = daemon.manager.saving
+    saving._ask = restored
+    assert await saving.restore(saved) == OURS
+    assert client.terms.in_force.compute_limit == limit
+    assert ("are not used" in caplog.text) is (limit == 100)
+    for task in saving._tasks:
+        task.cancel()
 
 
 def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwritable(
