@@ -3,6 +3,7 @@
 
 import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def reason(pid: int) -> tuple[str, str]:
     if mounts and f" {cdi.LIBRARY} " not in mounts:
         return ("its container was started without nvshare's device",
                 f"start it with {DEVICE} in the place of --gpus all")
-    names = {line.split(None, 5)[5] for line in host.process(pid, "maps").splitlines()
-             if line.count("/")}
+    names = {name for line in host.process(pid, "maps").split("\n")
+             for name in line.split(None, 5)[5:] if "/" in name}
     if not names:
         return "it cannot be inspected", "as root, this command sees more"
     if any(map(MUSL.search, names)):
@@ -46,15 +47,33 @@ def reason(pid: int) -> tuple[str, str]:
     libc = next(filter(LIBC.search, sorted(names)), None)
     if libc is None:
         return "its program is statically linked, so nothing is preloaded", "link it dynamically"
-    if (version := _glibc(host.PROCESSES / str(pid) / f"root{libc}")) and version < OLDEST:
+    if (version := _glibc(host.PROCESSES / str(pid) / "root", libc)) and version < OLDEST:
         return (f"its image has glibc {version[0]}.{version[1]}, and the library needs 2.17",
                 "use a newer image")
     return ("it was started before its container had the library, or without /etc/ld.so.preload",
             "start the container again")
 
 
-def _glibc(path: Path) -> tuple[int, int] | None:
-    with suppress(OSError), path.open("rb") as file:
+def _glibc(root: Path, path: str) -> tuple[int, int] | None:
+    with suppress(OSError), open(_opened(root, path), "rb") as file:
         if found := VERSION.search(file.read(LARGEST)):
             return int(found[1]), int(found[2])
     return None
+
+
+def _opened(root: Path, path: str) -> int:
+    """Opens a file in a container for reading. Raises OSError unless it is a regular one.
+
+    No link is followed, and nothing else opened: the container's user chooses what is at this path,
+    root opens it, a link leads out of the container, and opening a pipe waits, a device acts."""
+    descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        for part in filter(None, path.split("/")):
+            inner = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+    finally:
+        os.close(descriptor)

@@ -266,7 +266,8 @@ LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
     (MOUNTED, [LIBC], "2.12", "has glibc 2.12, and the library needs 2.17", "a newer image"),
     (MOUNTED, [LIBC], "2.17", "before its container had the library", "start the container again"),
     (MOUNTED, [], "", "cannot be inspected", "as root"),
-], ids=["no device", "static", "musl", "old glibc", "not preloaded", "another user's"])
+    (MOUNTED, ["/a\x0c/b", LIBC], "2.17", "before its container had the library", "again"),
+], ids=["no device", "static", "musl", "old glibc", "not preloaded", "another user's", "odd name"])
 def test_reason_why_a_container_does_not_share_its_gpu_is_found_in_its_process(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, mapped: list[str],
         libc: str, words: str, advice: str) -> None:
@@ -282,6 +283,33 @@ def test_reason_why_a_container_does_not_share_its_gpu_is_found_in_its_process(
     found = unshared.reason(7)
     assert words in found[0]
     assert advice in found[1]
+
+
+@pytest.mark.parametrize("what", ["link", "link of a folder", "pipe", "folder"])
+def test_nothing_but_a_regular_file_of_a_container_is_opened_in_the_place_of_its_libc(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """As root: a link could lead to a device of the machine, such as /dev/watchdog."""
+    process = tmp_path / "7"
+    path = process / f"root{LIBC}"
+    outside = tmp_path / "outside/libc.so.6"
+    outside.parent.mkdir()
+    outside.write_bytes(b"GNU C Library (Debian GLIBC) stable release version 2.12.\n")
+    (process / "root/lib").mkdir(parents=True)
+    if what == "link of a folder":
+        path.parent.symlink_to(outside.parent)
+    else:
+        path.parent.mkdir()
+    match what:
+        case "link":
+            path.symlink_to(outside)
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+    (process / "mountinfo").write_text(MOUNTED)
+    (process / "maps").write_text(MAP.format(LIBC))
+    monkeypatch.setattr(host, "PROCESSES", tmp_path)
+    assert "before its container had the library" in unshared.reason(7)[0]
 
 
 @pytest.mark.parametrize(("cgroup", "found"), [
