@@ -75,7 +75,7 @@ def _run(argv: Sequence[str] | None) -> None:
     config = read()
     if only_check:
         derive(config, (), 0)
-        for sentence in (*config.removed, *doubts(config.rules), *disk_doubts(config)):
+        for sentence in (*doubts(config.rules), *disk_doubts(config)):
             log.write_line(sentence)
         return
     log.start(os.environ, debug=config.debug)
@@ -216,10 +216,8 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
     safe = SafeBudget(monotonic, timer, lanes.run)
     fetched: list[Config] = [config]    # the last one that was read
     logged: list[str] = []              # changed settings that were logged as needing a restart
-    removed: tuple[str, ...] = ()       # as last logged
 
     def derived() -> Defaults:
-        nonlocal removed
         latest = fetched[-1]
         log.set_debug(latest.debug)
         defaults = derive(latest, cards, safe.bytes)
@@ -229,10 +227,6 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
             logger.warning("%s: changed, but from the next start on: systemctl restart nvshared",
                            ", ".join(later))
         logged[:] = later
-        if latest.removed != removed:
-            for sentence in latest.removed:
-                logger.warning("%s", sentence)
-        removed = latest.removed
         return defaults
 
     def fetch() -> object:

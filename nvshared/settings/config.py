@@ -31,12 +31,6 @@ WRONG_MOST = 20                         # messages about wrong lines
 CAPACITY_LEAST = 32 * MIB               # bytes; a smaller capacity probably lacks its unit
 METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
-# Settings of earlier versions by section, and the value that the daemon uses in place of each.
-REMOVED: Mapping[str, Mapping[str, str]] = {
-    "nvshared": {"hello-timeout": "10s", "sample-interval": "1s"},
-    "gpu": {"longest-tq": "30", "step": "512MiB, less on small cards", "gather": "1s",
-            "drain-patience": "2s"},
-}
 SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
 
@@ -227,7 +221,6 @@ class Config:
     # By setting: the FILE:LINE or the variable that set it, for error messages.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     rules: tuple[Rule, ...] = ()        # for tenants, in the order of the files
-    removed: tuple[str, ...] = ()       # a sentence for each setting that nvshared has no longer
 
 
 def options() -> Iterator[Option]:
@@ -255,9 +248,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
     wrong = [*files.wrong, *rules.contradictions(files.rules)]
     if wrong:
         raise wrong[0] if len(wrong) == 1 else ConfigError("\n".join(map(str, wrong)))
-    values, places, removed = files.values, files.places, files.removed
-    removed += [_removed(f"--{name}", value) for settings in REMOVED.values()
-                for name, value in settings.items() if name in given]
+    values, places = files.values, files.places
     for option in options():
         text = environment.get(option.variable, "") if option.variable else ""
         if text:
@@ -269,7 +260,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs)
     named = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**named, places=places, rules=tuple(files.rules), removed=tuple(removed))
+    return Config(**named, places=places, rules=tuple(files.rules))
 
 
 def drop_ins(path: Path) -> list[Path]:
@@ -288,7 +279,6 @@ class _Files:
         self.values: dict[str, Any] = {}
         self.places: dict[str, str] = {}
         self.rules: list[Rule] = []
-        self.removed: list[str] = []
         self.wrong: list[ConfigError] = []
         self._known = {(option.section, option.name): option for option in options()}
 
@@ -345,13 +335,6 @@ class _Files:
         pattern = rules.pattern(section, place)
         option = self._known.get((section, name))
         parse = PARSERS.get(name) if pattern else option and option.parse
-        if pattern and name in rules.REMOVED:
-            self.removed.append(f"{place}: the setting {name} was removed and does nothing: "
-                                f"{rules.REMOVED[name]}; delete the line")
-            return
-        if value := REMOVED.get(section, {}).get(name):
-            self.removed.append(_removed(f"{place}: {name}", value))
-            return
         if parse is None:
             names = [name for where, name in self._known if where == section] or list(PARSERS)
             raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _hint(name, names))
@@ -367,10 +350,6 @@ def _parse(parse: Callable[[str], Any], text: str, place: str, error: type[Inval
         return parse(text)
     except ValueError as wrong:
         raise error(f"{place} cannot be {text!r}", str(wrong)) from None
-
-
-def _removed(setting: str, value: str) -> str:
-    return f"{setting} was removed and does nothing: its value is always {value}; delete it"
 
 
 def _hint(text: str, known: list[str]) -> str:
@@ -422,9 +401,6 @@ def parser() -> argparse.ArgumentParser:
             kind = {"metavar": option.metavar, "type": _file if option.metavar in PATHS else str}
         groups[option.section].add_argument(
             f"--{option.name}", help=words.replace("%", "%%") + ")", **kind)
-    for settings in REMOVED.values():
-        for name in settings:
-            made.add_argument(f"--{name}", help=argparse.SUPPRESS)
     return made
 
 

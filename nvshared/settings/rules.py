@@ -41,10 +41,6 @@ def _host_memory(text: str) -> int:
 PARSERS: Mapping[str, Callable[[str], int]] = {
     name: term.parser(term.default, _host_memory if name == "host-memory-limit" else None)
     if term.none else term.unit.parse for name, term in TERMS.items()}
-# Terms of earlier versions, and why a file that still has one says nothing to nvshared.
-REMOVED: Mapping[str, str] = {
-    "unshared": "programs without libnvshare.so are never suspended",
-}
 
 
 class Rule(NamedTuple):

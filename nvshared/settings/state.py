@@ -22,7 +22,7 @@ from nvshared.machine.users import LAST
 from nvshared.names import AUTO, POLICIES, TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import AntiThrash
-from nvshared.settings.rules import REMOVED, tenant
+from nvshared.settings.rules import tenant
 from nvshared.terms import TERMS
 from nvshared.units import MILLISECOND, SECOND
 
@@ -118,7 +118,7 @@ def _user(name: str, uid: object) -> tuple[str, int]:
 def _term(term: str, given: object) -> tuple[int, str]:
     value, source = given if isinstance(given, list) else (given, "")
     if term not in TERMS:
-        raise ValueError(f"was removed: {REMOVED[term]}" if term in REMOVED else "it is unknown")
+        raise ValueError("it is unknown")
     if type(value) is not int or not 1 <= value <= TERMS[term].unit.most or (
             source not in ("", *TERM_SOURCES)):
         raise ValueError(f"it cannot be {given!r:.99}")

@@ -225,16 +225,6 @@ def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> 
     assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
 
 
-def test_daemon_with_a_removed_setting_starts_and_logs_it_once(site: Site) -> None:
-    file = site.folder / "nvshared.conf"
-    file.write_text(f"{file.read_text()}[tenant user:*]\nunshared = checkpoint\nweight = 7\n")
-    daemon = site.start()
-    file.write_text(f"{file.read_text()}# changed\n")
-    daemon.send_signal(signal.SIGHUP)
-    wait_until(lambda: "the settings were read again" in site.log.read_text())
-    assert site.log.read_text().count("the setting unshared was removed and does nothing") == 1
-
-
 def test_reload_logs_changed_settings_that_need_a_daemon_restart(site: Site) -> None:
     site.start()
     (site.folder / "nvshared.conf").write_text(

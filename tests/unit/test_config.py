@@ -49,18 +49,6 @@ def test_config_of_a_later_source_overrides_earlier_sources_and_defaults(
     assert load(file, {}, {}).tq is None
 
 
-def test_check_option_names_removed_settings_and_accepts_the_rest(
-        file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file.write_text("[nvshared]\nhello-timeout = nonsense\n[gpu]\nstep = 1GiB\ntq = 11\n")
-    assert load(file, {}, {}).tq == 11_000_000
-    assert daemon.main(["--check", "--config", str(file), "--gather", "5s"]) == 0
-    assert capfd.readouterr().err == (
-        f"{file}:2: hello-timeout was removed and does nothing: its value is always 10s; "
-        f"delete it\n{file}:4: step was removed and does nothing: its value is always 512MiB, less "
-        "on small cards; delete it\n--gather was removed and does nothing: its value is always "
-        "1s; delete it\n")
-
-
 def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) -> None:
     assert load(file, {"NVSHARE_DEBUG": "1"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug

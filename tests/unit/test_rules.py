@@ -95,17 +95,6 @@ def test_check_option_reports_a_wrong_rule_with_file_and_line(
     assert capfd.readouterr().err == f"nvshared: {raised.value}\n"
 
 
-@pytest.mark.parametrize("value", ["checkpoint", "none", "nonsense"])
-def test_check_option_names_a_removed_term_and_accepts_the_rest_of_the_file(
-        file: Path, value: str, capfd: pytest.CaptureFixture[str]) -> None:
-    found = read(file, f"[tenant user:*]\nunshared = {value}\nweight = 7\n")
-    assert found.rules == (Rule("user:*", "weight", 7, f"{file}:3"),)
-    assert main(["--check", "--config", str(file)]) == 0
-    assert capfd.readouterr().err == (
-        f"{file}:2: the setting unshared was removed and does nothing: programs without "
-        "libnvshare.so are never suspended; delete the line\n")
-
-
 def test_check_option_names_users_and_groups_in_rules_that_the_machine_does_not_have(
         file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     read(file, "".join(f"[tenant {one}]\nweight = 7\n" for one in (

@@ -346,7 +346,6 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_p
     ('"alice": {"weight": 3}', "the tenant 'alice': give user:NAME"),
     ('"user:*": {"weight": 3}', "the tenant 'user:*': a pattern is for rules"),
     ('"user:b": 3', "of user:b, the term cannot be 3"),
-    ('"user:b": {"unshared": 1}', "of user:b, the term 'unshared': was removed: "),
     *((f'"user:b": {{"{term}": {value}}}', f"of user:b, the term '{term}': it ")
       for term, value in (
         ("weight", "0"), ("weight", "1001"), ("weight", "true"), ("weight", '[3, "whim"]'),
