@@ -124,7 +124,7 @@ def driver_findings(
 
 
 def fault_findings(topic: str, faults: Iterable[Fault]) -> Iterator[Finding]:
-    """What nvshared says of itself or of a GPU; `topic` "": the fault's name."""
+    """The faults that nvshared reports of itself or of a GPU; `topic` "": the fault's name."""
     for one in faults:
         grade = Grade.FAULT if one.severity == Severity.CRITICAL else Grade.WARNING
         yield Finding(grade, topic or one.id, one.words, one.remedy)
@@ -310,7 +310,7 @@ def _unit_finding(name: str, *, answered: bool = False) -> Finding:
     return ok(name, words)
 
 
-# Units that nvshared.service starts, their sockets, and what nvshared cannot do without them.
+# Units that nvshared.service starts, their sockets, and the effect of their absence.
 HELPERS = (
     ("nvshare-checkpoint.socket", checkpoint.SOCKET, "no program can be parked or moved"),
     ("nvshare-save.socket", saving.SOCKET, "no program can be saved"),
@@ -318,7 +318,7 @@ HELPERS = (
 
 
 def _helper_finding(name: str, path: Path, effect: str) -> Finding | None:
-    """What keeps the nvshared of systemd, which runs, from using a helper; None: nothing."""
+    """The obstacle between the running nvshared of systemd and a helper; None: there is none."""
     commands = [f"systemctl restart {name}"]
     try:
         state = unit.state(name)

@@ -24,7 +24,7 @@ class FaultKind(NamedTuple):
 
     severity: Severity
     summary: str                        # a sentence without full stop
-    remedy: str                         # what an administrator does; a sentence without full stop
+    remedy: str                         # an administrator's action; a sentence without full stop
     of_gpu: bool = False                # it is a fault of one GPU; False: of nvshared as a whole
     avoided: bool = False               # balance, moves and Kubernetes place no program on the GPU
     alert_after: str = "1m"             # how long it lasts until its alert fires
@@ -117,7 +117,7 @@ class Faults:
         self._details: dict[str, str] = {}      # why the fault is there, by the fault's id
 
     def set(self, id: str, detail: str) -> None:
-        """Begins or changes a fault: `detail` says what in particular; "": the fault has ended."""
+        """Begins, changes or ends a fault. `detail`: its object or cause in words; "": it ends."""
         assert KINDS[id].of_gpu is (self._gpu is not None)
         if detail != self._details.get(id, ""):
             self._details[id] = detail

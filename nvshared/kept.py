@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of JSON that a program keeps over its restarts.
 
-A file is read entry by entry: what is wrong with one entry costs no other. What is not understood
-is put aside under another name before the file is written again, and so is a file that another
-program has changed meanwhile."""
+A file is read entry by entry: a wrong entry costs no other entry. Content that is not understood is
+put aside under another name before the file is written again, and so is a file that another program
+has changed meanwhile."""
 
 import json
 import logging
@@ -43,13 +43,13 @@ class KeptFile:
         self._seen: tuple[int, ...] = ()    # _identity() of the file that was read or written last
         self._said = ""                 # why the guarded file could not be put aside
         self._lock = Lock()             # held for a write: keep_again() is called in another thread
-        self._unwritten: object = None  # what the last keep() could not write
-        self.failure = ""               # why it could not; "": it was written
-        self.unused = ""                # what of the file was not understood, and is not in force
+        self._unwritten: object = None  # the content that the last keep() could not write
+        self.failure = ""               # why keep() failed; "": all is written
+        self.unused = ""                # the part of the file that was not understood: not in force
 
     def load(self, read: Callable[[Any, Complain], Read]) -> tuple[Read | None, bool]:
-        """Returns what `read` makes of the file, None if the whole file is of no use, and whether
-        what is of use must be written without the rest, which has been put aside.
+        """Returns the result of `read`, None if the whole file is unusable, and whether the usable
+        part must be written again, because the rest has been put aside.
 
         `read` calls its second argument for each entry that it does not understand."""
         wrong: list[str] = []
@@ -77,7 +77,7 @@ class KeptFile:
             self._keep(plain)
 
     def keep_again(self) -> None:
-        """Writes what could not be written before."""
+        """Writes the content that an earlier keep() could not write."""
         with self._lock:
             if self.failure:
                 with suppress(NotKept):
@@ -171,7 +171,7 @@ def read_regular(path: Path, longest: int = LONGEST) -> bytes:
 
 def each(given: object, what: str, read: Callable[[Any, Any], Read], wrong: Complain,
          ) -> dict[str, Read]:
-    """Reads the entries of an object. What `read` raises for one entry costs no other."""
+    """Reads the entries of an object. An exception of `read` for one entry costs no other entry."""
     found: dict[str, Read] = {}
     if not isinstance(given, Mapping):
         wrong(f"{what} cannot be {given!r:.99}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of folders, for programs that change a file in one at the same time.
 
-Whoever may read a folder may lock it, for ever: every user, and containers that have it mounted. So
-a lock is waited for only as long as honest programs hold it."""
+Every process that may read a folder may lock it, for ever: of any user, and in containers with the
+folder mounted. So the wait for a lock is bounded by the time that honest programs need."""
 
 import fcntl
 import logging

@@ -20,7 +20,7 @@ DEFAULT_WEIGHT = 100
 
 
 class Unit(NamedTuple):
-    """What the integer of a term stands for."""
+    """The unit of a term's integer."""
 
     metavar: str                        # in --help and man pages
     most: int                           # the largest value; the smallest that can be set is 1

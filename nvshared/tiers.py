@@ -14,7 +14,7 @@ Gauge = tuple[str, str, Callable[[Any], int]]
 
 
 class TierBudget(NamedTuple):
-    """What clients of a GPU may have in a tier; bytes."""
+    """The memory that clients of a GPU may have in a tier; bytes."""
 
     size: int = 0                       # in all
     used: int = 0                       # taken, or promised by orders; above `size` after it shrank

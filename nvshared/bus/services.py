@@ -101,8 +101,8 @@ async def set_terms(manager: Manager, client: Client, given: Mapping[str, Varian
 
 
 async def permit(client: Client, term: Term | None = None, value: int = 0) -> bool:
-    """Whether the caller may change a client as its owner, who keeps within administrators' bounds
-    of a term. Raises NotPermitted unless polkit agrees to other changes."""
+    """True: the caller owns the client, and the value of a term is within administrators' bounds.
+    False: polkit permits the change. Raises NotPermitted if polkit refuses it."""
     sender, bound = caller.get(), ""
     if client.peer.is_of(await sender.uid()):
         if term is None or (

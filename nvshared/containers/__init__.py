@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers outside of Kubernetes: what they get of nvshared, and what they are called.
+"""Containers outside of Kubernetes: their devices, their names, and why one does not share.
 
-`cdi` writes the specification with which runtimes give them GPUs, also for nvshare-kubelet;
+`cdi` writes the specification by which runtimes give containers GPUs, also for nvshare-kubelet;
 `names` asks Docker and Podman for names; `unshared` finds why a container does not share its GPU.
 """

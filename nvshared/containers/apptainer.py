@@ -13,9 +13,9 @@ OURS = "NVSHARE_"                       # begin of variables that the container 
 
 
 def environment(command: str, given: Mapping[str, str]) -> dict[str, str]:
-    """`given` with what this command needs; unchanged unless it is Apptainer or Singularity.
+    """`given` with the variables that Apptainer and Singularity need; unchanged for other commands.
 
-    Apptainer mounts what APPTAINER_BIND lists, and passes APPTAINERENV_NAME on as NAME."""
+    Apptainer mounts the folders in APPTAINER_BIND, and passes APPTAINERENV_NAME on as NAME."""
     changed, name = dict(given), Path(command).name
     if name not in PROGRAMS:
         return changed

@@ -47,7 +47,7 @@ Edits = Mapping[str, Any]               # containerEdits of CDI
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a container gets besides the GPU. `state`: our folder on the host, see prepare()."""
+    """A container's parts besides the GPU. `state`: our folder on the host, see prepare()."""
 
     socket: Path
     state: Path
@@ -72,8 +72,8 @@ class Share:
 
 
 def simulated(gpus: int, variables: Mapping[str, str], mounts: Mapping[Path, bool]) -> str:
-    """What NVIDIA's toolkit would write for simulated GPUs. `mounts`: folders of the host, which a
-    container has at the same paths, and whether it may write there."""
+    """The specification, as of NVIDIA's toolkit, for simulated GPUs. `mounts`: folders of the host,
+    which a container has at the same paths, and whether the container may write there."""
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [{"containerPath": str(path), "hostPath": str(path), "options": [
@@ -86,7 +86,7 @@ def simulated(gpus: int, variables: Mapping[str, str], mounts: Mapping[Path, boo
 
 
 class Given(NamedTuple):
-    """What the toolkit's files of one folder say."""
+    """The devices and edits in the toolkit's files of one folder."""
 
     version: str
     edits: Edits                        # for each container with one of the devices
@@ -120,7 +120,7 @@ def _nodes(edits: Edits) -> list[str]:
 
 
 def _joined(all_edits: Iterable[Edits]) -> Edits:
-    """Edits one after the other; what is no list (intelRdt) is the first one's."""
+    """All edits, joined: lists one after the other; of other values (intelRdt), the first."""
     joined: dict[str, Any] = {}
     for edits in all_edits:
         for key, value in edits.items():
@@ -133,7 +133,7 @@ def _joined(all_edits: Iterable[Edits]) -> Edits:
 
 
 def read(folders: Sequence[Path] = (STATIC, DYNAMIC)) -> Given | None:
-    """What NVIDIA's files say in the last folder that has one; None: no folder has one.
+    """NVIDIA's files of the last folder that has such a file; None: no folder has one.
 
     Raises NvshareError for a file of NVIDIA's that cannot be read."""
     for folder in reversed(folders):
@@ -201,7 +201,7 @@ def cards(folder: Path = CARDS) -> list[tuple[str, str]]:
 
 
 class DeviceOffer(NamedTuple):
-    """What containers can have. `missing`: why they can have nothing; "": they can."""
+    """Devices for containers. `missing`: the reason for an empty offer; "": there are devices."""
 
     devices: tuple[str, ...] = ()
     missing: str = ""
@@ -214,7 +214,7 @@ class DeviceOffer(NamedTuple):
 
 
 def offer() -> DeviceOffer:
-    """What our file offers now, and whether it is current. Raises NvshareError."""
+    """The devices in our file, and whether that file is current. Raises NvshareError."""
     try:
         text = (DYNAMIC / FILE).read_text()
         devices = tuple(f"{KIND}={one['name']}" for one in json.loads(text)["devices"])
@@ -272,7 +272,7 @@ def _refresh() -> DeviceOffer:
 
 
 def _stamps() -> list[tuple[str, int, int]]:
-    """What changes with each change of another's file."""
+    """A value that differs after each change of a file that is not ours."""
     found = []
     for path in (path for folder in (STATIC, DYNAMIC) for path in sorted(folder.glob("*"))):
         with suppress(OSError):         # it was removed just now
@@ -301,7 +301,9 @@ def remove() -> None:
 
 
 def prepare(state: Path, *, waits: bool = False) -> int:
-    """Copies what containers mount to `state`. Returns a lock of `state`; `waits` for another's.
+    """Copies the files that containers mount to `state`. Returns a lock of `state`.
+
+    `waits`: until another process has released its lock.
     Raises NvshareError."""
     source = library.hook()
     folder, line = state / "library", state / "ld.so.preload"

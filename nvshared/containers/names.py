@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of containers, as Docker, Podman and nerdctl tell them to whoever calls this.
+"""Names of containers, as Docker, Podman and nerdctl list them for the calling process.
 
-Control groups have ids. The commands are asked, not sockets and files: they know contexts, rootless
-runtimes and all stores. nvshared may not ask them, so systemd starts this file as root for it
-(nvshare-names.socket): a program that prints the list, reads nothing, and imports nothing of the
-others."""
+Control groups have ids. The runtimes' commands are called instead of reading their sockets and
+files, because the commands know contexts, rootless runtimes and all stores. nvshared lacks the
+permission, so systemd starts this file as root (nvshare-names.socket): a program that prints the
+list, reads nothing, and imports nothing of the other modules."""
 
 import os
 import re
@@ -84,7 +84,7 @@ class Names:
 
 
 def _told() -> list[Named]:
-    """What the program behind SOCKET says; without one, what runtimes tell this process."""
+    """The list of the program behind SOCKET; without that program, the list for this process."""
     try:
         with socket.socket(socket.AF_UNIX) as asked:
             asked.settimeout(SOCKET_PATIENCE)

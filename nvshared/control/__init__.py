@@ -149,7 +149,7 @@ class Daemon:
 
     def report_fault(self, fault: str, detail: str) -> None:
         """Reports a fault, a row of nvshared.faults.KINDS with `reported`, while this connection
-        lasts; `detail` says what in particular; "": the fault has ended."""
+        lasts; `detail`: the object or cause in words; "": the fault has ended."""
         self._call("ReportFault", "ss", fault, detail)
 
     def history(

@@ -315,8 +315,8 @@ MOST_NAMES = 1000
 MOST_ROWS = 20_000                      # most rows of a result
 LATEST = 1 << 40                        # largest end of a query in seconds since 1970, and step
 
-# Users are stored by number, and shown by the name that was known. What was used while no name was
-# known counts for the latest name; names are not joined otherwise, as a number may go to another.
+# Users are stored by number, and shown by the name that was known. Use from a time without a known
+# name counts for the latest name; names are not joined otherwise, as a number may get another user.
 # total() adds as floating point, so it cannot overflow.
 _SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
 _QUERY = """

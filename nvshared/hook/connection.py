@@ -135,7 +135,7 @@ class HookConnection:
         self._server, self._socket = server, connected
         self._complain = partial(server.complain, identity)     # takes a fault's kind and text
         self._queue: deque[tuple[bytes, int | None]] = deque()
-        self._version = VERSION         # of the last packet: what the hook speaks
+        self._version = VERSION         # of the last packet, and so of the client's library
         self._ended = False
         self._listens = True            # False: the last packet waits for Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
@@ -332,8 +332,8 @@ class Server:
         """Must be called in a running event loop. `open_files`: the daemon's limit of descriptors;
         `complain`: logs a client's fault, its kind and a description; `kept`: connections of an
         earlier daemon, by their names in `keeper`; `lanes`: for reads that always end; `programs`:
-        for reads that a program can block for ever; `users`: for what may hang, such as
-        container runtimes; `containers`: names, as far as known for `kept`."""
+        for reads that a program can block for ever; `users`: for calls that may hang, such as
+        those of container runtimes; `containers`: names, as far as known for `kept`."""
         self.manager, self.keeper, self.config = manager, keeper, config
         self.complain = complain
         self._listening = listening

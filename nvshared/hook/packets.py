@@ -2,7 +2,7 @@
 """Encodes and decodes the packets of the messages in protocol.py, little-endian.
 
 From version 3 on a packet begins with a head that has its length; then come the fields of its
-message in the order of their rows, and SPARE bytes. A receiver ignores what follows the fields that
+message in the order of their rows, and SPARE bytes. A receiver ignores bytes behind the fields that
 it knows, and takes fields that the packet does not reach for 0. So a field can be added without
 another version. In version 2 a packet has 104 bytes, and the rows have the places.
 

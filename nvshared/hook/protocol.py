@@ -272,7 +272,7 @@ class Park(_Named):
 
 
 class FieldKind(NamedTuple):
-    """What a field is in C, in a packet and in Python."""
+    """The types of a field in C, in a packet and in Python."""
 
     c: str
     size: int                           # bytes in a packet

@@ -464,7 +464,7 @@ class Session:
     def _send_held(
         self, pages: list[actions.Publish | actions.Watch], held: list[OrderRecord]
     ) -> None:
-        for page in pages:              # before a RUN: it says with whose work the client waits
+        for page in pages:              # before a RUN: it shows the work to wait for
             self.order(page)
         for order in held:
             self._wire.send(order)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many bytes of a card can be handed out: its memory less outside memory and reserves.
 
-Outside memory is what no client reports, sampled while no memory moves (sharing/sampler.py). As a
-client may have mapped memory that it has not reported yet, an increase counts once two samples show
-it. Until two samples follow a client's HELLO, a reserve is kept for the client's context; for at
-most YOUNG_MOST clients of an account, as every user can connect. For a context that is being
-restored, its room is held until the restore has ended."""
+Outside memory is memory that no client reports, sampled while no memory moves
+(sharing/sampler.py). As a client may have mapped memory that it has not reported yet, an increase
+counts once two samples show it. Until two samples follow a client's HELLO, a reserve is kept for
+the client's context; for at most YOUNG_MOST clients of an account, as every user can connect. The
+room of a context that is being restored is held until the restore has ended."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -52,7 +52,7 @@ def fault(directory: Path, size: int) -> str:
 def open_file(directory: Path, *, direct: bool = True) -> int:
     """Opens a new unnamed file, which the kernel removes after a crash, too. Raises OSError.
 
-    O_EXCL: nobody can give it a name, by linkat(2)."""
+    O_EXCL: linkat(2) cannot give it a name."""
     flags = os.O_TMPFILE | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     try:
         return os.open(directory, flags, 0o600)
@@ -64,7 +64,7 @@ def open_file(directory: Path, *, direct: bool = True) -> int:
 
 def open_again(descriptor: int) -> int:
     """Opens a file once more, in the same mode. Unlike os.dup() that makes an open file description
-    of its own, so that is_held() can tell whether anybody has it. Raises OSError."""
+    of its own, so that is_held() can tell whether a process has it. Raises OSError."""
     direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC | direct)
 
@@ -72,7 +72,7 @@ def open_again(descriptor: int) -> int:
 def is_held(descriptor: int) -> bool:
     """Whether a file has another open file description: in any process, mapped, or in a socket.
 
-    The kernel grants a write lease only for a file that nobody else has open. Raises OSError if the
+    The kernel grants a write lease only for a file that no other process has open. OSError: the
     file system has no leases."""
     # By default an open() that breaks the lease would end the daemon, by SIGIO.
     fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The budget of host memory for swapped memory, which is locked: a part of the free memory.
 
-Programs report swapped memory from an earlier daemon's time. As they may report anything, only what
-the kernel confirms is added to the free memory: of a process at most its private memory (RssAnon),
-of all together at most AnonPages, under a group's limit at most what the group's processes use."""
+Programs report swapped memory from an earlier daemon's time. As they may report anything, only
+memory that the kernel confirms is added to the free memory: of a process at most its private memory
+(RssAnon), of all together at most AnonPages, under a group's limit at most its processes' use."""
 
 import os
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ def has_ended(pid: int, started_at: int | None) -> bool:
 def process(pid: int, name: str, longest: int = -1) -> str:
     """The text of /proc/PID/`name`; "" if the process has ended or is not visible.
 
-    `longest`: most bytes that are read of what the process's user chooses; -1: any number."""
+    `longest`: most bytes to read, where the process's user chooses the length; -1: any number."""
     try:
         with (PROCESSES / str(pid) / name).open("rb") as file:
             return os.fsdecode(file.read(longest))

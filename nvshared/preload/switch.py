@@ -206,7 +206,7 @@ class ListState(NamedTuple):
     place: str                          # path of the list as this process, not the Tree, sees it
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
-    fault: str                          # what is wrong with `entries`; "": no fault
+    fault: str                          # the fault of `entries`; "": none
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -23,7 +23,7 @@ class Inherited(NamedTuple):
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
-    """Takes over what systemd passes: a listening socket, and what an earlier daemon stored.
+    """Takes over systemd's descriptors: a listening socket, and those of an earlier daemon.
 
     Raises InvalidArgs unless at most one is listening, of type SOCK_SEQPACKET."""
     if environment.get("LISTEN_PID") != str(os.getpid()):

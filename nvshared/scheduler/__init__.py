@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use one GPU, when, and how much of its memory: a state machine without I/O."""
+"""Which clients may use one GPU, when, and with how much memory: a state machine without I/O."""
 
 from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.snapshot import CardSnapshot, CardState, ClientView

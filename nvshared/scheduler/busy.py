@@ -33,7 +33,7 @@ class _Busy:
 
 @dataclass(slots=True)
 class _Past:
-    """What a client did in busy turns."""
+    """A client's record of busy turns."""
 
     # After a gap the client has no busy turns until the end of this pause.
     exclusion: Backoff = field(default_factory=lambda: Backoff(2 * SECOND, 64 * SECOND))

@@ -48,7 +48,7 @@ class Move:
 
 @dataclass(slots=True)
 class Orders(Counting):
-    """What a client was ordered to do with its memory; bytes."""
+    """The orders about its memory that a client was sent; bytes."""
 
     room: int                           # bytes of the card that it may fill, as its hook confirmed
     lender: Neighbour | None = None     # the card that lends it memory, or may lend; moves.py

@@ -2,8 +2,8 @@
 """Policies: the order of the queue, which holders stay, when a turn ends, how long it is.
 
 A policy is a class below with a row in POLICIES; its name is in nvshared/names.py. It decides only
-what its methods say: who fits, that priorities come first, gangs and limits are the same for all
-policies. docs/internals/scheduler.md explains them.
+the results of its methods: memory, priorities, gangs and limits are the same under all policies.
+docs/internals/scheduler.md explains them.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ LEAST_PATIENCE = -10 * SECOND           # a single long turn does not cost deadl
 
 
 class Policy:
-    """`fair`, and what other policies have in common with it. A card has an object of its own."""
+    """`fair`, and the base of the other policies. Each card has an object of its own."""
 
     def order(self, card: Card) -> list[ScheduledClient]:
         """The waiting clients, the next one first. Clients of higher priority come first."""
@@ -97,7 +97,7 @@ class Deadline(Policy):
 
     def __init__(self) -> None:
         self._patience, self._at = float(PATIENCE), 0   # the patience at the time `_at`, us
-        self._rate = 0                  # what a microsecond adds to it since then
+        self._rate = 0                  # by which it grows or falls each microsecond since then
         self._counts = True             # whether deadlines counted at `_at`
         self._held_up: Priority | None = None   # priority of the client that holds the others up
 

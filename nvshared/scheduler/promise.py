@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client was promised, and what it claims to hold; promises.py decides."""
+"""One client's promised memory, and the memory that it claims to hold; promises.py decides."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,7 +59,7 @@ class Promise(Counting):
             self.pins = pins
 
     def call_back(self, least: int) -> None:
-        """Takes back what is promised beyond `least` bytes, once the hook has confirmed that."""
+        """Takes back the promise beyond `least` bytes, once the client has confirmed that."""
         self.withdrawn, self.commit = self.commit, least
 
     def confirm_by(self, number: int) -> None:
@@ -85,7 +85,7 @@ class Overclaims(NamedTuple):
 
 @dataclass(slots=True)
 class Claims(Counting):
-    """What other sources show of the memory that a client claims to hold."""
+    """Evidence, from other sources, of the memory that a client claims to hold."""
 
     account: str                        # the account of the claims; "": trusted
     evidence: Evidence = Evidence()

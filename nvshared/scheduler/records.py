@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's records have in common. A record is declared in the module that alone
-changes it. A module that only modules above it read keeps its record in Records.
+"""The base of the scheduler's records. A record is declared in the module that alone changes it.
+If only modules above that module read a record, the record is kept in Records.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: which clients begin one, when turns end, and what hooks report during turns.
+"""Turns: which clients begin one, when turns end, and clients' reports during turns.
 
 docs/internals/scheduler.md explains admission, busy turns, background clients, the quantum and
 idleness.

@@ -37,7 +37,7 @@ def _host_memory(text: str) -> int:
     raise ValueError("give more than 0%")
 
 
-# By term, the parser of the value in a file. Only what has a word for none can be taken back there.
+# By term, the parser of the value in a file. Only terms with a word for none can be taken back.
 PARSERS: Mapping[str, Callable[[str], int]] = {
     name: term.parser(term.default, _host_memory if name == "host-memory-limit" else None)
     if term.none else term.unit.parse for name, term in TERMS.items()}
@@ -143,7 +143,7 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
 
 
 def named_in(pattern: str) -> tuple[str, str]:
-    """What a pattern names without wildcards: ("user" or "group", its name or number); or ""."""
+    """The user or group in a pattern: ("user" or "group", its name or number); "", "": none."""
     kind, _, name = pattern.partition(":")
     user = name if kind == GROUP else user_of(pattern)
     if user is None or WILDCARDS.search(user):
@@ -165,8 +165,8 @@ def doubts(rules: Iterable[Rule]) -> Iterator[str]:
 
 
 def doubt(word: str, name: str, found: int | None) -> str:
-    """What is to be said of a user or group in a rule; "": nothing. `found`: the number of the one
-    called so."""
+    """A warning about the name of a user or group in a rule; "": none. `found`: the number of the
+    user or group with that name."""
     if DIGITS.fullmatch(name):
         return "" if found in (None, int(name)) else (
             f"{name} is the {word} with this number, not the {word} that is called so: that is "

@@ -6,8 +6,8 @@
                                "pod:UID": {"memory-limit": [4294967296, "annotation"]}},
      "users": {"user:alice": 1000}}
 
-"users" has the last known numbers of users whom terms and rules name, for a time in which the
-directory that knows them is away. A tenant without a known number stands under its name.
+"users" has the last known numbers of users in terms and rules, for a time in which the directory
+that knows them is away. A tenant without a known number stands under its name.
 
 Each file has a thread that replaces it by rename.
 """

@@ -83,7 +83,7 @@ class KnownCards:
 
 
 def _facts(uuid: str, plain: Mapping[str, Any]) -> Facts:
-    """Reads one entry of the file. Raises what kept.NOISE lists."""
+    """Reads one entry of the file. Raises an exception of kept.NOISE."""
     index, memory = plain["index"], plain["memory"]
     name, pci = plain["name"], plain["pci"]
     if not UUID.fullmatch(uuid) or type(index) is not int or not 0 <= index < 1 << 16 or (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the database of users said last. The event loop only reads it; threads ask.
+"""The last answers of the database of users. The event loop only reads them; threads ask.
 
-Users are numbers everywhere in the daemon. A name is a question: which number does a rule mean, and
-what is shown for a number. An answer is kept while the database has none, as a directory that is
-out of reach says that it knows nobody."""
+Users are numbers everywhere in the daemon. Names are questions to the database: the number that a
+rule means, and the name to show for a number. An answer is kept while the database has none, as an
+unreachable directory answers that it knows no user."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -55,7 +55,7 @@ class Directory:
         self.changed: Signal[Question] = Signal("changed")      # its answer is another
 
     def use(self, questions: Callable[[], Collection[Question]]) -> None:
-        """Sets what tells the questions whose answers matter now."""
+        """Sets the function that returns the questions whose answers matter now."""
         self._in_use = questions
 
     def name(self, uid: int) -> str | None:
@@ -91,7 +91,7 @@ class Directory:
     def ask(self, question: Question, caller: Hashable = None) -> None:
         """Asks in a thread, unless the answer is recent. Must be called in the event loop.
 
-        `caller`: who made the question up, as any user of the bus may: one at a time is asked."""
+        `caller`: the user of the bus that made the question up; has one question at a time."""
         now, entry = self._clock(), self._entries.get(question)
         if entry is not None and (entry.pending or now < entry.asked + (
                 entry.pause if entry.failed else FRESH)):
@@ -110,9 +110,9 @@ class Directory:
 
     def wait(self, questions: Iterable[Question], then: Callable[[], None],
              caller: Hashable = None) -> None:
-        """Asks what is not known, and calls `then` when all is, or PATIENCE after the question.
+        """Asks the unanswered questions; calls `then` once all are answered, or after PATIENCE.
 
-        It calls `then` at once if all is known, or was asked before and is late."""
+        Calls `then` at once if all are answered, or were asked before and are late."""
         missing = 0
 
         def one_less() -> None:

@@ -2,9 +2,9 @@
 """The disk tier: its budget, tests of its directory, and the clients' files.
 
 A client's report of a failed write only causes a test: no client can disable the disk for others.
-A client can write to its file at any time, and pass it to others, who have it after the client's
-end. So the size of each file is checked each second until nobody else has it open. systemd keeps a
-copy of the daemon's descriptor, so that the next daemon goes on with that.
+A client can write to its file at any time, and pass it to other processes, which have it after the
+client's end. So the size of each file is checked each second until no other process has it open.
+systemd keeps a copy of the daemon's descriptor, so that the next daemon goes on checking.
 """
 
 import logging
@@ -57,8 +57,8 @@ class File:
     peer: Peer
     drop: Callable[[str], None] | None  # ends the client's connection; takes the reason
     most: int = 0                       # the largest number of bytes that any order has allowed
-    # Bytes that orders of an earlier daemon have allowed, as far as is known: what the file had
-    # when this daemon first looked. None: it has not looked yet.
+    # Bytes that orders of an earlier daemon have allowed, as far as is known: the file's size
+    # when this daemon first checked it. None: it has not been checked yet.
     earlier: int | None = 0
     connected: bool = True              # False: the client left, but its process may live on
     reported: bool = False              # a write after the process's end was reported
@@ -71,7 +71,7 @@ class File:
 
 
 class Size(NamedTuple):
-    """What a check has found."""
+    """The result of a check."""
 
     bytes: int                          # of the file, before it was emptied
     is_emptied: bool
@@ -277,9 +277,9 @@ def _opened_again(descriptor: int) -> int | None:
 
 
 def _measure(file: File, connected: bool, largest: int) -> Size | None:
-    """Measures a file, and empties too large a file; None: nobody else has it any more.
+    """Measures a file, and empties too large a file; None: no other process has it any more.
 
-    After the end of the process no program needs what is in the file."""
+    After the end of the process no program needs the content."""
     has_ended = not connected and host.has_ended(file.peer.pid, file.peer.started)
     is_held = not has_ended             # by the process at least
     if not connected:

@@ -143,7 +143,7 @@ class Client:
         return "" if self.pod is None else self.pod.containers.get(self.peer.tenant.container, "")
 
     def remember(self, past: EarlierTimes, terms: ClientTerms) -> None:
-        """Takes over what an earlier daemon, or another card, knew of the client."""
+        """Takes over the client's times and terms from an earlier daemon, or another card."""
         self.past, self.terms = past, terms
 
     def rename(self, pod: PodNames | None) -> None:
@@ -286,14 +286,14 @@ class GPU(Dispatcher):
         self, shown: Callable[[str], str],
         terms_of: Callable[[Client], Mapping[str, TenantTerms]],
     ) -> None:
-        """Sets what names tenants, and tells the terms of a joining client's."""
+        """Sets functions that name tenants, and return the terms of a joining client's tenants."""
         self.shown, self.terms_of = shown, terms_of
 
     def use_sampler(
         self, request_sample: Callable[[Callable[[], None]], None],
         measure: Callable[[int | None], Awaitable[int | None]],
     ) -> None:
-        """Sets what samples the card."""
+        """Sets the functions that sample the card."""
         self.request_sample, self.measure = request_sample, measure
 
     def link(self, others: "tuple[GPU, ...]", facts: Facts | None = None) -> None:

@@ -10,7 +10,7 @@ from nvshared.scheduler.events import Evidence, Memory
 
 @dataclass(slots=True)
 class Listed:
-    """NVML's last known list of a card's processes, and what it says of two lists in a row."""
+    """NVML's last known list of a card's processes, and conclusions from two lists in a row."""
 
     # NVML has listed a client, so it knows all pids: unlisted clients have nothing on the card.
     lists_clients: bool = False

@@ -90,11 +90,11 @@ class Manager:
         self._apply()
 
     def use_limits(self, read: Callable[[Peer, int, Callable[[], None]], bool]) -> None:
-        """Sets what reads a process's memory limits."""
+        """Sets the function that reads a process's memory limits."""
         self.read_limits = read
 
     def use_checks(self, look_for_faults: Callable[[], Awaitable[None]]) -> None:
-        """Sets what looks for faults."""
+        """Sets the function that looks for faults."""
         self.look_for_faults = look_for_faults
 
     def note_kept(self, unkept: str = "") -> None:

@@ -23,7 +23,7 @@ class Parking:
     _errors: set[str] = field(default_factory=set)
 
     def follow(self, before: "Parking") -> None:
-        """Takes over what holds on another card, too."""
+        """Takes over the figures that hold on another card, too."""
         self.impossible, self.moved, self.moves = before.impossible, before.moved, before.moves
 
     def enter(self, state: str) -> None:

@@ -120,7 +120,7 @@ class RememberedTerms:
 def _each(
     given: Any, what: str, read: Callable[[dict[str, Any]], Read], wrong: Complain
 ) -> dict[Key, Read]:
-    """Reads the entries of a list. What one entry has wrong costs no other."""
+    """Reads the entries of a list. A wrong entry costs no other entry."""
     found: dict[Key, Read] = {}
     if not isinstance(given, list):
         wrong(f"{what} cannot be {given!r:.99}")

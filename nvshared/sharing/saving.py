@@ -156,7 +156,7 @@ class Saving:
         logger.info("%s was removed", saved.folder)
 
     async def take_over(self) -> None:
-        """Goes on with what an earlier daemon has restored: its folders are removed in time."""
+        """Removes the folders of programs that an earlier daemon has restored, in time."""
         if not saving.has_saved():
             return
         for one in await self.saved():

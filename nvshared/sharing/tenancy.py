@@ -2,8 +2,8 @@
 """The terms of tenants: set over D-Bus ("by hand") or, with less precedence, by a rule in a file.
 
 A pod's terms are stored under its UID, as a later pod may have its name, a user's under the user's
-number, and a container's under its name, which outlives its id. What is set for a name that no user
-has, or that a directory out of reach does not tell, waits for the number and holds from then on,
+number, and a container's under its name, which outlives its id. A term for a name that no user
+has, or that an unreachable directory does not know, waits for the number and holds from then on,
 also for programs that run already. Schedulers keep ENDED_KEPT tenants without programs, lest a
 program's restart clear the GPU time that its tenant owes."""
 
@@ -102,13 +102,13 @@ class Tenancy:
         self._send_all((*self._clients, *self._ended))
 
     def prepare(self, uid: int, then: Callable[[], None]) -> None:
-        """Asks for what rules need of a user, and calls `then` when it is known, or soon."""
+        """Asks for the facts about a user that rules need; calls `then` with them, or soon."""
         names = [one for one in self._named_in_rules if not DIGITS.fullmatch(one.key)]
         self.directory.wait([*names, *_of_range(uid), *self._of_rules(uid)], then)
 
     def find(self, name: str, caller: Hashable, then: Callable[[], None]) -> None:
-        """Asks for the number of the user in a tenant's name, and for what rules need of the user;
-        calls `then` when it is known, or soon. `caller`: the user of the bus who gives the name."""
+        """Asks for the number of the user in a tenant's name, and for the facts that rules need;
+        calls `then` once they are known, or soon. `caller`: the user of the bus that asks."""
         try:
             user = user_of(tenant(name))
         except ValueError:              # the caller will get the error
@@ -128,12 +128,12 @@ class Tenancy:
             self.directory.wait([Question("number", user)], found, caller)
 
     def _questions(self) -> set[Question]:
-        """What must be known of users and groups for the present programs, rules and terms."""
+        """The questions about users and groups for the present programs, rules and terms."""
         names = {*self._clients, *self._by_hand}
         return {*self._named_in_rules, *(one for name in names for one in self._of_name(name))}
 
     def _of_name(self, name: str) -> list[Question]:
-        """What must be known of the user of a tenant that has programs or terms."""
+        """The questions about the user of a tenant that has programs or terms."""
         found = [Question("name", self._owner(uid)) for uid in _user_ids(name)]
         for uid in _user_ids(name):
             found += [*_of_range(uid), *self._of_rules(uid)]
@@ -141,7 +141,7 @@ class Tenancy:
         return [Question("number", user)] if _is_name(user) else found
 
     def _of_rules(self, uid: int) -> list[Question]:
-        """What rules need to know of a user: the groups, and the name for patterns of it."""
+        """The questions of rules about a user: the groups, and the name for patterns."""
         kinds = {"groups"} if any(one.kind == "group" for one in self._named_in_rules) else set()
         parts = {user_of(one.pattern) for one in self._rules} - {None, "*"}
         kinds |= {"name"} if any(WILDCARDS.search(part or "") for part in parts) else set()
@@ -177,7 +177,7 @@ class Tenancy:
             self._keep()
 
     def _keep(self) -> Future[None]:
-        """Writes the terms set by hand, and the numbers of the users whom they and rules name."""
+        """Writes the terms set by hand, and the numbers of the users in terms and rules."""
         if self._store is None:
             return saved()
         self._store.users = self._users()
@@ -192,7 +192,7 @@ class Tenancy:
                 if (uid := self.directory.number(name)) is not None}
 
     def _report(self, question: Question) -> None:
-        """Logs what is wrong with the name of a user or group in a rule."""
+        """Logs a warning about the name of a user or group in a rule."""
         word = "group" if question.kind == "group" else "user"
         if words := doubt(word, question.key, self.directory.last(question)):
             logger.warning("%s: %s", self._named_in_rules[question], words)
@@ -433,13 +433,13 @@ def _is_name(user: str | None) -> bool:
 
 
 def _of_range(uid: int) -> list[Question]:
-    """What must be known for a subordinate user id: the number of the user who has the range."""
+    """The question about a subordinate user id: the number of the user that has the range."""
     lender = subordinate.lender(uid)
     return [Question("number", lender)] if isinstance(lender, str) and _is_name(lender) else []
 
 
 def _question_of(pattern: str) -> Question | None:
-    """What must be known for a rule; for a number: whether a user or group is called so."""
+    """The question about a rule's user or group; None: its pattern names neither."""
     word, name = named_in(pattern)
     return Question("group" if word == GROUP else "number", name) if word else None
 

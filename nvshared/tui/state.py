@@ -122,7 +122,7 @@ class Command(NamedTuple):
     client: ClientSnapshot              # the program
     value: int = 0                      # the term's new value, in the unit used on D-Bus
     tenant: str = ""                    # the target of the command; "": the program
-    text: str = ""                      # what the user has typed for `value`
+    text: str = ""                      # the text typed for `value`
 
     def question(self) -> str:
         kind, name = COMMANDS[self.verb], target_name(self)
