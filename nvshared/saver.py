@@ -49,6 +49,7 @@ RESERVE = 1 << 30                       # most bytes of the disk that a save lea
 LONGEST = 1 << 16                       # most bytes of an order
 PATIENCE = 900.0                        # seconds that settle() waits for another order's CRIU
 STALE_AFTER = 60.0                      # seconds until an unlocked folder NEW... is stale
+LISTED_WITHIN = 10.0                    # seconds for which a list, of any user, may lock a folder
 REAPED_WITHIN = 10.0                    # seconds for the parent of a process that has ended
 NAMESPACES = ("pid", "user", "mnt", "net", "ipc")
 PARTIAL = ".partial"                    # suffix of a folder that is being written
@@ -387,7 +388,7 @@ def save(order: dict[str, Any]) -> None:
     name = f"{name}-{pid}-{time.strftime('%Y%m%dT%H%M%S')}"
     fresh, partial = folder / f"{NEW}{name}", folder / (name + PARTIAL)
     fresh.mkdir(mode=0o700)
-    with locked(fresh):
+    with locked(fresh, LISTED_WITHIN):
         write(fresh, EXPECTED, {
             "name": name, "pid": pid, "started": order["started"], "uid": owner_of(pid),
             "tree": [(one, started(one)) for one in descendants(pid)],
@@ -470,7 +471,7 @@ def finish(partial: Path) -> Path | None:
         restored = read(other, RESTORED) or {}
         if (restored.get("pid"), restored.get("started")) == (
                 expected["pid"], expected["started"]):
-            with suppress(Refused), locked(other) as descriptor:
+            with suppress(Refused), locked(other, LISTED_WITHIN) as descriptor:
                 delete(other, descriptor)
     return saved
 
@@ -484,19 +485,30 @@ def delete(folder: Path, descriptor: int) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """Yields a descriptor of the folder. Raises Refused if another nvshare-save works on it."""
+def locked(folder: Path, patience: float = 0) -> Iterator[int]:
+    """Yields a descriptor of the folder. Raises Refused if another nvshare-save works on it for
+    longer than `patience` seconds."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise Refused(f"{folder}: {error.strerror}") from None
+    until = time.monotonic() + patience
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not _locks(descriptor):
+            if time.monotonic() >= until:
+                raise Refused(f"{folder} is being saved or restored just now")
+            time.sleep(LOOK_EVERY)
         yield descriptor
-    except BlockingIOError:
-        raise Refused(f"{folder} is being saved or restored just now") from None
     finally:
         os.close(descriptor)
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
@@ -537,7 +549,7 @@ def verify(folder: Path, body: dict[str, Any]) -> None:
 def restore(order: dict[str, Any]) -> None:
     program = criu()
     folder = Path(order["folder"])
-    with locked(folder) as descriptor, taken(folder, descriptor) as body:
+    with locked(folder, LISTED_WITHIN) as descriptor, taken(folder, descriptor) as body:
         settle(folder, body)
         if (restored := read(folder, RESTORED)) is None or not is_alive(restored):
             restored = bring_back(program, folder, body)
@@ -719,7 +731,7 @@ def remove(order: dict[str, Any]) -> None:
     """Removes a folder: its program has been restored and has answered, or is not wanted."""
     folder = Path(order["folder"])
     safe(folder.parent)
-    with locked(folder) as descriptor:
+    with locked(folder, LISTED_WITHIN) as descriptor:
         if read(folder, MANIFEST) is None:
             raise Refused(f"{folder} is no saved program")
         delete(folder, descriptor)

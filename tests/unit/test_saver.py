@@ -2,11 +2,13 @@
 """nvshare-save takes orders from root and the owner of its socket's file alone."""
 
 import ctypes
+import fcntl
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -206,3 +208,15 @@ async def test_names_that_criu_quotes_reach_no_terminal_with_their_control_chara
     with pytest.raises(NvshareError, match=r"no absolute path|\?\[2J") as caught:
         await saving.saved("/tmp/\x1b[2J")
     assert caught.value.message.isprintable()
+
+
+def test_order_waits_for_a_list_that_has_locked_the_folder(base: Path) -> None:
+    """Any user may list. A folder that was not removed would be restored after the next boot."""
+    folder = saved(base, "a")
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    ends = threading.Timer(0.2, os.close, [descriptor])
+    ends.start()
+    saver.remove({"folder": str(folder)})
+    ends.join()
+    assert not folder.exists()
