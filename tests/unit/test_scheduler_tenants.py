@@ -413,6 +413,16 @@ def test_background_holder_is_stopped_at_once_for_a_normal_client() -> None:
     assert stops(talk.wait(LEAST_TQ / SECOND)) == [1]  # a turn of the least length
 
 
+def test_background_clients_take_turns_of_the_usual_length_among_themselves() -> None:
+    talk = Ranked(100)
+    for tenant in ("user:alice", "user:bob"):
+        talk.rank(tenant, Priority.BACKGROUND)
+    talk.come(1, "user:alice")
+    talk.come(2, "user:bob")
+    assert stops(talk.wait(29)) == []
+    assert stops(talk.wait(1)) == [1]
+
+
 def test_background_client_that_loads_returns_to_the_queue_for_a_normal_client() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
