@@ -1,3 +1,4 @@
+#!/usr/bin/python3 -IB
 # SPDX-License-Identifier: Apache-2.0
 """nvshare-save: has CRIU save parked programs in folders, and restore them from there, as root.
 
@@ -9,6 +10,11 @@ into a folder that root alone can write, with a digest of each file, and a MAC o
 a key of root's. Then the folder, not its files, becomes the program's user's, who may delete it.
 Before a restore root takes the folder back; from then on no user can replace a file in it; and only
 then owners, names, MAC and digests are checked.
+
+CRIU opens the files of a program by their paths, as root. A user could put a link to a file of
+root's at such a path, and would have it open. So CRIU runs this program, by --action-script, when a
+dump is complete and the processes are frozen: it lists their files. In a restore, while the
+processes are root's still, it compares: each file is one of that list or the user's own.
 
 Each step can be repeated: this program, CRIU and the daemon may be killed at any moment. settle()
 brings a folder that was left half done to one of its states: the process runs, or it is saved."""
@@ -56,11 +62,15 @@ PARTIAL = ".partial"                    # suffix of a folder that is being writt
 NEW = "new-"                            # prefix of a folder that is not locked yet, or is removed
 MANIFEST, EXPECTED = "manifest.json", "expected.json"
 RESTORING, RESTORED, FAILED = "restoring.json", "restored.json", "failed.json"
+OPENED = "opened.json"                  # by CRIU's action: files that the processes have
+STRANGE = "strange.json"                # by CRIU's action: why a restore must not go on
+ACTION, ACTION_PID = "CRTOOLS_SCRIPT_ACTION", "CRTOOLS_INIT_PID"    # variables that CRIU sets
+DELETED = " (deleted)"                  # the kernel's suffix of a path that is gone
 DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
 FRESH = ".new"                          # suffix of a file of write() that is not complete
 # Files without a digest; CRIU reads none of them.
 OURS = frozenset({RESTORE_LOG, "stats-restore"}).union(*(
-    {name, name + FRESH} for name in (MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED)))
+    {name, name + FRESH} for name in (MANIFEST, EXPECTED, RESTORING, RESTORED, FAILED, STRANGE)))
 # Lines of CRIU's logs: all images are written, and it ends the processes; it has let them go on.
 DUMPED, RESUMED = "Unfreezing tasks into 2", "Restore finished successfully"
 LOOKS, LOOK_EVERY = 20, 0.05            # at threads that may be in CRIU's code; seconds
@@ -210,15 +220,102 @@ def run(folder: Path, *words: str, before: Callable[[], None] | None = None) -> 
     log = DUMP_LOG if "dump" in words else RESTORE_LOG
     before = spare if "dump" in words else before
     done = subprocess.run(
-        [*words, "-D", ".", "-o", log, "-v3", *COMMON], cwd=folder, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, start_new_session=True,
-        preexec_fn=before, env={**os.environ, FOLDER: work_mark(folder)})
+        [*words, "-D", ".", "-o", log, "-v3", *COMMON, "--action-script", __file__], cwd=folder,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        check=False, start_new_session=True, preexec_fn=before,
+        env={**os.environ, FOLDER: work_mark(folder)})
     if done.returncode == 0:
         return ""
     with suppress(OSError):
         if done.returncode > 0:
             return "CRIU says: " + last((folder / log).read_text(errors="replace"))
     return f"CRIU ended with status {done.returncode}"
+
+
+# --- files of processes -------------------------------------------------------------------------
+
+File = tuple[str, bool, int]            # its path, whether it can be written, its owner
+
+
+def opened(pid: int) -> set[File]:
+    """The files that a process and all below it have: open, mapped, as folder, root or program."""
+    found: set[File] = set()
+
+    def add(link: Path, *, writable: bool = False) -> None:
+        with suppress(FileNotFoundError):       # it was closed, or is that of this iteration
+            path = str(link.readlink())
+            if path.endswith(DELETED):          # at the root: no file, as /memfd:NAME
+                path = DELETED if path.rfind("/") and path != "/dev/zero" + DELETED else ""
+            if path.startswith("/") or path == DELETED:
+                found.add((path, writable, owner_of_file(link)))
+
+    for one in descendants(pid):
+        process = Path(f"/proc/{one}")
+        for name in ("cwd", "root", "exe"):
+            add(process / name)
+        for link in children(process / "fd"):
+            flags = [line for line in lines(process / "fdinfo" / link.name) if "flags:" in line]
+            add(link, writable=int(flags[0].split()[1], 8) & os.O_ACCMODE != os.O_RDONLY)
+        shared = writable_mappings(process)
+        for link in children(process / "map_files"):
+            add(link, writable=link.name in shared)
+    return found
+
+
+def children(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # a zombie has none
+        return [*folder.iterdir()]
+    return []
+
+
+def owner_of_file(path: Path) -> int:
+    """The owner of a file; -1: root may not ask, as for another user's mount."""
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return -1
+
+
+def writable_mappings(process: Path) -> set[str]:
+    """The names in map_files of shared mappings that can be written, or made so by mprotect()."""
+    found, name = set[str](), ""
+    if not any(line.split()[1:2] and line.split()[1].endswith("s")
+               for line in lines(process / "maps")):
+        return found
+    for line in lines(process / "smaps"):
+        words = line.split()
+        if len(words) >= 5 and "-" in words[0] and ":" not in words[0]:
+            name = "-".join(f"{int(part, 16):x}" for part in words[0].split("-"))
+        elif words[:1] == ["VmFlags:"] and {"sh", "mw"} <= {*words}:
+            found.add(name)
+    return found
+
+
+def strange(folder: Path, pid: int, before: set[File], uid: int) -> str:
+    """Why a process that CRIU restores must not run: it would have a file that it had not before,
+    and that is not its user's; "": it may."""
+    criu_has = {"/proc", str(folder), str(folder / RESTORE_LOG)}    # it closes them later
+    for path, writable, owner in sorted(opened(pid)):
+        known = {(path, writable, owner), (path, True, owner)} & before
+        if not known and owner != uid and path not in criu_has:
+            return (f"the program would have {path} open{' to write' if writable else ''}, which "
+                    f"belongs to {user(owner)} and which it did not have so before")
+    return ""
+
+
+def act(action: str) -> int:
+    """Called by CRIU, in the folder. Returns its exit status; another than 0 undoes the order."""
+    folder = Path.cwd()
+    if action == "post-dump":
+        write(folder, OPENED, {"files": sorted(opened(int(os.environ[ACTION_PID])))})
+    if action == "post-restore":
+        before = {(path, writable, owner) for path, writable, owner in (
+            read(folder, OPENED) or {})["files"]}
+        body = (read(folder, MANIFEST) or {})["body"]
+        if why := strange(folder, int(os.environ[ACTION_PID]), before, body["uid"]):
+            write(folder, STRANGE, {"why": why})
+            return 1
+    return 0
 
 
 # --- folders and files --------------------------------------------------------------------------
@@ -570,7 +667,9 @@ def bring_back(program: str, folder: Path, body: dict[str, Any]) -> dict[str, An
     if not is_free(body["pid"]):
         raise Refused(f"another process has the number {body['pid']} now, which the program "
                       "needs; try again when it has ended")
-    for name in (RESTORED, FAILED, RESTORE_LOG):
+    if read(folder, OPENED) is None:
+        raise Refused(f"{folder} has no list of the program's files: an older nvshared saved it")
+    for name in (RESTORED, FAILED, STRANGE, RESTORE_LOG):
         (folder / name).unlink(missing_ok=True)
     write(folder, RESTORING, {"boot": boot(), "begun": ticks()})
     why = run(folder, *placed(program, body), "restore", "-d", "--skip-file-rwx-check",
@@ -578,7 +677,7 @@ def bring_back(program: str, folder: Path, body: dict[str, Any]) -> dict[str, An
     settle(folder, body)
     restored = read(folder, RESTORED)
     if restored is None:
-        why = why or "the process has ended at once"
+        why = (read(folder, STRANGE) or {}).get("why") or why or "the process has ended at once"
         write(folder, FAILED, {"why": why})
         raise Refused(why)
     return restored
@@ -745,6 +844,9 @@ ORDERS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def main() -> int:
+    if action := os.environ.get(ACTION):
+        os.umask(0o077)
+        return act(action)
     if why := caller.refusal():
         print(f"nvshare-save takes no orders from {why}", file=sys.stderr)
         return 3

@@ -65,6 +65,7 @@ install-hook:
 
 install-programs:
 	cd nvshared && find . -name '*.py' -exec install -D -m 644 {} $(DESTDIR)$(HOME_OF_OURS)/nvshared/{} \;
+	chmod 755 $(DESTDIR)$(HOME_OF_OURS)/nvshared/saver.py   # CRIU executes it
 	cp -R --preserve=mode $(BUILT)/vendor $(DESTDIR)$(HOME_OF_OURS)/
 	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator
 	ln -srf $(DESTDIR)$(LIBDIR)/libnvshare.so $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/libnvshare.so

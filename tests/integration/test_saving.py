@@ -345,7 +345,8 @@ NOBODY = 65534
 class Steps:
     """The program of steps.c, as the user nobody."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, *descriptors: int) -> None:
+        """`descriptors`: of open files that the program is given."""
         build, self.work = public_build(site), site.folder / "work"
         self.work.mkdir()
         os.chown(self.work, NOBODY, NOBODY)
@@ -357,7 +358,8 @@ class Steps:
             [program, self.work], {"LD_PRELOAD": str(build / "libnvshare.so"),
                                    "LD_LIBRARY_PATH": str(build / "simulator")},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, user=NOBODY, group=NOBODY, extra_groups=[100, NOBODY])
+            start_new_session=True, user=NOBODY, group=NOBODY, extra_groups=[100, NOBODY],
+            pass_fds=descriptors)
         self.pid, self.reap = popen.pid, popen.poll
 
     @property
@@ -394,6 +396,42 @@ def test_program_of_a_user_is_restored_as_exactly_that_user(site: Site, start: S
     assert program.identity() == before
     (client_after,) = control.snapshot().clients
     assert (client_after.pid, client_after.uid) == (program.pid, NOBODY)
+    assert program.step() == "0"
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_program_gets_no_file_of_roots_that_its_user_has_linked_in_the_place_of_its_own(
+    site: Site, start: Start, what: str
+) -> None:
+    """CRIU opens files by their paths, as root. The program was given the log by root."""
+    Fault(site)
+    control = start()
+    log, mine, secret = (site.folder / name for name in ("log", "mine", "secret"))
+    for one in (mine, secret):
+        one.mkdir()
+        (one / "data").write_text("as long")
+        (one / "data").chmod(0o600)
+    secret.chmod(0o700)
+    for path in (mine, mine / "data"):
+        os.chown(path, NOBODY, NOBODY)
+    with log.open("ab") as first, (mine / "data").open("r+b") as second:
+        log.chmod(0o600)
+        program = Steps(site, first.fileno(), second.fileno())
+    assert program.step() == "0"
+    (client,) = control.clients_of(program.pid)
+    folder = control.save(client)
+    assert not program.is_alive
+    swapped = mine / "data" if what == "file" else mine
+    swapped.rename(site.folder / "old")
+    swapped.symlink_to(secret / "data" if what == "file" else secret)
+    with pytest.raises(NvshareError, match=f"would have {secret}/data open to write, which "
+                                           "belongs to root"):
+        control.restore(folder)
+    assert not program.is_alive
+    assert [one.state for one in control.saved()] == ["saved"]
+    swapped.unlink()
+    (site.folder / "old").rename(swapped)
+    assert control.restore(folder) == program.pid
     assert program.step() == "0"
 
 

@@ -220,3 +220,22 @@ def test_order_waits_for_a_list_that_has_locked_the_folder(base: Path) -> None:
     saver.remove({"folder": str(folder)})
     ends.join()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("mode", "access", "writable"), [
+    ("r+b", "ACCESS_WRITE", True), ("r+b", "ACCESS_READ", True), ("rb", "ACCESS_READ", False),
+    ("r+b", "ACCESS_COPY", False)])
+def test_files_of_a_process_are_listed_with_what_it_may_do_to_them(
+    process: Callable[..., int], mode: str, access: str, writable: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        path = Path(name) / "one"
+        path.write_text("x")
+        os.chown(path, OTHER, OTHER)
+        pid = process(f"import mmap, os; file = open({str(path)!r}, {mode!r}); "
+                      f"mapped = mmap.mmap(file.fileno(), 1, access=mmap.{access}); file.close(); "
+                      "mapped.size(); os.closerange(3, 99)")
+        found = saver.opened(pid)
+    assert [one for one in found if one[0] == str(path)] == [(str(path), writable, OTHER)]
+    assert ("/", False, 0) in found
