@@ -48,6 +48,7 @@ def test_program_with_unusual_resources_computes_right_results_beside_another_cl
     capacity = "1GiB" if what == "threads" else "930MiB"
     with sharing("--tq", "500ms", "--capacity", capacity) as daemon, \
             rival(python(RIVAL), daemon.environment) as other:
-        code, said = ended(program, what, tmp_path, **daemon.environment)
+        # Two cases look for the library's lines.
+        code, said = ended(program, what, tmp_path, NVSHARE_DEBUG="1", **daemon.environment)
     assert other[0].code == 0, other[0].errors
     assert code == 0, said
