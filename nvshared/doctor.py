@@ -305,7 +305,7 @@ def _unit_finding(name: str, *, answered: bool = False) -> Finding:
         by_hand = "nvshared was started without it: end that one (Ctrl-C, or kill), then: "
         return wrong(name, words, f"{by_hand}systemctl enable --now nvshared" if answered else
                      _start_advice())
-    if state["UnitFileState"] == "disabled":
+    if state["UnitFileState"] == "disabled" and not Path(TRIAL_FOLDER).is_dir():
         return warning(name, words, "start it at boot, too: systemctl enable nvshared")
     return ok(name, words)
 

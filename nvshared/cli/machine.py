@@ -306,10 +306,12 @@ def _undo() -> bool:
         with suppress(OSError):
             drop_in.parent.rmdir()      # fails if the unit has other drop-ins
     SPECIFICATION.unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(FOLDER)
-    _systemctl("daemon-reload")
-    _systemctl("restart" if ran else "stop", SERVICE)
+    try:
+        _systemctl("daemon-reload")
+        _systemctl("restart" if ran else "stop", SERVICE)
+    finally:                            # not before: the daemon writes its history when it ends
+        with suppress(FileNotFoundError):
+            shutil.rmtree(FOLDER)
     return ran
 
 

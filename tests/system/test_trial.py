@@ -45,6 +45,8 @@ def trial(machine: Container, start: str) -> Iterator[None]:
     finally:
         machine.until(lambda: not card.clients(machine), "all programs have ended")
         machine.run("sh", "-ec", STOP)
+    said = machine.output("journalctl", "--no-pager", "--unit=nvshared.service")
+    assert "is not written" not in said
     for path in (FOLDER, "/run/cdi/nvshare-trial.json", *DROP_INS):
         assert machine.run("test", "-e", path, check=False).returncode == 1
     assert machine.output("find", "/var/lib/nvshare", "-type", "f") == ""
@@ -70,6 +72,7 @@ def test_trial_page_commands_run_two_programs_in_turns(machine: Container) -> No
             "nvsharectl", "containers", check=False).stdout, "containers can have the GPU")
         said = machine.run("sh", "-ec", LOOK, user="alice")
         assert "the service shares simulated GPUs" in said.stdout
+        assert "at boot, too" not in said.stdout        # a reboot ends the trial
         machine.run("nvsharectl", "limit", "user:alice", "--memory", "2GiB")
         for program in programs:
             output, _ = program.communicate()
