@@ -303,19 +303,31 @@ def strange(folder: Path, pid: int, before: set[File], uid: int) -> str:
     return ""
 
 
+def foreign(pid: int, uid: int) -> str:
+    """Why a user's process must not be saved: one below it has other rights, as setuid programs
+    have, whose checks could be passed before a save and their effect chosen after it."""
+    for one in descendants(pid):
+        named = {line.split(":")[0]: {*line.split()[1:5]} for line in lines(f"/proc/{one}/status")}
+        if uid != 0 and (named["Uid"] != {str(uid)} or len(named["Gid"]) > 1):
+            return f"process {one} has the rights of another user or group"
+    return ""
+
+
 def act(action: str) -> int:
     """Called by CRIU, in the folder. Returns its exit status; another than 0 undoes the order."""
-    folder = Path.cwd()
+    folder, why = Path.cwd(), ""
     if action == "post-dump":
-        write(folder, OPENED, {"files": sorted(opened(int(os.environ[ACTION_PID])))})
+        pid = int(os.environ[ACTION_PID])
+        why = foreign(pid, (read(folder, EXPECTED) or {})["uid"])
+        write(folder, OPENED, {"files": sorted(opened(pid))})
     if action == "post-restore":
         before = {(path, writable, owner) for path, writable, owner in (
             read(folder, OPENED) or {})["files"]}
         body = (read(folder, MANIFEST) or {})["body"]
-        if why := strange(folder, int(os.environ[ACTION_PID]), before, body["uid"]):
-            write(folder, STRANGE, {"why": why})
-            return 1
-    return 0
+        why = strange(folder, int(os.environ[ACTION_PID]), before, body["uid"])
+    if why:
+        write(folder, STRANGE, {"why": why})
+    return int(bool(why))
 
 
 # --- folders and files --------------------------------------------------------------------------
@@ -493,6 +505,7 @@ def save(order: dict[str, Any]) -> None:
             "note": order["note"]})
         fresh.rename(partial)
         why = run(partial, program, "dump", "-t", str(pid), "--ghost-limit", "1G")
+        why = (read(partial, STRANGE) or {}).get("why") or why
         ended = started(pid) != order["started"]
         if (saved := finish(partial)) is None:
             raise Refused(f"{why or 'it did not end'}{'; the process has ended' if ended else ''}")

@@ -345,8 +345,9 @@ NOBODY = 65534
 class Steps:
     """The program of steps.c, as the user nobody."""
 
-    def __init__(self, site: Site, *descriptors: int) -> None:
-        """`descriptors`: of open files that the program is given."""
+    def __init__(self, site: Site, *descriptors: int, child: str = "") -> None:
+        """`descriptors`: of open files that the program is given. `child`: a command of a shell
+        that is a child of the program's."""
         build, self.work = public_build(site), site.folder / "work"
         self.work.mkdir()
         os.chown(self.work, NOBODY, NOBODY)
@@ -354,9 +355,11 @@ class Steps:
         subprocess.run(["gcc", Path(__file__).with_name("steps.c"), "-o", program,
                         build / "simulator/libcuda.so.1"], check=True)
         self.steps = 0
+        beside = f"{child} & " if child else ""
         popen = site.program(
-            [program, self.work], {"LD_PRELOAD": str(build / "libnvshare.so"),
-                                   "LD_LIBRARY_PATH": str(build / "simulator")},
+            ["sh", "-c", f"{beside}exec {program} {self.work}"],
+            {"LD_PRELOAD": str(build / "libnvshare.so"),
+             "LD_LIBRARY_PATH": str(build / "simulator")},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, user=NOBODY, group=NOBODY, extra_groups=[100, NOBODY],
             pass_fds=descriptors)
@@ -433,6 +436,24 @@ def test_program_gets_no_file_of_roots_that_its_user_has_linked_in_the_place_of_
     (site.folder / "old").rename(swapped)
     assert control.restore(folder) == program.pid
     assert program.step() == "0"
+
+
+def test_program_with_a_child_that_has_the_rights_of_root_is_not_saved_by_its_user(
+    site: Site, start: Start
+) -> None:
+    """A setuid program could check its input before a save, and use another one after it."""
+    Fault(site)
+    control, sleep = start(), site.folder / "sleep"
+    shutil.copy("/bin/sleep", sleep)
+    sleep.chmod(0o4755)
+    program = Steps(site, child=f"{sleep} 1000")
+    assert program.step() == "0"
+    (client,) = control.clients_of(program.pid)
+    with pytest.raises(NvshareError, match=r"process \d+ has the rights of another user or group"):
+        control.save(client)
+    assert program.is_alive
+    assert program.step() == "0"
+    assert control.saved() == []
 
 
 @pytest.mark.long
