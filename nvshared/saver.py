@@ -29,6 +29,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 if not __package__:                     # root runs this file
@@ -65,6 +67,12 @@ RESTORING, RESTORED, FAILED = "restoring.json", "restored.json", "failed.json"
 OPENED = "opened.json"                  # by CRIU's action: files that the processes have
 STRANGE = "strange.json"                # by CRIU's action: why a restore must not go on
 ACTION, ACTION_PID = "CRTOOLS_SCRIPT_ACTION", "CRTOOLS_INIT_PID"    # variables that CRIU sets
+# sock_diag(7): its messages, and what they have to contain of each socket: name, peer, owner.
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DIAG_DONE = 4, 20, 0x301, 3
+ALL_STATES, SHOWN = 0xffffffff, 0x45
+DIAG_NAME, DIAG_PEER, DIAG_UID = 0, 2, 7
+DIAG_HEADER, DIAG_REQUEST = Struct("IHHII"), Struct("BBHIIIII")
+DIAG_MESSAGE, DIAG_INODE, DIAG_ATTRIBUTE = 16, Struct("4xI"), Struct("HH")
 DELETED = " (deleted)"                  # the kernel's suffix of a path that is gone
 DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
 FRESH = ".new"                          # suffix of a file of write() that is not complete
@@ -238,8 +246,10 @@ File = tuple[str, bool, int]            # its path, whether it can be written, i
 
 
 def opened(pid: int) -> set[File]:
-    """The files that a process and all below it have: open, mapped, as folder, root or program."""
+    """The files that a process and all below it have: open, mapped, as folder, root or program; and
+    the UNIX sockets of others to which theirs are connected."""
     found: set[File] = set()
+    own: set[str] = set()               # their sockets
 
     def add(link: Path, *, writable: bool = False) -> None:
         with suppress(FileNotFoundError):       # it was closed, or is that of this iteration
@@ -248,6 +258,8 @@ def opened(pid: int) -> set[File]:
                 path = DELETED if path.rfind("/") and path != "/dev/zero" + DELETED else ""
             if path.startswith("/") or path == DELETED:
                 found.add((path, writable, owner_of_file(link)))
+            elif path.startswith("socket:"):
+                own.add(path)
 
     for one in descendants(pid):
         process = Path(f"/proc/{one}")
@@ -259,7 +271,46 @@ def opened(pid: int) -> set[File]:
         shared = writable_mappings(process)
         for link in children(process / "map_files"):
             add(link, writable=link.name in shared)
+    found.update((name, True, owner) for one, (other, name, owner) in peers_of_sockets().items()
+                 if one in own and other not in own)
     return found
+
+
+def peers_of_sockets() -> dict[str, tuple[str, str, int]]:
+    """By the link of a UNIX socket in /proc/PID/fd: the link, the name and the owner of the socket
+    to which it is connected, if that has a name. See sock_diag(7)."""
+    names: dict[int, tuple[str, int]] = {}
+    others: dict[int, int] = {}
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
+        asked.send(DIAG_HEADER.pack(DIAG_HEADER.size + DIAG_REQUEST.size, SOCK_DIAG_BY_FAMILY,
+                                    REQUEST_DUMP, 1, 0)
+                   + DIAG_REQUEST.pack(socket.AF_UNIX, 0, 0, ALL_STATES, 0, SHOWN, 0, 0))
+        kind = SOCK_DIAG_BY_FAMILY
+        while kind == SOCK_DIAG_BY_FAMILY:
+            data = memoryview(asked.recv(1 << 16))
+            while data and kind == SOCK_DIAG_BY_FAMILY:
+                length, kind, *_ = DIAG_HEADER.unpack_from(data)
+                if kind == SOCK_DIAG_BY_FAMILY:
+                    inode, about = DIAG_INODE.unpack_from(data, DIAG_HEADER.size)[0], dict(
+                        attributes(data[DIAG_HEADER.size + DIAG_MESSAGE:length]))
+                    owner = int.from_bytes(about.get(DIAG_UID, b"\xff" * 4), sys.byteorder)
+                    name = os.fsdecode(about.get(DIAG_NAME, b"").rstrip(b"\0")).replace("\0", "@")
+                    names[inode] = f"the socket {name}" if name else "", owner
+                    if peer := about.get(DIAG_PEER):
+                        others[inode] = int.from_bytes(peer, sys.byteorder)
+                data = data[-(-length // 4) * 4:]
+    if kind != DIAG_DONE:
+        raise OSError("the kernel does not list UNIX sockets")
+    return {f"socket:[{inode}]": (f"socket:[{other}]", *names[other])
+            for inode, other in others.items() if names.get(other, ("", 0))[0]}
+
+
+def attributes(data: memoryview) -> Iterator[tuple[int, bytes]]:
+    """The attributes of a message of netlink."""
+    while len(data) >= DIAG_ATTRIBUTE.size:
+        length, kind = DIAG_ATTRIBUTE.unpack_from(data)
+        yield kind, bytes(data[DIAG_ATTRIBUTE.size:length])
+        data = data[-(-max(length, DIAG_ATTRIBUTE.size) // 4) * 4:]
 
 
 def children(folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -436,6 +436,40 @@ def test_program_gets_no_file_of_roots_that_its_user_has_linked_in_the_place_of_
     (site.folder / "old").rename(swapped)
     assert control.restore(folder) == program.pid
     assert program.step() == "0"
+
+
+def test_program_is_connected_to_no_socket_of_roots_that_its_user_has_linked(
+    site: Site, start: Start
+) -> None:
+    """CRIU connects datagram sockets by their paths, as root."""
+    Fault(site)
+    control, mine, secret = start(), site.folder / "mine", site.folder / "secret"
+    for folder in (mine, secret):
+        folder.mkdir(mode=0o700)
+    os.chown(mine, NOBODY, NOBODY)
+    made = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(5)]
+    with ExitStack() as closed:
+        roots, other, *given = map(closed.enter_context, made)
+        roots.bind(str(secret / "sock"))
+        other.bind(str(mine / "sock"))
+        given[0].connect(str(mine / "sock"))
+        given[1].bind(str(mine / "own"))
+        given[2].connect(str(mine / "own"))     # between sockets of its own
+        program = Steps(site, *(one.fileno() for one in given))
+        for one in given:
+            one.close()
+        assert program.step() == "0"
+        (client,) = control.clients_of(program.pid)
+        saved = control.save(client)
+        assert not program.is_alive
+        (mine / "sock").rename(mine / "old")
+        (mine / "sock").symlink_to(secret / "sock")
+        with pytest.raises(NvshareError, match=f"would have the socket {secret}/sock open"):
+            control.restore(saved)
+        assert not program.is_alive
+        (mine / "old").rename(mine / "sock")
+        assert control.restore(saved) == program.pid
+        assert program.step() == "0"
 
 
 def test_program_with_a_child_that_has_the_rights_of_root_is_not_saved_by_its_user(
