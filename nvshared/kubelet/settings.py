@@ -28,7 +28,6 @@ class NodeSettings:
 
     def __init__(self, arguments: Sequence[str] | None, options: Options) -> None:
         self._arguments = sys.argv[1:] if arguments is None else arguments
-        self._base = options
         self._folder: Path = options.settings
         self._kept = options.state / KEPT
         self._text: str | None = None
@@ -74,8 +73,10 @@ class NodeSettings:
             options = parse([*self._arguments, *shlex.split(text, comments=True)])
         except (ValueError, SystemExit) as error:       # --help ends a program
             raise InvalidArgs(f"{text!r} cannot be used as options: {error}") from None
-        for name, value in vars(self._base).items():
-            if name not in CHANGEABLE and vars(options)[name] != value:
+        # Not the options of __init__(): the main program adds kubelet's folder to them.
+        given = vars(parse(self._arguments))
+        for name, value in vars(options).items():
+            if name not in CHANGEABLE and given[name] != value:
                 raise InvalidArgs(
                     f"a file of --settings cannot have --{name}",
                     "it may have --replicas, --priority-class and --foreign-annotations")

@@ -565,6 +565,19 @@ def test_memory_limit_annotation_without_a_usable_size_is_refused(
         requested.parse(text)
 
 
+def test_settings_of_a_node_hold_when_kubelets_folder_was_found_and_not_given(
+        tmp_path: Path) -> None:
+    (folder := tmp_path / "of nodes").mkdir()
+    (folder / "default").write_text("--replicas 3\n")
+    arguments = ["--state", str(tmp_path), "--settings", str(folder)]
+    options = parse(arguments)
+    options.kubelet = tmp_path          # as the main program finds it
+    settings = NodeSettings(arguments, options)
+    changed = settings.changed({})
+    assert changed is not None
+    assert changed.replicas == parse(["--replicas", "3"]).replicas
+
+
 def test_settings_of_a_node_that_are_no_text_are_refused_and_end_nothing(
         tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder := tmp_path / "of nodes").mkdir()
