@@ -15,6 +15,7 @@ from nvshared.kubelet.pods import Pods
 
 logger = logging.getLogger(__name__)
 
+REMOVAL = 2.0                           # seconds in which a removal takes this process's rights
 SETTLE = 2.0                            # seconds until the scheduler and kubelet are in step
 ADMISSION = 10.0                        # most seconds for pods that are bound to be admitted
 REPORT = 20.0                           # most seconds until kubelet reports; it does each ten
@@ -24,7 +25,10 @@ PAUSE = 0.5                             # seconds between two looks
 async def leave(node: NodeObject, pods: Pods, stop: Callable[[], Awaitable[None]]) -> None:
     """Calls `stop`, which ends the plugin, when no pod is on its way; returns when none comes.
 
-    Without the right to taint nodes, which kubelet's kubeconfig lacks, it calls `stop` at once."""
+    Without the right to taint nodes, which kubelet's kubeconfig lacks, it returns soon."""
+    # A removal deletes the DaemonSet and its rights together. Without rights the taint would stay,
+    # and keep all pods from the node.
+    await asyncio.sleep(REMOVAL)
     try:
         await asyncio.to_thread(node.set_taint, is_leaving=True)
     except FAILURES as error:

@@ -117,7 +117,10 @@ class NodeObject:
             if error is None:
                 error = self._attempt("labels of the node", self._write_labels)
                 error = self._attempt("the condition of the node", self._write_condition) or error
-                error = self._attempt("the taint of the node", self._untaint) or error
+                taint = LEAVING_TAINT["key"]
+                error = self._attempt(
+                    f"the taint of the node stays (kubectl taint node {self._name} {taint}- "
+                    "removes it)", self._untaint) or error
             if error is not None:
                 time.sleep(pause.seconds(error))
             else:
