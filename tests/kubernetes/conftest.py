@@ -45,7 +45,8 @@ FILES = {
 
 
 @contextmanager
-def prepared(config: pytest.Config, built: Packages, folder: Path) -> Iterator[Cluster]:
+def prepared(config: pytest.Config, folder: Path) -> Iterator[Cluster]:
+    """A Kubernetes node with a simulated card, without nvshared."""
     try:
         tree = node.tree()
     except NoTree as error:
@@ -70,8 +71,6 @@ def prepared(config: pytest.Config, built: Packages, folder: Path) -> Iterator[C
         made.lay_ground()
         made.import_image(image)
         made.start_kubernetes()
-        install(made, built)
-        made.run("apt-get", "install", "-y", *KUBELETS)
         card.plug_in(made)
         yield made
 
@@ -81,7 +80,9 @@ def cluster(
     request: pytest.FixtureRequest, built: Packages, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """One node with a simulated card, whose administrator has followed docs/kubernetes.md."""
-    with prepared(request.config, built, tmp_path_factory.mktemp("images")) as made:
+    with prepared(request.config, tmp_path_factory.mktemp("images")) as made:
+        install(made, built)
+        made.run("apt-get", "install", "-y", *KUBELETS)
         made.run("systemctl", "enable", "--now", "nvshared", "nvshare-kubelet")
         made.until(lambda: made.allocatable() == 10, "ten shares are offered")
         yield made

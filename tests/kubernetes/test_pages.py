@@ -40,8 +40,10 @@ def there(
     request: pytest.FixtureRequest, built: Packages, images: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A node whose administrator has the sources, the images and kubectl."""
-    with prepared(request.config, built, tmp_path_factory.mktemp("page")) as made:
+    """A node whose administrator has the sources, the packages, the images and kubectl."""
+    with prepared(request.config, tmp_path_factory.mktemp("page")) as made:
+        for package in (built.nvshared, built.libnvshare):
+            made.copy(package, f"{WORK}/{package.name}")
         copy_manifests(made, f"{WORK}/packaging/kubernetes")
         for path in sorted(images.glob("*.tar")):
             made.copy(path, f"{WORK}/dist/{path.name}")
@@ -65,10 +67,13 @@ def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str
 
 
 def test_node_set_up_by_the_pages_unit_commands_offers_shares(there: Cluster) -> None:
-    page, heading = "kubernetes.md", "Setting a node up"
-    first, policy, problems = sections(page)[heading]
-    run(there, page, first)
-    there.until(lambda: there.allocatable() == 10, "ten shares are offered")
+    page = "kubernetes.md"
+    install, start, shares, policy = sections(page)["Setting a node up"]
+    (problems,) = sections(page)["What the node shows"]
+    run(there, page, install)
+    run(there, page, start)
+    there.until(lambda: [NAME, "10"] in map(str.split, run(there, page, shares).splitlines()),
+                "ten shares are offered")
     run(there, page, policy)
     there.until(
         lambda: "all GPUs that are offered can be shared" in run(there, page, problems),
@@ -147,12 +152,17 @@ def test_pod_that_wants_two_shares_of_a_gpu_is_refused_with_the_reason(there: Cl
 def test_page_commands_switch_from_units_to_daemon_set_to_another_sharing_strategy(
     there: Cluster
 ) -> None:
-    follow(there, "kubernetes.md", "As a DaemonSet")
+    page = "kubernetes.md"
+    follow(there, page, "Images")
+    *commands, status = sections(page)["As a DaemonSet"]
+    for command in commands:
+        run(there, page, command)
     # Without a kube-proxy, pods connect to the API server's own address.
     there.kubectl("set", "env", "--namespace=nvshare", "daemonset/gpu-sharing",
                   "--containers=nvshare-kubelet", *(f"{key}={SERVER[key]}" for key in SERVER))
-    there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is ready")
-    there.until(lambda: there.allocatable() == 10, "it offers shares")
+    run(there, page, status)
+    assert strategies(there) == {"nvshared"}
+    assert there.allocatable() == 10
     check_update(there)
     (first,) = sections("strategies.md")["Strategies"]
     run(there, "strategies.md", first)
@@ -193,6 +203,7 @@ def test_helm_commands_install_upgrade_roll_back_and_uninstall(there: Cluster) -
     run(there, "kubernetes.md", uninstall)
     there.until(lambda: there.allocatable() == 0, "no share is left")
     there.until(lambda: not there.get("pods", "--namespace=nvshare")["items"], "no pod is left")
+    assert not there.get("node", NAME)["spec"].get("taints")
 
 
 def strategies(cluster: Cluster) -> set[str]:

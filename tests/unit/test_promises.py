@@ -37,7 +37,8 @@ def test_version_is_equal_in_all_files_of_a_release() -> None:
         "packaging/rpm/nvshared.spec": r"global our_version (\S+)\}",
         "packaging/kubernetes/chart/Chart.yaml": r'^(?:version|appVersion): "?([\d.]+)"?$',
         "packaging/kubernetes/images/kustomization.yaml": r'newTag: "(\S+)"',
-        "docs/kubernetes.md": r"image: localhost/libnvshare:(\S+)",
+        "packaging/kubernetes/examples/library.yaml": r"image: localhost/libnvshare:(\S+)",
+        "docs/kubernetes.md": r"docker://REGISTRY/nvshare-kubelet:([\d.]+)",
     }
     for path, form in places.items():
         found = re.findall(form, (ROOT / path).read_text(), re.MULTILINE)
