@@ -1,4 +1,4 @@
-#!/usr/bin/python3 -IB
+#!/usr/bin/env -S python3 -IB
 # SPDX-License-Identifier: Apache-2.0
 """nvshare-save: has CRIU save parked programs in folders, and restore them from there, as root.
 
