@@ -39,6 +39,7 @@ LOST_AGAIN = 5 * SECOND                 # us between two questions whether a los
 SEARCH_FIRST = 5 * SECOND
 SEARCH_LAST = 600 * SECOND
 PATIENCE = 30 * SECOND                  # us that a search may take
+SAVED_WITHIN = 10 * SECOND              # us for which the daemon's end waits for a write
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +244,11 @@ class Cards:
         if plain != self._saved:
             self._saved = plain
             self._run(FILE_NAME, partial(self._file.write, plain), lambda _: None)
+
+    async def saved(self) -> None:
+        """Waits until the file is written, if that does not take too long."""
+        if self._file is not None:
+            await call(self._run, FILE_NAME, int, SAVED_WITHIN)
 
     def report(self, uuid: str, error: str) -> None:
         """Marks a card as faulty, after a driver's error that no program can have caused."""

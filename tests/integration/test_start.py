@@ -46,6 +46,20 @@ def test_daemon_ends_on_sigterm_and_leaves_no_files(site: Site, number: int) -> 
         "cards.json", "log", "nvshared.conf", "trace"]
 
 
+def test_daemon_that_ends_while_a_slow_disk_writes_leaves_the_whole_file(site: Site) -> None:
+    slow, state = site.folder / "slow", site.folder / "state"
+    slow.mkdir()
+    state.mkdir()
+    (slow / "sitecustomize.py").write_text(
+        "import os, time\nfsync = os.fsync\n"
+        "os.fsync = lambda descriptor: (time.sleep(3), fsync(descriptor))\n")
+    site.before = ["env", f"PYTHONPATH={slow}"]
+    daemon = site.start("--state-dir", str(state), "--history", "off")
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) == 0
+    assert [path.name for path in state.iterdir()] == ["cards.json"]
+
+
 def test_daemon_with_closed_streams_starts_and_gives_their_numbers_to_no_socket(
         site: Site) -> None:
     site.before = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
