@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of one client: by the administrator, and by the program's owner."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from nvshared.quantity import HEAVIEST
@@ -9,20 +10,20 @@ from nvshared.scheduler.events import Terms
 from nvshared.terms import CLIENT_TERMS, Term
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClientTerms:
     """Terms by the administrator and by the program's owner: the stricter value of each applies."""
 
     administrator: Terms = Terms()
     owner: Terms = Terms(weight=HEAVIEST, deadline=1)
-    in_force: Terms = field(init=False)         # computed once, as each announcement reads it
 
-    def __post_init__(self) -> None:
+    @cached_property                    # each announcement of a client reads it eight times
+    def in_force(self) -> Terms:
         found: dict[str, Any] = {
             term.field: term.stricter(
                 getattr(self.administrator, term.field), getattr(self.owner, term.field))
             for term in CLIENT_TERMS}
-        object.__setattr__(self, "in_force", Terms(**found))
+        return Terms(**found)
 
     def allows(self, term: Term, value: int) -> bool:
         """Whether the owner may set this value without an authorization by polkit."""

@@ -22,7 +22,7 @@ from nvshared.sharing import remembered
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import Client, EarlierTimes
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.remembered import RememberedTerms
+from nvshared.sharing.remembered import FILE_NAME, RememberedTerms
 from nvshared.terms import TERMS
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, joined, peer, script
@@ -65,6 +65,8 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
     again = second.joins()
     assert again.terms == before
     assert again.terms.in_force == Terms(1 << 30, 7, True, 20)
+    (program,) = json.loads((tmp_path / FILE_NAME).read_text())["programs"]
+    assert program.keys() == {"pid", "started", "gpu", "administrator", "owner"}
     assert second.joins(gpu=1).terms == ClientTerms()     # the terms were set on one card
     assert second.joins(pid=1).terms == ClientTerms()     # the terms are of one program
     second.manager.set_term(again.id, TERMS["suspended"], False, by_owner=True)
