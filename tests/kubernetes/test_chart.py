@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from nvshared.kubelet.options import SETTINGS_LABEL
 from tests.kubernetes.cluster import Cluster, pod
-from tests.kubernetes.node import HERE
+from tests.kubernetes.node import HERE, NAME
 from tests.kubernetes.test_device_plugin import first_process
 from tests.kubernetes.test_manifests import KINDS, SERVER, without
 
@@ -54,6 +55,22 @@ def test_pods_keep_running_through_upgrade_and_rollback_of_the_chart(
     assert [one for one in left if "nvshare" in one or "gpu-sharing" in one] == [
         "namespace/nvshare"]
     cluster.kubectl("delete", "namespace", "nvshare")
+
+
+def test_node_settings_of_the_chart_hold_and_an_uninstall_leaves_no_taint(
+    cluster: Cluster, release: str
+) -> None:
+    cluster.kubectl("label", "node", NAME, f"{SETTINGS_LABEL}=few")
+    try:
+        run_helm(cluster, "install", "nvshared", release, "--create-namespace", "--values", VALUES,
+                 "--set", "nodeSettings.few.replicas=3")
+        cluster.until(lambda: cluster.allocatable() == 3, "three shares are offered")
+        run_helm(cluster, "uninstall", "nvshared", "--wait")
+        cluster.until(lambda: not cluster.get("pods", SPACE)["items"], "no pod is left")
+        assert not cluster.get("node", NAME)["spec"].get("taints")
+        cluster.kubectl("delete", "namespace", "nvshare")
+    finally:
+        cluster.kubectl("label", "node", NAME, f"{SETTINGS_LABEL}-")
 
 
 @pytest.mark.parametrize("values", [
