@@ -13,7 +13,7 @@ from bench.harness import ROOT, rival, sharing
 from tests.gpu.running import python
 from tests.gpu.test_dependent_work import RIVAL
 from tests.integration.test_life import LINKED, SOURCE, compiled
-from tests.integration.test_resources import is_urgent_allowed
+from tests.integration.test_resources import LINE, is_urgent_allowed
 
 PAUSES_S = 3
 WHAT = ["plain", "sandbox", "closed-streams", "takes-descriptors", "threads", "no-thread",
@@ -48,7 +48,7 @@ def test_program_with_unusual_resources_computes_right_results_beside_another_cl
     capacity = "1GiB" if what == "threads" else "930MiB"
     with sharing("--tq", "500ms", "--capacity", capacity) as daemon, \
             rival(python(RIVAL), daemon.environment) as other:
-        # Two cases look for the library's lines.
-        code, said = ended(program, what, tmp_path, NVSHARE_DEBUG="1", **daemon.environment)
+        # Two cases look for the library's line about LINE.
+        code, said = ended(program, what, tmp_path, **LINE, **daemon.environment)
     assert other[0].code == 0, other[0].errors
     assert code == 0, said
