@@ -19,12 +19,10 @@ from nvshared.scheduler.orders import Goal, Move
 from nvshared.scheduler.records import PACE, Average, Records
 from nvshared.scheduler.tenants import Counters, Division, Tenants
 from nvshared.tiers import TierBudget
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import SECOND
 
 # Most unanswered orders to a client, so that its hook begins the next order at once.
 DEPTH = 2
-STEP_TIME = 12 * MILLISECOND            # us that one order to move memory may take on a fast path,
-STEPS_MOST = 4                          # which moves up to 4 times the setting `step`
 TRANSIT_PART = 8                        # with a disk, loans leave 1/8 of host memory free,
 TRANSIT_BLOCKS = 2                      # and at least 2 blocks, for blocks on the way to the disk
 HELLO_PATIENCE = 2 * SECOND             # gathering lasts longer for clients without HELLO
@@ -236,12 +234,6 @@ class Card:
         """Microseconds to load `size` bytes of a client, and to make room for them."""
         pace = client.pace if client.pace.number else self.pace
         return round(pace.value * size)
-
-    def step(self, client: ScheduledClient) -> int:
-        """Most bytes of one EVICT or LOAD of a client: a multiple of the setting `step` that takes
-        about STEP_TIME. Each costs a round trip, so the steps of a fast path are larger."""
-        taken = self.load_time(client, self.settings.step)
-        return self.settings.step * max(1, min(STEPS_MOST, STEP_TIME // max(1, taken)))
 
     def count(self, client: ScheduledClient, **more: int) -> None:
         """Adds to the totals of a client and of the card."""

@@ -87,7 +87,7 @@ class Settings:
     anti_thrash: AntiThrash = AntiThrash.AUTO
     policy: str = "fair"                # a name of policy.POLICIES
     draining: bool = False              # the daemon will end: clients that fit run, no turn ends
-    step: int = GIB                     # bytes of one EVICT or LOAD, so that moves overlap: card.py
+    step: int = GIB                     # most bytes of one EVICT or LOAD, so that moves overlap
     gather: int = 0                     # us after the start in which clients only report
     bus_sharing: bool = True            # speculative moves wait for a program's copies
     writeback: bool = True              # memory of idle clients is copied before its eviction

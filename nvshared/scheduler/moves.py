@@ -229,7 +229,7 @@ class Evictions:
                 free = max(0, card.host_free_for(client))
                 unfilled = min(amount, _unfilled_room(client))
                 moved = 0 if client.holds else min(
-                    amount - unfilled, card.step(client), _usable_host(client) + free)
+                    amount - unfilled, card.settings.step, _usable_host(client) + free)
                 if unfilled + moved == 0:
                     break
                 host, block = client.host_charged, card.settings.block
@@ -295,7 +295,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
         while reserved > 0 and len(client.orders.moves) < DEPTH and (
             reserved >= min(want, card.settings.step) or not expects_room
         ):
-            piece = min(reserved, card.step(client))
+            piece = min(reserved, card.settings.step)
             host = max(0, client.host_charged - host_short)
             host_short -= min(host_short, client.host_charged - host, piece)
             card.load(client, client.ordered + piece, host)

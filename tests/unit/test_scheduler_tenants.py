@@ -727,9 +727,7 @@ def test_suspended_holder_is_stopped_and_evicted_even_after_a_late_drain(drains:
     world = Tenancy()
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
     world.advance(5 * SECOND)
-    while not (one.open or two.open):
-        world.advance(10 * MILLISECOND)
-    holder, waiter = (one, two) if one.open else (two, one)
+    holder, waiter = (one, two) if one.granted else (two, one)
     if drains:
         holder.undrainable, holder.kernel = drains, 3 * SECOND
     world.put(holder, suspended=True)

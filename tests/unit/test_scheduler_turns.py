@@ -248,21 +248,6 @@ def test_hand_over_evicts_and_loads_memory_in_overlapping_steps() -> None:
     assert talk.memory[2].resident == 10 * GIB
 
 
-def test_steps_of_hand_overs_that_take_no_time_are_four_times_as_large() -> None:
-    talk = Talk(step=10)
-    talk.run(1, 100)
-    talk.join(2, 100)
-    talk.want(2)
-    talk.wait(TQ)
-    talk.obey(talk.stopped(1))
-    talk.want(1)
-    talk.wait(TQ)
-    actions = talk.stopped(2)
-    assert evicts(actions) == [(2, 60), (2, 20)]
-    first = next(a for a in actions if isinstance(a, Evict))
-    assert loads(talk.evicted(first)) == [(1, 40)]
-
-
 @pytest.mark.parametrize("idle", [0, 60])
 def test_holder_that_grows_gets_free_memory_or_memory_of_clients_without_a_turn(idle: int) -> None:
     talk = Talk()
