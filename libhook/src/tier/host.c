@@ -394,13 +394,18 @@ static bool release_slab(struct client *client, struct slab *slab)
 {
     if (slab->state == REGISTERING || (slab->state == REGISTERED && !client->drained))
         return false;
+    bool registered = slab->state == REGISTERED;
+    slab->state = REGISTERING;       /* so that no registrar begins with it meanwhile */
     pthread_mutex_unlock(&memory_lock);
-    bool free_of_driver = slab->state != REGISTERED || unregister_memory(slab->memory);
+    bool free_of_driver = !registered || unregister_memory(slab->memory);
     if (free_of_driver)
         munmap(slab->memory, slab->size);
     pthread_mutex_lock(&memory_lock);
-    if (!free_of_driver)
+    if (!free_of_driver) {
+        slab->state = REGISTERED;
+        pthread_cond_broadcast(&memory_changed);
         return false;
+    }
     struct host *host = host_of(client);
     LIST_REMOVE(host->slabs, slab);
     if (host->room == slab)
