@@ -172,9 +172,15 @@ class Site:
         return hook
 
     def holding(self, size: int = 1000 * MIB) -> Hook:
-        """A client with `size` granted bytes; it has the turn and its memory when this returns."""
+        """A client with `size` granted bytes; it has the turn and its memory when this returns.
+
+        The daemon writes the trace after it has sent RUN, so this waits for the line."""
+        traced = (self.folder / "trace").exists()
+        before = len(self.lines(report="turn-started")) if traced else 0
         hook = self.wanting(size)
         pump([hook], lambda: hook.running)
+        if traced:
+            wait_until(lambda: len(self.lines(report="turn-started")) > before)
         return hook
 
     def client(self, size: int, *options: str) -> Process:
