@@ -356,7 +356,7 @@ def strange(folder: Path, pid: int, before: set[File], uid: int) -> str:
 
 def foreign(pid: int, uid: int) -> str:
     """Why a user's process must not be saved: one below it has other rights, as setuid programs
-    have, whose checks could be passed before a save and their effect chosen after it."""
+    have: a user could pass their checks before a save, and choose their effect after it."""
     for one in descendants(pid):
         named = {line.split(":")[0]: {*line.split()[1:5]} for line in lines(f"/proc/{one}/status")}
         if uid != 0 and (named["Uid"] != {str(uid)} or len(named["Gid"]) > 1):
@@ -364,18 +364,27 @@ def foreign(pid: int, uid: int) -> str:
     return ""
 
 
-def act(action: str) -> int:
-    """Called by CRIU, in the folder. Returns its exit status; another than 0 undoes the order."""
-    folder, why = Path.cwd(), ""
+def checked(folder: Path, action: str) -> str:
+    """Why CRIU must not go on after this action; "": it may. Raises one of UNREADABLE."""
     if action == "post-dump":
         pid = int(os.environ[ACTION_PID])
-        why = foreign(pid, (read(folder, EXPECTED) or {})["uid"])
         write(folder, OPENED, {"files": sorted(opened(pid))})
+        return foreign(pid, (read(folder, EXPECTED) or {})["uid"])
     if action == "post-restore":
         before = {(path, writable, owner) for path, writable, owner in (
             read(folder, OPENED) or {})["files"]}
         body = (read(folder, MANIFEST) or {})["body"]
-        why = strange(folder, int(os.environ[ACTION_PID]), before, body["uid"])
+        return strange(folder, int(os.environ[ACTION_PID]), before, body["uid"])
+    return ""
+
+
+def act(action: str) -> int:
+    """Called by CRIU, in the folder. Returns its exit status; another than 0 undoes the order."""
+    folder = Path.cwd()
+    try:
+        why = checked(folder, action)
+    except UNREADABLE as error:         # CRIU's output is not read: the order says why
+        why = f"the files of the program cannot be checked: {error!r}"
     if why:
         write(folder, STRANGE, {"why": why})
     return int(bool(why))

@@ -100,11 +100,20 @@ def test_list_leaves_folders_alone_that_nvshare_save_has_not_made(base: Path) ->
     assert not stale.exists()
 
 
+def test_restore_action_when_the_list_of_files_is_missing_fails_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert saver.act("post-restore") == 1
+    why = (saver.read(tmp_path, saver.STRANGE) or {})["why"]
+    assert why.startswith("the files of the program cannot be checked: KeyError")
+
+
 @pytest.mark.parametrize("name", [saver.RESTORED, saver.RESTORING, saver.FAILED])
 def test_list_shows_other_programs_when_a_user_mixes_files_of_two_saved_programs(
     base: Path, name: str
 ) -> None:
-    """The files are root's, but their folder is the user's, who may rename them."""
+    """Root owns the files, the user owns the folder and may rename files in it."""
     given, mixed, other = (saved(base, one) for one in "abc")
     (given / saver.MANIFEST).rename(mixed / name)
     assert str(other) in [one["folder"] for one in saver.entries({})]
@@ -159,7 +168,7 @@ def process(tmp_path: Path) -> Iterator[Callable[..., int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_user_of_a_saved_process_does_not_depend_on_the_name_that_it_chose(
+def test_user_of_a_saved_process_with_a_misleading_name_is_the_real_one(
     base: Path, process: Callable[..., int], name: bytes
 ) -> None:
     pid = process(f"import ctypes; ctypes.CDLL(None).prctl(15, {name!r})")
@@ -169,7 +178,7 @@ def test_user_of_a_saved_process_does_not_depend_on_the_name_that_it_chose(
     assert saver.kilobytes(f"/proc/{pid}/status", "VmRSS") > 0
 
 
-def test_control_group_of_a_saved_process_does_not_depend_on_the_name_that_it_chose(
+def test_control_group_of_a_saved_process_with_a_misleading_name_is_the_real_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "7").mkdir()
@@ -225,7 +234,7 @@ def test_order_waits_for_a_list_that_has_locked_the_folder(base: Path) -> None:
 @pytest.mark.parametrize(("mode", "access", "writable"), [
     ("r+b", "ACCESS_WRITE", True), ("r+b", "ACCESS_READ", True), ("rb", "ACCESS_READ", False),
     ("r+b", "ACCESS_COPY", False)])
-def test_files_of_a_process_are_listed_with_what_it_may_do_to_them(
+def test_list_of_opened_files_when_a_file_is_only_mapped_has_its_mode_and_owner(
     process: Callable[..., int], mode: str, access: str, writable: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
