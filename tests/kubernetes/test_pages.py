@@ -40,7 +40,7 @@ def there(
     request: pytest.FixtureRequest, built: Packages, images: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A node whose administrator has the sources, the packages, the images and kubectl."""
+    """A node with the sources, the packages, the images and kubectl."""
     with prepared(request.config, tmp_path_factory.mktemp("page")) as made:
         for package in (built.nvshared, built.libnvshare):
             made.copy(package, f"{WORK}/{package.name}")

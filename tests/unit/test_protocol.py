@@ -248,7 +248,9 @@ def test_text_of_a_report_may_fill_its_field_and_drops_partial_utf_8(version: in
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc on this machine")
-def test_protocol_with_a_field_more_in_its_table_carries_it_both_ways(tmp_path: Path) -> None:
+def test_protocol_when_its_table_gains_a_field_carries_the_field_in_both_directions(
+    tmp_path: Path
+) -> None:
     """Only the table is changed; its users here are the program in C and this test."""
     table = Path(protocol.__file__).read_text()
     added = table.replace(

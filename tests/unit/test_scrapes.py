@@ -214,7 +214,7 @@ ODD = [
 ]
 
 
-async def test_metrics_server_with_unusual_requests_answers_in_one_format(
+async def test_metrics_server_when_a_request_is_unusual_answers_in_the_same_format(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
     collect = Scrapes.collect

@@ -37,7 +37,7 @@ def test_words_of_the_architecture_are_sorted_and_used_by_identifiers() -> None:
     assert [word for word in plain if word not in text] == []
 
 
-def test_each_class_name_of_the_product_means_one_class() -> None:
+def test_class_name_when_the_whole_product_is_read_belongs_to_one_class() -> None:
     names = [name for path in (ROOT / "nvshared").rglob("*.py")
              for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE)]
     assert [name for name, number in Counter(names).items() if number > 1] == []
