@@ -50,12 +50,12 @@ class Directory:
         self._of_caller: Counter[Hashable] = Counter()      # questions under way
         self._due = 0                   # time of the timer that is set
         self._disarm: Callable[[], None] | None = None      # None: no timer is set
-        # The questions whose answers matter now; they are asked again and again.
+        # The questions to be asked again and again.
         self._in_use: Callable[[], Collection[Question]] = tuple
         self.changed: Signal[Question] = Signal("changed")      # its answer is another
 
     def use(self, questions: Callable[[], Collection[Question]]) -> None:
-        """Sets the function that returns the questions whose answers matter now."""
+        """Sets the function that returns the questions to be asked again."""
         self._in_use = questions
 
     def name(self, uid: int) -> str | None:
