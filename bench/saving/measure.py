@@ -45,8 +45,10 @@ class Killed(NvshareError):
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.images = folder, folder / "saved"
+    def __init__(self, folder: Path, user: int | None) -> None:
+        """`user`: the number of the user whose programs these are; None: the caller."""
+        self.folder, self.images, self.user = folder, folder / "saved", user
+        folder.chmod(0o755)
         os.environ["NVSHARE_SAVED"] = str(self.images)
         self.daemon = Daemon(folder, "--debug")
         self.kills: Counter[str] = Counter()
@@ -158,10 +160,13 @@ class Program:
     def start(self, command: tuple[object, ...], folder: Path, log: Any = subprocess.DEVNULL,
               **variables: str) -> "subprocess.Popen[bytes]":
         folder.mkdir()
+        if self.bench.user is not None:
+            os.chown(folder, self.bench.user, -1)
+            variables |= {"HOME": str(folder)}      # for the caches of CUDA and CuPy
         words = [str(folder) if word is Path else str(word) for word in command]
         return subprocess.Popen(
             words, cwd=ROOT, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=log, start_new_session=True)
+            stderr=log, start_new_session=True, user=self.bench.user)
 
     def alone(self, command: tuple[object, ...]) -> list[str]:
         """The checksums of the same program without the library."""
@@ -269,11 +274,11 @@ def disk(folder: Path, size: int = 4 << 30, piece: int = 16 << 20) -> dict[str, 
     return {"write": size / (written - began), "read": size / (read - written)}
 
 
-def measure(mib: int, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(mib: int, rounds: int, seconds: float, user: int | None) -> dict[str, Any]:
     """`mib`: memory of each program on the GPU, besides a PyTorch model of 0.6 GiB."""
     with tempfile.TemporaryDirectory(prefix="nvshare-saving-") as name:
         folder = Path(name)
-        bench, steps = Bench(folder), folder / "steps"
+        bench, steps = Bench(folder, user), folder / "steps"
         libcuda = subprocess.run(
             ["gcc", f"-DBYTES=((size_t){mib}<<20)", ROOT / "tests/integration/steps.c", "-o", steps,
              "-l:libcuda.so.1", *(f"-L{one}" for one in os.environ.get(
@@ -299,6 +304,7 @@ def measure(mib: int, rounds: int, seconds: float) -> dict[str, Any]:
         bench.end()
         rate = disk(folder)
     return {"disk_bytes_per_s": rate, "programs": rows, "kills": dict(bench.kills), "mib": mib,
+            "user": user,
             "card": next(iter(NVML().find())).name}
 
 
@@ -307,13 +313,14 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=1024, help="of each program on the GPU")
     parser.add_argument("--rounds", type=int, default=3, help="saves that nothing disturbs")
     parser.add_argument("--seconds", type=float, default=120.0, help="of random kills")
+    parser.add_argument("--user", type=int, help="the user's number; default: root's programs")
     options = parser.parse_args()
     try:
         saver.criu()
     except saver.Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    found = measure(options.mib, options.rounds, options.seconds)
+    found = measure(options.mib, options.rounds, options.seconds, options.user)
     for row in found["programs"]:
         print(f"{row['program']:6} {row['cycles']} saves and restores, image "
               f"{row['image_bytes'] >> 20} MiB, mean s {row['mean_s']}, wrong {row['wrong']}")

@@ -125,7 +125,8 @@ class Soak:
     def look(self, seconds: float) -> None:
         assert self.daemon is not None
         if self.daemon.poll() is not None:
-            self.wrong.append(f"the daemon ended with {self.daemon.returncode}")
+            self.wrong.append(f"the daemon ended with {self.daemon.returncode}: "
+                              f"{self.manager.site.log.read_text()[-4000:]}")
             return
         for one in [one for one in self.ending if one.process.poll() is not None]:
             self.ending.remove(one)
