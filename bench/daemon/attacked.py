@@ -35,7 +35,7 @@ HELLO_MOST = 200.0                      # ms: goal for the longest HELLO
 LOOP_MOST = 100.0                       # ms: goal for the longest pass of the event loop
 # By attack: number of connections at a time, and whether the attack keeps connections open.
 ATTACKS = {
-    "hold": (1000, True), "change": (1000, True), "gang": (200, True), "promise": (200, True),
+    "hold": (800, True), "change": (800, True), "gang": (200, True), "promise": (200, True),
     "claim_host_memory": (200, True), "answer_nothing": (200, False), "come_and_go": (200, False),
     "garbage": (200, False), "descriptors": (200, False), "swarm": (50, False),
 }
