@@ -34,7 +34,7 @@ async def _carry_out(moving: Moving, order: str, *words: str) -> str:
         return "0 done"
     if order == "restore":
         try:
-            await saving[0].restore(await saving[0].find(words[0]))
+            await saving[0].restore(await saving[0].find(words[0], ""))
         except NvshareError as error:
             return f"{words[0]} {error}"
         return f"{words[0]} done"

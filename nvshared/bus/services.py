@@ -72,6 +72,11 @@ def _used(found: QueryResult) -> bytes:
     return marshalled("ttta(tsstttttttttttta{sv})s", *times, rows, found.missing)
 
 
+def _account(uid: int) -> str:
+    """The account of a caller; user ids that /etc/subuid gives one user count as one."""
+    return f"user:{subordinate.lender(uid)}"
+
+
 async def _kept(manager: Manager, change: Future[None]) -> None:
     """Waits until a change is on the disk; cancelling does not stop the write. Raises NotKept."""
     try:
@@ -401,7 +406,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         return [                        # CRIU's words may contain names of a user's files
             [one.folder, one.state, one.pid, one.uid, one.size, one.bytes, one.saved * SECOND,
              one.why if administers or uid == one.uid else "", {}]
-            for one in await self.manager.saving.saved(to, f"user:{uid}")]
+            for one in await self.manager.saving.saved(to, _account(uid))]
 
     @method("Restore", "pid", action=names.ACTION_MANAGE_CLIENTS, itself=True)
     async def restore(self, folder: "s") -> "u":
@@ -528,8 +533,9 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         sender, elsewhere = caller.get(), is_elsewhere(folder)
         if elsewhere:                   # the answer tells whether a folder is there
             await sender.authorise(ACTION_MANAGE_CLIENTS)
-        found = await self.manager.saving.find(folder)
-        if not elsewhere and await sender.uid() != found.uid:
+        uid = await sender.uid()
+        found = await self.manager.saving.find(folder, _account(uid))
+        if not elsewhere and uid != found.uid:
             await sender.authorise(ACTION_MANAGE_CLIENTS)
         return found
 

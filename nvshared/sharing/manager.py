@@ -131,6 +131,7 @@ class Manager:
         gpu.client_removed.connect(self.gangs.leave)
         gpu.happened.connect(lambda *_: self.gangs.happened(gpu))
         self.moving.follow(gpu)
+        self.saving.follow(gpu)
         for budget in self._budgets.values():
             budget.add(gpu)
         self._lending.add(gpu)

@@ -9,27 +9,33 @@ removed once its program has used the GPU again."""
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kept import NOISE
 from nvshared.machine import host, saving
 from nvshared.machine.saving import NoAnswer, Saved
 from nvshared.machine.tenant import Kind
+from nvshared.scheduler.events import Memory, Terms
+from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import PARKED, Moving, Places, start_task
 from nvshared.sharing.remembered import client_terms
 
 BACK_WITHIN = 60.0                      # seconds from a restore, or a failed dump, to its HELLO
 ASKED_EVERY = 0.2                       # seconds between questions about a killed nvshare-save
+LISTED_EVERY = 2.0                      # seconds between lists while an earlier restore goes on
 TRIES = 50                              # questions without answer until that is given up
 AT_ONCE = 2                             # orders of an account that are carried out at once
 ALL_AT_ONCE = 8                         # of all accounts; nvshare-save.socket allows 16
 
 logger = logging.getLogger(__name__)
+
+Done = TypeVar("Done")
 
 
 class Saving:
@@ -42,7 +48,17 @@ class Saving:
         self._ask, self._list = ask, saved
         self._places, self._all = Places(AT_ONCE), asyncio.Semaphore(ALL_AT_ONCE)
         self._awaited: set[str] = set()         # folders of restored programs, not yet awake
+        # By process and start time: the terms of restored programs whose library is not back yet.
+        self._terms: dict[tuple[int, int], ClientTerms] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def follow(self, gpu: GPU) -> None:
+        gpu.client_joins.connect(self._joins)
+
+    def _joins(self, client: Client, _: Memory) -> None:
+        terms = self._terms.pop((client.peer.pid, client.peer.started or 0), None)
+        if terms is not None:
+            client.remember(client.past, terms)
 
     async def save(self, client: Client, to: str = "") -> Saved:
         """Saves a program, which ends. On NvshareError it goes on. `to`: the folder of the saved
@@ -70,11 +86,22 @@ class Saving:
             start_task(self._tasks, self._wake(client))
             raise NvshareError(f"{client} was not saved: {error.message}") from error
         logger.info("%s: %s of %s was saved: %s", client.gpu, client, client.user, folder)
-        return await self.find(folder)
+        return await self.find(folder, client.peer.account)
+
+    async def _in_place(self, account: str, work: Callable[[], Coroutine[Any, Any, Done]]) -> Done:
+        """Does work in a place of an account. If the caller is cancelled, work that has begun goes
+        on and keeps its place, as its nvshare-save does."""
+        await self._places.take(account)
+        task = start_task(self._tasks, work())
+        task.add_done_callback(lambda _: self._places.give_back(account))
+        return await asyncio.shield(task)
+
+    async def _order(self, order: str, **words: Any) -> dict[str, Any]:
+        async with self._all:
+            return await self._ask(order, **words)
 
     async def _carry_out(self, account: str, order: str, **words: Any) -> dict[str, Any]:
-        async with self._places.one(account), self._all:
-            return await self._ask(order, **words)
+        return await self._in_place(account, partial(self._order, order, **words))
 
     async def _dump(self, account: str, order: dict[str, Any]) -> str:
         """Returns the folder of the saved program. Raises NvshareError if its process runs on."""
@@ -111,21 +138,29 @@ class Saving:
         """Waits for a parked client of this process; None: it has ended, or does not come."""
         end = asyncio.get_running_loop().time() + BACK_WITHIN
         while host.started(pid) == started and asyncio.get_running_loop().time() < end:
-            for client in (one for gpu in self._gpus for one in gpu.clients.values()):
-                if client.peer.pid == pid and client.parking.state in ("", PARKED):
-                    return client
+            if (client := self._client(pid)) is not None and client.parking.state in ("", PARKED):
+                return client
             await asyncio.sleep(ASKED_EVERY / 10)
         return None
 
-    async def saved(self, to: str = "", account: str = "") -> list[Saved]:
-        """The saved programs in a folder, "" for the usual one. Raises NvshareError."""
-        async with self._places.one(account), self._all:
-            return await self._list(to)
+    def _client(self, pid: int) -> Client | None:
+        return next((one for gpu in self._gpus for one in gpu.clients.values()
+                     if one.peer.pid == pid), None)
 
-    async def find(self, folder: str) -> Saved:
-        """Raises NvshareError if there is no saved program in this folder."""
+    async def saved(self, to: str = "", account: str = "") -> list[Saved]:
+        """The saved programs in a folder, "" for the usual one. Raises NvshareError. `account`:
+        of the caller."""
+        async def listed() -> list[Saved]:
+            async with self._all:
+                return await self._list(to)
+
+        return await self._in_place(account, listed)
+
+    async def find(self, folder: str, account: str) -> Saved:
+        """Raises NvshareError if there is no saved program in this folder. `account`: of the
+        caller."""
         above = Path(folder).parent if saving.is_elsewhere(folder) else ""
-        for one in await self.saved(str(above)):
+        for one in await self.saved(str(above), account):
             if folder in (one.folder, one.name):
                 return one
         raise InvalidArgs(f"there is no saved program {folder!r}",
@@ -135,20 +170,35 @@ class Saving:
         """Restores a saved program, and returns its process. Raises NvshareError.
 
         It is parked then, and wakes when it uses the GPU. Until it has, its folder stays."""
-        done = await self._carry_out(f"user:{saved.uid}", "restore", folder=saved.folder)
+        return await self._in_place(f"user:{saved.uid}", partial(self._restore, saved))
+
+    async def _restore(self, saved: Saved) -> int:
+        done = await self._order("restore", folder=saved.folder)
         pid, started = int(done["pid"]), int(done["started"])
+        self._set_terms(saved.folder, pid, started, done["note"])
         client = await self._await_client(pid, started)
         if client is None:
             raise NvshareError(f"process {pid} was restored from {saved.folder}, and has ended or "
                                "does not use the GPU")
-        try:
-            client.set_terms(client_terms(done["note"]["terms"]))
-        except NOISE as error:          # another version of nvshared has saved it
-            logger.warning("%s: the terms with which it was saved are not used: %r", client, error)
         logger.info("%s: %s of %s was restored from %s", client.gpu, client, client.user,
                     saved.folder)
         self._await_answer(saved.folder, pid, started)
         return pid
+
+    def _set_terms(self, folder: str, pid: int, started: int, note: dict[str, Any]) -> None:
+        """Gives a restored program the terms with which it was saved: now, or whenever its library
+        comes back. Terms that an administrator has set since count."""
+        try:
+            terms = client_terms(note["terms"])
+        except NOISE as error:          # another version of nvshared has saved it
+            logger.warning("%s: the terms with which it was saved are not used: %r", folder, error)
+            return
+        self._terms = {
+            key: one for key, one in self._terms.items() if host.started(key[0]) == key[1]}
+        if (client := self._client(pid)) is None:
+            self._terms[pid, started] = terms
+        elif client.terms.administrator == Terms():
+            client.set_terms(terms)
 
     async def remove(self, saved: Saved) -> None:
         """Removes a saved program. Raises NvshareError."""
@@ -156,12 +206,20 @@ class Saving:
         logger.info("%s was removed", saved.folder)
 
     async def take_over(self) -> None:
-        """Removes the folders of programs that an earlier daemon has restored, in time."""
-        if not saving.has_saved():
-            return
-        for one in await self.saved():
-            if one.state == "restored":
-                self._await_answer(one.folder, one.pid, one.started)
+        """Goes on with programs that an earlier daemon has restored, or is having restored."""
+        while saving.has_saved():
+            try:
+                found = await self.saved()
+            except NvshareError as error:
+                logger.warning("restored programs of an earlier daemon: %s", error)
+                return
+            for one in found:
+                if one.state == "restored" and one.folder not in self._awaited:
+                    self._set_terms(one.folder, one.pid, one.started, one.note)
+                    self._await_answer(one.folder, one.pid, one.started)
+            if all(one.state != "restoring" for one in found):
+                return
+            await asyncio.sleep(LISTED_EVERY)
 
     def _await_answer(self, folder: str, pid: int, started: int) -> None:
         if folder not in self._awaited:

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A restarted daemon restores the terms of the programs that it finds running."""
 
+import asyncio
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.errors import InvalidArgs
+from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.lanes import here
 from nvshared.machine import host
+from nvshared.machine import saving as machine_saving
 from nvshared.machine.nvml import Sample
 from nvshared.machine.saving import Saved
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import Terms, WentIdle
 from nvshared.scheduler.turn import OTHERS_IDLE
-from nvshared.sharing import remembered
+from nvshared.sharing import remembered, saving
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import Client, EarlierTimes
 from nvshared.sharing.manager import Manager
@@ -191,13 +193,128 @@ async def test_program_saved_by_another_version_is_restored_also_if_its_terms_ar
     async def restored(order: str, **_: object) -> dict[str, object]:
         return {"pid": OURS, "started": host.started(OURS), "note": note}
 
-    saving = daemon.manager.saving
-    saving._ask = restored
-    assert await saving.restore(saved) == OURS
+    daemon.manager.saving._ask = restored
+    assert await daemon.manager.saving.restore(saved) == OURS
     assert client.terms.in_force.compute_limit == limit
     assert ("are not used" in caplog.text) is (limit == 100)
-    for task in saving._tasks:
+    for task in daemon.manager.saving._tasks:
         task.cancel()
+
+
+class Restoring:
+    """nvshare-save, which restores our process once it may, and calls that ask for it."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.answers, self.orders = asyncio.Event(), 0
+        self.saving = daemon.manager.saving
+        self.saving._ask = self.ask
+        self.note = {"terms": asdict(ClientTerms(Terms(compute_limit=30)))}
+        self.saved = Saved("/saved/one", "saved", 1, "", 0, OURS, 1000, "one", 1, 0, self.note)
+
+    async def ask(self, order: str, **_: object) -> dict[str, object]:
+        self.orders += 1
+        await self.answers.wait()
+        return {"pid": OURS, "started": host.started(OURS), "note": self.note}
+
+    async def begin(self) -> asyncio.Task[int]:
+        orders = self.orders
+        call = asyncio.create_task(self.saving.restore(self.saved))
+        while self.orders == orders:    # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return call
+
+    def close(self) -> None:
+        for task in tuple(self.saving._tasks):
+            task.cancel()
+
+
+async def test_restored_program_has_its_terms_although_the_caller_of_the_restore_has_left(
+        tmp_path: Path, time: Time) -> None:
+    daemon = Daemon(tmp_path, time)
+    restoring = Restoring(daemon)
+    call = await restoring.begin()
+    call.cancel()
+    await asyncio.wait([call])
+    client = daemon.joins()
+    restoring.answers.set()
+    while client.terms.in_force.compute_limit != 30 and restoring.saving._tasks:    # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert client.terms.in_force.compute_limit == 30
+    restoring.close()
+
+
+async def test_restored_program_has_its_terms_although_its_library_comes_back_late(
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon(tmp_path, time)
+    restoring = Restoring(daemon)
+    restoring.answers.set()
+    with monkeypatch.context() as late:
+        late.setattr(saving, "BACK_WITHIN", 0)
+        with pytest.raises(NvshareError, match="does not use the GPU"):
+            await restoring.saving.restore(restoring.saved)
+    client = daemon.joins()
+    assert client.terms.in_force.compute_limit == 30
+    daemon.manager.set_term(client.id, TERMS["compute-limit"], 20)
+    await (await restoring.begin())     # its user orders it again: it is there already
+    assert client.terms.in_force.compute_limit == 20
+    restoring.close()
+
+
+async def test_restored_program_has_its_terms_although_the_daemon_was_restarted_meanwhile(
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon(tmp_path, time)
+    restoring = Restoring(daemon)
+    found = restoring.saved._replace(started=host.started(OURS) or 0)
+    states = ["restoring", "restored"]
+
+    async def listed(_to: str) -> list[Saved]:
+        return [found._replace(state=states.pop(0) if len(states) > 1 else states[0])]
+
+    monkeypatch.setattr(saving, "LISTED_EVERY", 0)
+    monkeypatch.setattr(machine_saving, "has_saved", lambda: True)
+    daemon.manager.saving._list = listed
+    client = daemon.joins()
+    await daemon.manager.saving.take_over()
+    assert client.terms.in_force.compute_limit == 30
+    restoring.close()
+
+
+async def test_orders_whose_callers_have_left_keep_their_places_and_no_other_user_waits(
+        tmp_path: Path, time: Time) -> None:
+    restoring = Restoring(Daemon(tmp_path, time))
+    for _ in range(saving.AT_ONCE):
+        call = await restoring.begin()
+        call.cancel()
+        await asyncio.wait([call])
+    third = asyncio.create_task(restoring.saving.restore(restoring.saved))
+    other = asyncio.create_task(restoring.saving.restore(restoring.saved._replace(uid=1001)))
+    while restoring.orders < saving.AT_ONCE + 1:        # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert restoring.orders == saving.AT_ONCE + 1       # the one of the other user
+    for one in (third, other):
+        one.cancel()
+    await asyncio.wait([third, other])
+    restoring.close()
+
+
+async def test_search_for_a_saved_program_does_not_wait_for_searches_of_another_user(
+        tmp_path: Path, time: Time) -> None:
+    restoring = Restoring(Daemon(tmp_path, time))
+    silent, lists = asyncio.Event(), 0
+
+    async def listed(_to: str) -> list[Saved]:
+        nonlocal lists
+        lists += 1
+        if lists <= saving.AT_ONCE:
+            await silent.wait()
+        return [restoring.saved]
+
+    restoring.saving._list = listed
+    calls = [asyncio.create_task(restoring.saving.find("one", "user:1000")) for _ in range(9)]
+    await asyncio.sleep(0)
+    assert await restoring.saving.find("one", "user:1001") == restoring.saved
+    silent.set()
+    await asyncio.wait(calls)
 
 
 def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwritable(
