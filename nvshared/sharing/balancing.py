@@ -4,18 +4,19 @@
 A client moves once the waiting time that it would have saved on another card exceeds the price of
 the move (both in us). Its cost is then at most twice the optimum, by the ski-rental rule."""
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvshared.clock import repeat
 from nvshared.errors import NvshareError
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler.actions import ClientState
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.moving import Moving, refusal
+from nvshared.sharing.moving import Moving, refusal, start_task
 from nvshared.units import SECOND
 
 CHOOSE_EVERY = 0.5                      # seconds between two decisions
@@ -90,7 +91,10 @@ class Balancing:
         self._moving = moving
         self._lost: dict[int, float] = {}       # us by client id; see choose()
         self._chosen_at: int | None = None  # us: time of the last find_move(); None: none yet
-        self._loads: dict[str, float] = {}      # by UUID: the card's average load since _forget()
+        self._loads: dict[str, float] = {}      # by UUID: average load since the last move began
+        # Moves of an account that take long, or never end, keep no other account's from beginning.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._accounts: set[str] = set()        # each with one move under way
 
     def use(self, *, on: bool) -> None:
         """Moves clients by itself, or not."""
@@ -102,7 +106,13 @@ class Balancing:
 
     async def _choose_and_move(self) -> None:
         if (choice := self.find_move()) is not None:
-            await self._move(choice)
+            client = next(gpu.clients[choice.client] for gpu in self._gpus
+                          if choice.client in gpu.clients)
+            target = next(gpu for gpu in self._gpus if gpu.facts.uuid == choice.card)
+            self._accounts.add(client.peer.account)
+            del self._lost[client.id]
+            self._loads = {}
+            start_task(self._tasks, self._move(client, target, choice))
 
     def find_move(self) -> Choice | None:
         """Returns the client to move now and its target card; None: no move is worth its price."""
@@ -111,25 +121,22 @@ class Balancing:
             return None
         now = cards[0].now
         passed, self._chosen_at = now - (now if self._chosen_at is None else self._chosen_at), now
-        if (not self._on or len(cards) < 2 or self._moving.arriving
-                or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
-            self._forget()
+        if not self._on or len(cards) < 2 or any(
+                gpu.settings.draining or gpu.state == "gathering" for gpu in cards):
+            self._lost, self._loads = {}, {}
             return None
         loads: dict[str, CardLoad] = {}
         contenders: list[Contender] = []
         for gpu in cards:
             loads[gpu.facts.uuid] = self._card_load(gpu, min(1.0, passed / STEADY))
-            contenders += [self._contender(client, cards) for client in _contending(gpu)]
+            contenders += [self._contender(client, cards) for client in _contending(gpu)
+                           if client.peer.account not in self._accounts]
         self._lost, choice = choose(loads, contenders, self._lost, passed)
         return choice
 
-    async def _move(self, choice: Choice) -> None:
-        client = next(gpu.clients[choice.client] for gpu in self._gpus
-                      if choice.client in gpu.clients)
-        target = next(gpu for gpu in self._gpus if gpu.facts.uuid == choice.card)
+    async def _move(self, client: Client, target: GPU, choice: Choice) -> None:
         source = client.gpu
         client.parking.try_move()
-        self._forget()
         wait = ("it cannot run there" if choice.lost == inf
                 else f"it would lose {choice.lost / SECOND:.1f} s by waiting there")
         why = (f"from GPU {source.facts.index}: {wait}, and a move takes "
@@ -139,17 +146,29 @@ class Balancing:
             await self._moving.move(client, target, why)
         except NvshareError as error:
             logger.info("%s: %s", source, error)
-
-    def _forget(self) -> None:
-        self._lost, self._loads = {}, {}
+        except Exception:
+            logger.exception("%s could not be moved", client)
+        finally:
+            self._accounts.discard(client.peer.account)
 
     def _card_load(self, gpu: GPU, part: float) -> CardLoad:
         """Returns a card's state; the present load has the weight `part` (0 to 1) in its mean."""
-        uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
+        uuid, load, snapshot = gpu.facts.uuid, self._load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
         pinned = sum(view.memory.pinned for view in snapshot.clients.values())
         return CardLoad(self._loads[uuid], snapshot.capacity - pinned)
+
+    def _load(self, gpu: GPU) -> float:
+        """Returns the sum of the weights of contenders that fit, and of clients that are moving to
+        the card; if no client waits, times utilisation."""
+        contending = [client.view for client in _contending(gpu)]
+        load = float(sum(view.terms.weight for view in contending if view.fits))
+        used = gpu.sample.utilisation
+        if used is not None and all(view.waiting is None for view in contending):
+            load *= used
+        return load + sum(client.terms.in_force.weight
+                          for client, (card, _) in self._moving.arriving.items() if card is gpu)
 
     def _contender(self, client: Client, cards: Sequence[GPU]) -> Contender:
         gpu, view = client.gpu, client.view
@@ -176,16 +195,6 @@ def _contending(gpu: GPU) -> list[Client]:
     snapshot = gpu.snapshot()
     return [gpu.clients[id] for id, view in snapshot.clients.items() if not view.terms.suspended
             and (view.waiting is not None or id in snapshot.holders)]
-
-
-def _load(gpu: GPU) -> float:
-    """Returns the sum of fitting contenders' weights; if no client waits, times utilisation."""
-    contending = [client.view for client in _contending(gpu)]
-    load = float(sum(view.terms.weight for view in contending if view.fits))
-    used = gpu.sample.utilisation
-    if used is None or any(view.waiting is not None for view in contending):
-        return load
-    return load * used
 
 
 def _is_movable(client: Client) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Setting balance: which waiting client the daemon moves to which card, without an order."""
 
+import asyncio
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -11,8 +12,9 @@ import pytest
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Memory
+from nvshared.sharing import balancing
 from nvshared.sharing.balancing import CardLoad, Choice, Contender, choose
-from nvshared.sharing.gpu import Client
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Time, joined, peer
@@ -58,16 +60,51 @@ def test_balancing_moves_a_waiting_client_to_an_empty_card_unless_all_clients_fi
 
 
 @pytest.mark.parametrize(("part", "attribute", "value"), [
-    ("balancing", "_on", False), ("moving", "arriving", {1: None}),
+    ("balancing", "_on", False),
     ("waiting", "impossible", "checkpoint: operation not supported (801)"),
     ("waiting", "moves", 1_000_000),    # each failed try raises the cost of a move
 ])
-def test_balancing_moves_no_client_while_off_or_during_a_move_or_if_parking_failed(
+def test_balancing_moves_no_client_while_off_or_if_parking_failed(
         manager: Manager, time: Time, part: str, attribute: str, value: object) -> None:
     join(manager)
     waiting = join(manager)
     setattr(waiting.parking if part == "waiting" else getattr(manager, part), attribute, value)
     assert chosen(manager, time) == []
+
+
+def test_balancing_counts_a_client_that_moves_to_a_card_for_the_load_of_that_card(
+        manager: Manager, time: Time) -> None:
+    moving = join(manager, uid=1000)
+    join(manager)
+    waiting = join(manager)
+    assert chosen(manager, time) == [waiting.id]
+    manager.moving.arriving[moving] = manager.gpus[1], 40 * GIB
+    for number in range(2):             # as many as on the other card
+        manager.moving.arriving[joined(
+            manager.gpus[0], 100 + number, process=peer(100 + number))] = manager.gpus[1], 1
+    assert chosen(manager, time) == []
+
+
+async def test_balancing_moves_a_user_although_moves_of_another_users_clients_never_end(
+        manager: Manager, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[Client] = []
+
+    async def never(client: Client, target: GPU, why: str) -> None:
+        moves.append(client)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(balancing, "CHOOSE_EVERY", 0)
+    monkeypatch.setattr(manager.moving, "move", never)
+    silent = [join(manager, uid=1000, owner=1000) for _ in range(24)]
+    mine = join(manager, uid=1001, owner=1001)
+    watch = asyncio.create_task(manager.balancing.watch())
+    for _ in range(100):
+        time.now += SECOND
+        await asyncio.sleep(0)
+    assert mine in moves
+    assert len([client for client in moves if client in silent]) == 1
+    for task in (watch, *manager.balancing._tasks):
+        task.cancel()
 
 
 @pytest.mark.parametrize("fields", [
