@@ -232,12 +232,21 @@ class Moving:
         return self._rest_time.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
-        """Moves or parks all clients of a card. Returns the clients that stay, and the reasons."""
+        """Moves or parks all clients of a card. Returns the clients that stay, and the reasons.
+
+        Of each account one by one: clients that do not answer delay no other account's."""
+        accounts: dict[str, list[Client]] = {}
+        for client in gpu.clients.values():
+            accounts.setdefault(client.peer.account, []).append(client)
+        left = await asyncio.gather(*(self._drain(gpu, one) for one in accounts.values()))
+        return [one for each in left for one in each]
+
+    async def _drain(self, gpu: GPU, clients: Iterable[Client]) -> list[tuple[Client, str]]:
         left = []
-        for client in tuple(gpu.clients.values()):
+        for client in clients:
             why = ""
             targets = [card for card in self._possible_cards(client) if card is not gpu]
-            for target in (*sorted(targets, key=lambda card: -card.snapshot().free), None):
+            for target in (*sorted(targets, key=self._free, reverse=True), None):
                 try:
                     await (self.park(client) if target is None else self.move(client, target))
                     why = ""
@@ -248,6 +257,11 @@ class Moving:
             if why and gpu.clients.get(client.id) is client and client.parking.state != PARKED:
                 left.append((client, why))
         return left
+
+    def _free(self, gpu: GPU) -> int:
+        """The free bytes of a card, less those of clients that are moving to it."""
+        return gpu.snapshot().free - sum(
+            size for card, size in self.arriving.values() if card is gpu)
 
     def use(self, deep_idle: int | None) -> None:
         """Parks clients that are idle for longer than this; us. None: none."""

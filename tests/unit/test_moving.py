@@ -504,6 +504,30 @@ async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_
             task.cancel()
 
 
+async def test_drain_of_a_card_parks_a_users_clients_although_another_users_do_not_answer(
+) -> None:
+    class SilentHook(QuietHook):
+        async def park(self, context: int, *, ahead: bool) -> None:
+            await asyncio.Event().wait()
+
+    async def ask(command: str, *_: object) -> Answer:
+        return Answer("running" if command == "state" else "checkpointed")
+
+    async with parking() as (_, first, one):
+        one._ask = ask
+        first.parkable = SilentHook()
+        other = joined(first.gpu, 2, process=peer(4002, first.peer.uid + 1))
+        other.parkable = QuietHook()
+        first.gpu.sample = shows(first, other)
+        drain = asyncio.create_task(one.drain(first.gpu))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert other.parking.state == moving.PARKED
+        drain.cancel()
+        for task in one._tasks:
+            task.cancel()
+
+
 async def test_client_is_neither_parked_nor_restored_while_nvml_is_silent(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)
