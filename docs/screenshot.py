@@ -13,7 +13,6 @@ import io
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -77,7 +76,7 @@ async def pictures(simulate: bool, seconds: float) -> dict[str, str]:
             bus = f"unix:path={folder / 'bus'}"
             process = await stack.enter_async_context(running(
                 ["dbus-daemon", "--session", f"--address={bus}", "--nofork", "--print-address=1"],
-                os.environ, stop=signal.SIGTERM))
+                os.environ))
             assert process.stdout is not None
             await process.stdout.readline()         # it listens
             await stack.enter_async_context(service(gpu, folder, bus))

@@ -32,18 +32,16 @@ from nvshared.tui.tables import NARROWEST, Column, size
 from nvshared.units import GIB, MIB
 
 PR_SET_PDEATHSIG = 1
-PATIENCE = 3.0                          # seconds between running()'s `stop` and SIGKILL
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.asynccontextmanager
 async def running(command: Sequence[str], environment: Mapping[str, str], *,
-                  stdin: int | IO[bytes] | None = asyncio.subprocess.DEVNULL,
-                  stdout: int | IO[bytes] | None = asyncio.subprocess.PIPE,
-                  stderr: int | IO[bytes] | None = asyncio.subprocess.PIPE,
-                  stop: signal.Signals = signal.SIGKILL) -> AsyncIterator[Process]:
-    """Runs a process while the block runs. Then sends `stop`, and after PATIENCE SIGKILL."""
+                  stdin: int = asyncio.subprocess.DEVNULL,
+                  stdout: int | IO[bytes] = asyncio.subprocess.PIPE,
+                  stderr: int | IO[bytes] = asyncio.subprocess.PIPE) -> AsyncIterator[Process]:
+    """Runs a process while the block runs, and then kills it."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -57,14 +55,7 @@ async def running(command: Sequence[str], environment: Mapping[str, str], *,
     try:
         yield process
     finally:
-        try:
-            if process.returncode is None and stop != signal.SIGKILL:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(stop)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), PATIENCE)
-        finally:
-            await _end(process)
+        await _end(process)
 
 
 async def _end(process: Process) -> None:
@@ -197,6 +188,7 @@ def _real(environment: dict[str, str], name: str, total: int, free: int) -> Demo
 START = 20.0                            # seconds until the daemon must be ready
 READY_POLL = 0.05                       # seconds between two checks whether the daemon is ready
 TRACE = "trace.jsonl"
+LOG = "nvshared.log"
 TQ = 2                                  # quantum in seconds; short, so that busy programs hand over
 # Variables that would override the daemon's configuration file: removed from its environment.
 SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_PID", "LISTEN_FDS")
@@ -208,35 +200,31 @@ async def service(gpu: DemoGPU, folder: Path, bus: str = "none") -> AsyncIterato
 
     Raises NvshareError if the daemon does not start."""
     (folder / TRACE).touch()
-    async with contextlib.AsyncExitStack() as stack:
-        configuration = folder / "nvshared.conf"
-        # In percent, because the capacity applies to all cards, and other cards may be smaller.
-        configuration.write_text(
-            f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus}\n"
-            f"trace = {folder / TRACE}\nstate-dir = {folder / 'state'}\n"
-            f"[gpu]\ntq = {TQ}\ncapacity = {100 * gpu.capacity / gpu.total:.2f}%\n")
-        await _start_daemon(stack, gpu, folder, configuration)
-        yield
-
-
-async def _start_daemon(stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: Path,
-                        configuration: Path) -> None:
-    # The daemon reports over this socket, by systemd's sd_notify, that it is ready.
-    notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-    notifications.setblocking(False)
-    notifications.bind(str(folder / "notify"))
+    configuration = folder / "nvshared.conf"
+    # In percent, because the capacity applies to all cards, and other cards may be smaller.
+    configuration.write_text(
+        f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus}\n"
+        f"trace = {folder / TRACE}\nstate-dir = {folder / 'state'}\n"
+        f"[gpu]\ntq = {TQ}\ncapacity = {100 * gpu.capacity / gpu.total:.2f}%\n")
     environment = {name: text for name, text in gpu.environment.items() if name not in SETTINGS}
     # This process may import nvshared from outside Python's default path, so pass its path on.
     environment |= {"NOTIFY_SOCKET": str(folder / "notify"),
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    log = folder / "nvshared.log"
-    with log.open("wb") as file:
-        process = await stack.enter_async_context(running(
-            [sys.executable, "-P", "-m", "nvshared", "--config", str(configuration)],
-            environment, stdout=file, stderr=file, stop=signal.SIGTERM))
+    command = [sys.executable, "-P", "-m", "nvshared", "--config", str(configuration)]
+    # The daemon reports over this socket, by systemd's sd_notify, that it is ready.
+    with (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications,
+          (folder / LOG).open("wb") as file):
+        notifications.setblocking(False)
+        notifications.bind(str(folder / "notify"))
+        async with running(command, environment, stdout=file, stderr=file) as process:
+            await _until_ready(process, notifications, folder)
+            yield
+
+
+async def _until_ready(process: Process, notifications: socket.socket, folder: Path) -> None:
+    received = b""
     try:
         async with asyncio.timeout(START):
-            received = b""
             while process.returncode is None and b"READY=1" not in received:
                 await asyncio.sleep(READY_POLL)
                 with contextlib.suppress(BlockingIOError):      # no notification yet
@@ -244,6 +232,7 @@ async def _start_daemon(stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: 
     except TimeoutError:
         raise NvshareError(f"nvshared was not ready after {START:.0f} seconds") from None
     if process.returncode is not None:
+        log = folder / LOG
         words = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
         raise NvshareError(f"nvshared did not start: {words[-1].removeprefix('nvshared: ')}")
 
