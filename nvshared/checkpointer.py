@@ -10,16 +10,17 @@ A thread that queries a stream or an event takes no lock of the driver, and cras
 that is checkpointed (driver 580). So the process must have libnvshare.so, which keeps its threads
 out of the driver.
 
-A command is given as arguments, or several as lines of the standard input. Each command does the
-steps that are missing in the current state of the process, so it can be repeated after its caller
-or this program was killed. The answer consists of lines:
+Commands are lines of the standard input. Each does the steps that are missing in the current state
+of the process, so it can be repeated after its caller or this program was killed. The answer
+consists of lines:
 
     step NAME CODE MICROSECONDS WORDS       a call of the driver: its result as number and text
     state STATE                             the last line: running, locked, checkpointed, failed,
                                             or none: no such process, or no usable driver
 
-Orders on a socket are taken from the daemon alone; the exit status is 3 for others. The driver
-restores only from a process that has called cuInit(). This one creates no context."""
+Orders on a socket are taken from the daemon alone; the exit status is 3 for others, and 2 for a
+malformed command. The driver restores only from a process that has called cuInit(). This one
+creates no context."""
 
 import ctypes
 import os
@@ -156,12 +157,7 @@ def run(words: Sequence[str]) -> bool:
     return True
 
 
-def main(words: Sequence[str]) -> int:
-    if words:
-        if run(words):
-            return 0
-        print("usage: nvshare-checkpoint state|park|wake PID [OLD=NEW ...]", file=sys.stderr)
-        return 2
+def main() -> int:
     if why := caller.refusal():
         print(f"nvshare-checkpoint takes no orders from {why}", file=sys.stderr)
         return 3
@@ -172,4 +168,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

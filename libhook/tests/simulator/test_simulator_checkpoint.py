@@ -88,7 +88,7 @@ def helper(
 ) -> list[list[str]]:
     """Runs nvshare-checkpoint; returns the words of its lines, and of steps only name and code."""
     said = subprocess.run(
-        [*HELPER, *map(str, words)], env=environment, capture_output=True, text=True,
+        HELPER, input=" ".join(map(str, words)), env=environment, capture_output=True, text=True,
         check=True)
     lines = [line.split() for line in said.stdout.splitlines()]
     return [line[1:3] if line[0] == "step" else line for line in lines]
@@ -139,5 +139,6 @@ def test_checkpoint_helper_without_a_driver_reports_state_none_and_refuses_wrong
     assert helper(alone, "state", 1) == [["open", "-1"], ["state", "none"]]
     for words in (["park"], ["park", "x"], ["park", "-1"], ["wake", "1", "GPU-12=GPU-13"],
                   ["hold", "1", "x"], ["held"]):
-        said = subprocess.run([*HELPER, *words], env=alone, capture_output=True, check=False)
+        said = subprocess.run(HELPER, input=" ".join(words), env=alone, capture_output=True,
+                              text=True, check=False)
         assert said.returncode == 2
