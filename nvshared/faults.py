@@ -27,7 +27,6 @@ class FaultKind(NamedTuple):
     remedy: str                         # an administrator's action; a sentence without full stop
     of_gpu: bool = False                # it is a fault of one GPU; False: of nvshared as a whole
     avoided: bool = False               # balance, moves and Kubernetes place no program on the GPU
-    alert_after: str = "1m"             # how long it lasts until its alert fires
     reported: bool = False              # another part of nvshared reports it over D-Bus
 
 
@@ -36,12 +35,12 @@ KINDS: dict[str, FaultKind] = {
         CRITICAL, "the driver does not find GPU {gpu} any more, and its programs get errors",
         "see dmesg for the Xid, end its programs (nvsharectl clients) and reboot, or stop nvshared "
         "and reset the GPU (nvidia-smi --gpu-reset); if it was taken out for good: "
-        "nvsharectl forget-gpu {gpu}", of_gpu=True, avoided=True, alert_after="0m"),
+        "nvsharectl forget-gpu {gpu}", of_gpu=True, avoided=True),
     "gpu-unreliable": FaultKind(
         CRITICAL, "the driver has reported an error of GPU {gpu} that no program causes",
         "end its programs (nvsharectl clients) and reboot, or stop nvshared, reset the GPU "
         "(nvidia-smi --gpu-reset), start nvshared, and say so: nvsharectl forget-gpu {gpu}",
-        of_gpu=True, avoided=True, alert_after="0m"),
+        of_gpu=True, avoided=True),
     "gpu-silent": FaultKind(
         CRITICAL, "NVML does not answer questions about GPU {gpu}",
         "see what nvidia-smi and dmesg say; the fault ends when NVML answers", of_gpu=True,
@@ -58,8 +57,7 @@ KINDS: dict[str, FaultKind] = {
         "stop one of the two daemons", of_gpu=True),
     "gpu-unshared": FaultKind(
         WARNING, "programs use GPU {gpu} without sharing it: others lack their memory, and they "
-        "take no turns", "restart them with: nvsharectl run -- PROGRAM", of_gpu=True,
-        alert_after="10m"),
+        "take no turns", "restart them with: nvsharectl run -- PROGRAM", of_gpu=True),
     "disk-unusable": FaultKind(
         WARNING, "no memory goes to the disk",
         "after the repair nvshared uses the disk within a minute; or set disk = off"),
@@ -72,16 +70,15 @@ KINDS: dict[str, FaultKind] = {
         "update nvshared and libnvshare together, and restart these programs"),
     "state-unwritable": FaultKind(
         WARNING, "settings made now are forgotten if nvshared ends",
-        "make room on the disk, or let nvshared write to the folder: it writes them within seconds",
-        alert_after="5m"),
+        "make room on the disk, or let nvshared write to the folder: it writes them within "
+        "seconds"),
     "state-unread": FaultKind(
         WARNING, "part of what nvshared kept over its restart is not in force",
         "see the file that was put aside (.aside-N), make these settings again, and restart "
-        "nvshared", alert_after="5m"),
+        "nvshared"),
     "history-unwritten": FaultKind(
         WARNING, "the history of usage is not written",
-        "make room on the disk, or let nvshared write to the file: it tries again each minute",
-        alert_after="5m"),
+        "make room on the disk, or let nvshared write to the file: it tries again each minute"),
     "settings-refused": FaultKind(
         WARNING, "the changed settings are wrong: the old ones hold, and the next start fails",
         "correct them, see with: nvshared --check; then: systemctl reload nvshared"),
@@ -94,7 +91,7 @@ KINDS: dict[str, FaultKind] = {
         "nvshared"),
     "kubelet-unreached": FaultKind(
         WARNING, "nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs",
-        "see what nvshare-kubelet and kubelet log", reported=True, alert_after="5m"),
+        "see what nvshare-kubelet and kubelet log", reported=True),
 }
 
 
