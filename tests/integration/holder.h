@@ -50,6 +50,12 @@ static inline void check(void)
     free(words);
 }
 
+static inline void *check_in_thread(void *unused)
+{
+    check();
+    return unused;
+}
+
 static inline void pause_here(const char *word)
 {
     puts(word);

@@ -563,12 +563,16 @@ static void copy(void)
     copy_at_gate();
 }
 
+/* Another thread waits at the gate, too, and goes on waiting. */
 static void leave_gate(void)
 {
+    pthread_t other;
     begin_work();
     pause_here("gate");
+    must(pthread_create(&other, NULL, check_in_thread, NULL) == 0, "a thread");
     run(copy_at_gate, 1, NULL);
     pause_here("left");
+    must(pthread_join(other, NULL) == 0, "joining");
     end_work(0);
 }
 

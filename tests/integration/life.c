@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * life CASE: holds memory on the card while it forks, executes, cancels threads, handles signals or
- * exits, by the case. After it has printed "away", the test has its memory evicted; a line on stdin
- * makes it continue. Exit code 0: every byte was right.
+ * life CASE: holds memory on the card while it forks, executes, handles signals or exits, by the
+ * case. After it has printed "away", the test has its memory evicted; a line on stdin makes it
+ * continue. Exit code 0: every byte was right.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -17,8 +16,6 @@
 #include <unistd.h>
 
 #include "holder.h"
-
-#define OUT_OF_MEMORY 2
 
 static pthread_barrier_t barrier;
 
@@ -62,17 +59,6 @@ static void leave(void)
     thread_at_the_gate();
 }
 
-static void cancel(void)
-{
-    void *result;
-    pthread_t thread = thread_at_the_gate();
-    must(pthread_cancel(thread) == 0, "cancelling");
-    pause_here("cancelled");
-    must(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED, "being cancelled");
-    check();
-    must(cuMemFree_v2(memory) == 0, "freeing");
-}
-
 static volatile sig_atomic_t interrupts;
 
 static void count(int number)
@@ -102,76 +88,10 @@ static void ends(pid_t child, const char *what)
     must(WIFEXITED(status) && WEXITSTATUS(status) == 0, what);
 }
 
-static sigjmp_buf before_the_call;
-
-static void jump(int number)
-{
-    (void)number;
-    siglongjmp(before_the_call, 1);
-}
-
 static void on_signal(void (*handler)(int))
 {
     struct sigaction action = { .sa_handler = handler };
     must(sigaction(SIGUSR1, &action, NULL) == 0, "a handler");
-}
-
-static void *check_undisturbed(void *argument)
-{
-    (void)argument;
-    check();
-    return NULL;
-}
-
-/* Starts a thread that blocks SIGUSR1. */
-static pthread_t thread_that_checks(void)
-{
-    pthread_t thread;
-    sigset_t ours, before;
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &ours, &before);
-    must(pthread_create(&thread, NULL, check_undisturbed, NULL) == 0, "a thread");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return thread;
-}
-
-/* Leaves a call that waits by a jump out of a signal handler, three times, while a thread waits. */
-static void jump_away(void)
-{
-    pthread_t other;
-    on_signal(jump);
-    begin();
-    for (int i = 0; i < 3; i++) {
-        pause_here("away");
-        other = thread_that_checks();
-        if (sigsetjmp(before_the_call, 1) == 0) {
-            char word;
-            cuMemcpyDtoH_v2(&word, memory, 1);
-            must(0, "it did not wait");
-        }
-        pause_here("jumped");
-        must(pthread_join(other, NULL) == 0, "joining");
-    }
-    check();
-}
-
-/* Jumps out of an allocation larger than the card, while it waits for the daemon's answer. */
-static void jump_unallocated(void)
-{
-    unsigned long long more;
-    size_t much = (size_t)1 << 40;
-    on_signal(jump);
-    begin();
-    pause_here("asking");
-    if (sigsetjmp(before_the_call, 1) == 0) {
-        cuMemAlloc_v2(&more, much);
-        must(0, "it did not wait");
-    }
-    pause_here("jumped");
-    must(cuMemAlloc_v2(&more, much) == OUT_OF_MEMORY, "being refused");
-    must(cuMemAlloc_v2(&more, SIZE) == 0 && cuMemFree_v2(more) == 0, "allocating");
-    check();
 }
 
 static volatile sig_atomic_t is_child;
@@ -239,7 +159,8 @@ static void bear(const char *self)
     pid_t child;
     begin();
     pause_here("away");
-    pthread_t thread = thread_that_checks();
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, check_in_thread, NULL) == 0, "a thread");
     pause_here("waiting");
     for (int i = 0; i < 20; i++) {
         if ((child = vfork()) == 0) {
@@ -295,10 +216,7 @@ int main(int count_of_arguments, char **arguments)
     const char *what = count_of_arguments > 1 ? arguments[1] : "";
     WHEN("plain", plain());
     WHEN("leave", leave());
-    WHEN("cancel", cancel());
     WHEN("interrupted", interrupted());
-    WHEN("jump", jump_away());
-    WHEN("jump-unallocated", jump_unallocated());
     WHEN("fork-inside", fork_in_a_call());
     WHEN("exit", leave_inside());
     WHEN("late", wait_at_exit());

@@ -99,7 +99,8 @@ class Leaving(Process):
 
 
 def start_daemon(site: Site) -> subprocess.Popen[str]:
-    return site.start("--tq", "200ms", "--capacity", str(CAPACITY))
+    """With a quantum of an hour: a program whose thread has left a call hands over as idle."""
+    return site.start("--tq", "3600", "--capacity", str(CAPACITY))
 
 
 def take_turns(site: Site, program: Leaving) -> None:
