@@ -109,7 +109,7 @@ class Capacity:
         `alone`: there are no clients, so no mapping can be unreported."""
         outside = max(0, used - held)
         if self._last is None:
-            self.outside = max(0, outside - self._unseen * self.context_reserve)
+            self.outside = max(0, outside - self._unseen)
         else:
             # While samples may lack a client's context, growth of `used` may be that context alone.
             used_before, held_before = self._last

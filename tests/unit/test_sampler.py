@@ -318,6 +318,13 @@ def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_the
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
 
 
+def test_first_sample_counts_memory_beyond_contexts_of_new_clients_as_that_of_others() -> None:
+    card = Capacity(64 * GIB)
+    card.joined(1)
+    card.sampled(20 * GIB, 0)
+    assert card.outside == 20 * GIB - CONTEXT
+
+
 def test_context_reserve_grows_with_the_connections_of_a_user_up_to_a_bound() -> None:
     capacity = Capacity(16 * GIB, Allowances(reserve=0, context_reserve=GIB))
     for client in range(100):
