@@ -107,7 +107,7 @@ class KeptFile:
         if self._guarded is not None:
             raise OSError("it has what is not understood, and cannot be put aside")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(self.path, json.dumps(plain, indent=1).encode() + b"\n")
+        replace(self.path, json.dumps(plain, indent=1).encode() + b"\n")
         self._seen = self._identity()
 
     def _identity(self) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ class KeptFile:
         try:
             new = aside(self.path)
             if data:
-                _replace(new, data)
+                replace(new, data)
             else:
                 self.path.rename(new)
         except OSError as error:
@@ -211,12 +211,19 @@ def _shortened(error: BaseException) -> str:
     return words if len(words) <= 300 else f"{words[:300]}…"
 
 
-def _replace(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+def replace(
+    path: Path, data: bytes, prepare: Callable[[int], object] = lambda descriptor: None
+) -> None:
+    """Replaces a file atomically: readers have all of the old content, or all of the new.
+
+    The new file is its user's alone, unless `prepare` changes that by its descriptor. Raises
+    OSError."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            prepare(file.fileno())
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nvshared import library
+from nvshared import kept, library
 from nvshared.errors import AlreadyRunning, NotPermitted, NvshareError
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE
 
@@ -331,11 +331,8 @@ def prepare(state: Path, *, waits: bool = False) -> int:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replaces a file atomically: another process may be reading it."""
+    """Replaces a file that every user may read, unless it has this content already."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
-    new = path.with_name(f".{path.name}.new")
-    new.write_bytes(content)
-    new.chmod(0o644)
-    new.rename(path)
+    kept.replace(path, content, lambda descriptor: os.fchmod(descriptor, 0o644))

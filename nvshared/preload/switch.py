@@ -10,13 +10,13 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nvshared import library as installed
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.kept import replace
 from nvshared.locks import locked
 from nvshared.preload import trial
 from nvshared.preload.tree import Tree, unreadable
@@ -99,24 +99,16 @@ def _list_path(tree: Tree) -> Path:
 
 
 def _replace(tree: Tree, path: Path, data: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    new = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if path.exists():
-                status = path.stat()
-                os.fchown(file.fileno(), status.st_uid, status.st_gid)
-                os.fchmod(file.fileno(), status.st_mode & 0o7777)
-            else:
-                os.fchmod(file.fileno(), MODE)
-            _label(tree, path, file.fileno())
-            os.fsync(file.fileno())
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    def prepare(descriptor: int) -> None:
+        if path.exists():
+            status = path.stat()
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+            os.fchmod(descriptor, status.st_mode & 0o7777)
+        else:
+            os.fchmod(descriptor, MODE)
+        _label(tree, path, descriptor)
+
+    replace(path, data, prepare)
 
 
 def _label(tree: Tree, path: Path, descriptor: int) -> None:
