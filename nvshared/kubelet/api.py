@@ -181,50 +181,30 @@ class APIServer:
                 return found, meta["resourceVersion"]
             page = {"limit": str(PAGE), "continue": more}
 
-    def follow(
-        self, path: str, node: str, read: Callable[[Any], Any], since: "Since | None" = None
-    ) -> Iterator[tuple[str, Any]]:
-        """Yields LISTED with all objects of a node, then ADDED, MODIFIED or DELETED with one each.
+    def events(
+        self, path: str, node: str, read: Callable[[Any], Any], version: str
+    ) -> Iterator[tuple[str, list[Any], str]]:
+        """Yields what has happened to objects of a node since a resourceVersion: ADDED, MODIFIED,
+        DELETED or BOOKMARK, with the object if read() makes one of it, and its resourceVersion.
 
-        Ends after LISTEN seconds or more; the next call with the same `since` goes on. Leaves out
-        objects for which read() raises. Raises as ask() does."""
-        since = since or Since()
-        if not since.version:
-            found, since.version = self.objects(path, node, read, cached=since.is_first)
-            since.is_first = False
-            yield "LISTED", found
+        Ends after LISTEN seconds or more. Raises as ask() does: GONE if the objects have to be
+        listed again."""
         seconds = SPREAD.randint(LISTEN, 2 * LISTEN)
         wanted = _chosen(path, node) | {
             "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
-            "resourceVersion": since.version}
-        try:
-            response = self.ask("GET", f"{path}?{urlencode(wanted)}", patience=seconds + PATIENCE)
-        except RequestRefused as error:
-            if error.status == http.HTTPStatus.GONE:
-                since.version = ""
-            raise
-        with response:
+            "resourceVersion": version}
+        asked = f"{path}?{urlencode(wanted)}"
+        with self.ask("GET", asked, patience=seconds + PATIENCE) as response:
             for line in response:
                 event = json.loads(line)
+                found = event["object"]
                 if event["type"] == "ERROR":        # mostly: our resourceVersion is too old
-                    since.version = ""
-                    status = event["object"]
-                    code = int(status.get("code") or 0)
-                    after = (status.get("details") or {}).get("retryAfterSeconds") or 0
+                    after = (found.get("details") or {}).get("retryAfterSeconds") or 0
                     raise RequestRefused(
-                        f"the watch ended: {status.get('message') or code}", code, float(after))
-                since.version = event["object"]["metadata"]["resourceVersion"]
-                if event["type"] != "BOOKMARK":
-                    for payload in _taken(path, read, event["object"]):
-                        yield event["type"], payload
-
-
-@dataclass(slots=True)
-class Since:
-    """Where a watch goes on."""
-
-    version: str = ""                   # resourceVersion of the last event; "": list first
-    is_first: bool = True               # nothing was listed yet: the API server's cache will do
+                        f"the watch ended: {found.get('message') or found.get('code')}",
+                        http.HTTPStatus.GONE, float(after))
+                objects = [] if event["type"] == "BOOKMARK" else _taken(path, read, found)
+                yield event["type"], objects, found["metadata"]["resourceVersion"]
 
 
 def _chosen(path: str, node: str) -> dict[str, str]:
@@ -317,22 +297,29 @@ def watch(
     words: str, kubeconfig: Path, path: str, node: str, cached: bool,
     read: Callable[[Any], Any], handle: Callable[[str, Any], None],
 ) -> NoReturn:
-    """Passes all that follow() yields for a node to `handle`, for ever. `words`: for the log.
+    """Passes LISTED with all objects of a node to `handle`, then each of events(), for ever.
 
-    `cached`: the first list may be older than what another API server has shown."""
-    problem, since, pause = "", Since(is_first=cached), RetryPause()
+    `words`: for the log. `cached`: the first list may be older than what another API server has
+    shown. Leaves out objects for which read() raises."""
+    version, problem, pause = "", "", RetryPause()      # no version: list first
     while True:
         began = time.monotonic()
+        error: BaseException | None = None
         try:
-            for event, payload in server(kubeconfig).follow(path, node, read, since):
-                if event == "LISTED":
-                    logger.info("%s of %s are read", words, node)
-                problem = ""
-                handle(event, payload)
-            error: BaseException | None = None
+            api = server(kubeconfig)
+            if not version:
+                found, version = api.objects(path, node, read, cached=cached)
+                cached = False
+                logger.info("%s of %s are read", words, node)
+                handle("LISTED", found)
+            for event, objects, seen in api.events(path, node, read, version):
+                version, problem = seen, ""
+                for one in objects:
+                    handle(event, one)
         except FAILURES as failed:
             error = failed
             if getattr(error, "status", 0) == http.HTTPStatus.GONE:
+                version = ""
                 logger.info("%s are listed again: %s", words, error)
             elif problem != (problem := str(error) or repr(error)):
                 logger.warning("%s are not read: %s", words, error)

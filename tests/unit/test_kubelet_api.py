@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nvshared import __version__
 from nvshared.kubelet import api
-from nvshared.kubelet.api import LONGEST_PAUSE, RetryPause, Since, server, watch
+from nvshared.kubelet.api import LONGEST_PAUSE, RetryPause, server, watch
 from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.node import LEAVING_TAINT, NodeObject
 from nvshared.kubelet.pods import MOST_EVENTS, MOST_TRIES, MOST_WRITES, Writes
@@ -109,8 +109,8 @@ def test_pods_of_a_node_are_listed_in_pages_of_hundreds_by_the_node_name(serve: 
         return listed(0, 1) if "continue" in asked else listed(*range(500), **{"continue": "more"})
 
     script = serve(answer)
-    event, found = next(server(script.kubeconfig).follow(PODS, "n", dict))
-    assert (event, len(found)) == ("LISTED", 502)
+    found, _ = server(script.kubeconfig).objects(PODS, "n", dict, cached=True)
+    assert len(found) == 502
     first, second = (asked for _, _, asked in script.requests)
     assert first == {"fieldSelector": "spec.nodeName=n", "limit": "500", "resourceVersion": "0"}
     assert second == {"fieldSelector": "spec.nodeName=n", "limit": "500", "continue": "more"}
@@ -140,22 +140,22 @@ def test_malformed_list_is_refused(text: bytes) -> None:
         list(api._members(io.BytesIO(text)))
 
 
-def test_malformed_object_is_left_out_of_a_list_and_of_a_watch(serve: Serve) -> None:
+def test_malformed_object_is_left_out_of_a_list_and_of_a_watch(
+        serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(_: str, asked: dict[str, str]) -> Answer:
         if "watch" not in asked:
             return 200, {}, {"metadata": {"resourceVersion": "1"}, "items": [pod(1), None, {}]}
         return 200, {}, [{"type": "ADDED", "object": one} for one in (
             {"metadata": {"resourceVersion": "2"}}, pod(3))]
 
-    since = Since()
-    found = list(server(serve(answer).kubeconfig).follow(
-        PODS, "n", lambda one: one["metadata"]["name"], since))
+    script = serve(answer)
+    _, found = watched(script, monkeypatch, 1, lambda one: one["metadata"]["name"])
     assert found == [("LISTED", ["p1"]), ("ADDED", "p3")]
-    assert since.version == "3"
 
 
 def watched(
-    script: Script, monkeypatch: pytest.MonkeyPatch, number: int
+    script: Script, monkeypatch: pytest.MonkeyPatch, number: int,
+    read: Callable[[Any], Any] = dict,
 ) -> tuple[list[float], list[tuple[str, Any]]]:
     """The first pauses of watch(), which are not waited for, and the events until then."""
     pauses: list[float] = []
@@ -168,7 +168,7 @@ def watched(
 
     monkeypatch.setattr("nvshared.kubelet.api.time.sleep", sleep)
     with pytest.raises(Enough):
-        watch("it", script.kubeconfig, PODS, "n", True, dict, lambda *one: events.append(one))
+        watch("it", script.kubeconfig, PODS, "n", True, read, lambda *one: events.append(one))
     return pauses, events
 
 
