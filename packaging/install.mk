@@ -72,9 +72,12 @@ install-programs:
 	install -m 755 libhook/build/nvshare-workload $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/
 	install -m 644 libhook/build/simulator/libcuda.so.1 libhook/build/simulator/libnvidia-ml.so.1 \
 		$(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator/
-	install -D -m 755 packaging/nvshared.py $(DESTDIR)/usr/bin/nvshared
-	install -D -m 755 packaging/nvsharectl.py $(DESTDIR)/usr/bin/nvsharectl
-	install -D -m 755 packaging/nvshare_kubelet.py $(DESTDIR)/usr/bin/nvshare-kubelet
+	install -D -m 755 packaging/command.py $(DESTDIR)/usr/bin/nvsharectl
+	for one in nvshared=nvshared.__main__ nvshare-kubelet=nvshared.kubelet.main; do \
+		install -m 755 packaging/command.py $(DESTDIR)/usr/bin/$${one%=*} && \
+		sed -i "s/nvsharectl/$${one%=*}/; s/nvshared\.cli\.main/$${one#*=}/" \
+			$(DESTDIR)/usr/bin/$${one%=*} || exit 1; \
+	done
 
 install-system:
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) systemd/nvshared.service systemd/nvshared.socket \
