@@ -20,10 +20,9 @@ from typing import Any
 from bench.colocation.expected import Times, expected
 from bench.colocation.job import calibrate, job
 from bench.colocation.thesis import HASTE, moved
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.handover.measure import Variants
-from bench.harness import sharing
 from nvshared.errors import NvshareError
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.domains import margin
@@ -105,19 +104,17 @@ class Cell:
 def measure(card: Card, mode: str = "auto", writeback: str = "on") -> Iterator[Result]:
     """Measures ten notebooks, each alone, then together under a daemon with these settings."""
     each, haste = size(card.total, card.budget), HASTE if card.simulated else 1.0
-    plain = {**card.environment, **unshared()}
     cells = max(CELLS, round(card.seconds * CELLS / 25))
-    with job(each.chosen, 1, plain) as first:
+    with job(each.chosen, 1, card.plain) as first:
         work = calibrate(first, CALIBRATION).work(0.0, CELL * haste)
     alone = []
     for seed in range(1, NOTEBOOKS + 1):
-        with job(each.chosen, seed, plain) as one:
+        with job(each.chosen, seed, card.plain) as one:
             one.fill()
             alone.append([one.work(work) for _ in range(cells)])
     times = [tuple(when * haste for when in due) for due in schedule(NOTEBOOKS, cells)]
-    with card.log.open("ab") as log, sharing(
+    with card.sharing(
         "--tq", f"{round(1000 * TQ * haste)}ms", "--anti-thrash", mode, "--writeback", writeback,
-        "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
     ) as daemon, ExitStack() as stack, ThreadPoolExecutor(NOTEBOOKS) as pool:
         notebooks = [stack.enter_context(job(each.chosen, seed, daemon.environment))
                      for seed in range(1, NOTEBOOKS + 1)]

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from bench.colocation.job import Done, Rates, Work, calibrate, job
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
-from bench.harness import Sharing, sharing
+from bench.harness import Sharing
 from bench.trace import MEASURABLE, summary
 from nvshared.units import GIB, MIB
 
@@ -55,20 +55,18 @@ class Program:
         return rates.work(whole * (1 - self.gpu), whole * self.gpu, bursts)
 
     def measure(self, card: Card) -> Iterator[Result]:
-        plain = {**card.environment, **unshared()}
         rates = _rates(card, self.size(card))
         for shape in SHAPES:
             work = self.work(card, rates, shape)
-            alone = [_alone(self.size(card), seed, work, plain) for seed in SEEDS]
+            alone = [_alone(self.size(card), seed, work, card.plain) for seed in SEEDS]
             for mode, quantum in self.ways(card):
                 if quantum is None:
-                    yield self._result(card, shape, mode, alone, *self._pair(card, work, plain))
+                    found = self._pair(card, work, card.plain)
+                    yield self._result(card, shape, mode, alone, *found)
                     continue
                 tq = f"{round(1000 * quantum * (HASTE if card.simulated else 1))}ms"
-                with card.log.open("ab") as log, sharing(
-                    "--tq", tq, "--anti-thrash", mode, "--capacity", str(capacity(card)),
-                    "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
-                ) as daemon:
+                with card.sharing("--tq", tq, "--anti-thrash", mode, "--capacity",
+                                  str(capacity(card))) as daemon:
                     found = self._pair(card, work, daemon.environment, daemon)
                 yield self._result(card, shape, f"{mode}, quantum {quantum:g} s", alone, *found)
 
@@ -116,7 +114,7 @@ def moved(daemon: Sharing, known: int, card: Card) -> dict[str, Any]:
 
 @cache
 def _rates(card: Card, size: int) -> Rates:
-    with job(size, SEEDS[0], {**card.environment, **unshared()}) as one:
+    with job(size, SEEDS[0], card.plain) as one:
         return calibrate(one, CALIBRATION)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
-from bench.harness import ROOT, sharing
+from bench.harness import ROOT
 from bench.program import finish
 from nvshared.units import MIB
 
@@ -52,8 +52,7 @@ def allocation(card: Card) -> Result:
     rounds: Rounds = {"without": [], "with": []}
     new_rounds: Rounds = {"without": [], "with": []}
     wrong = []
-    with card.log.open("ab") as log, sharing("--swap-budget", str(card.budget),
-                                             environment=dict(card.environment), log=log) as daemon:
+    with card.sharing() as daemon:
         for way in ORDER:
             ours = daemon.environment if way == "with" else unshared()
             for these, found in ((sizes, rounds), (new, new_rounds)):

@@ -8,7 +8,7 @@ compared with the rates while both processes remap memory.
 import json
 import statistics
 
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.harness import ROOT
 from bench.program import finish
@@ -27,8 +27,7 @@ WORDS = {
 
 def bus(card: Card) -> Result:
     each, block, rounds = (16 * MIB, 4 * MIB, 1) if card.simulated else (EACH, BLOCK, ROUNDS)
-    done = finish([PROGRAM, *map(str, (each, block, rounds))], {**card.environment, **unshared()},
-                  LIMIT)
+    done = finish([PROGRAM, *map(str, (each, block, rounds))], card.plain, LIMIT)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     found = {
         way: {figure: [line[figure] for line in lines if line["way"] == way]

@@ -4,10 +4,12 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.harness import Sharing, sharing
 from nvshared import library
 from nvshared.errors import NvshareError
 from nvshared.machine import host
@@ -30,6 +32,20 @@ class Card:
     block: int                          # bytes of a block of the library
     log: Path                           # log of the daemons
     environment: Mapping[str, str]      # environment of every process that uses the card
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """The environment of programs without the library."""
+        return {**self.environment, **unshared()}
+
+    @contextmanager
+    def sharing(self, *options: str, **variables: str) -> Iterator[Sharing]:
+        """Runs a daemon for the card while the `with` block runs. `variables`: added to the
+        environment."""
+        with self.log.open("ab") as log, sharing(
+                "--swap-budget", str(self.budget), *options,
+                environment={**self.environment, **variables}, log=log) as daemon:
+            yield daemon
 
     def share(self, share: float) -> int:
         """The bytes of this share (0 to 1) of its memory, rounded to whole blocks."""

@@ -7,19 +7,16 @@ from typing import Any
 from bench.handover.card import Card
 from bench.handover.passage import shared
 from bench.handover.program import Outcome, Task, perform
-from bench.harness import sharing
 
 
 def run(card: Card, tasks: Sequence[Task], capacity: str, quantum: float, *, examined: bool = True,
         mode: str = "auto", gives_way: bool = True, writeback: bool = True,
         neighbour: str = "off") -> tuple[list[dict[str, Any]], list[Outcome]]:
     """Runs programs under a private daemon. Returns the trace until the first program ended."""
-    examine = {"NVSHARE_EXAMINE": "1" if examined else "0"}
-    with card.log.open("ab") as log, sharing(
+    with card.sharing(
         "--tq", card.quantum(quantum), "--anti-thrash", mode, "--capacity", capacity,
-        "--swap-budget", str(card.budget), "--bus-sharing", "on" if gives_way else "off",
-        "--writeback", "on" if writeback else "off", "--neighbour", neighbour,
-        environment={**card.environment, **examine}, log=log) as daemon:
+        "--bus-sharing", "on" if gives_way else "off", "--writeback", "on" if writeback else "off",
+        "--neighbour", neighbour, NVSHARE_EXAMINE="1" if examined else "0") as daemon:
         outcomes = perform(tasks, daemon.environment)
         return shared(daemon.trace()), outcomes
 

@@ -7,15 +7,33 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from bench.harness import run
 from bench.program import INTERRUPTS, die_with_us
 from nvshared import library
 from nvshared.errors import NvshareError
 
 PATIENCE = 120.0                        # seconds for a program to end after Task.seconds
+TRIED = 32                              # rounds of computing in a calibrating step
+
+
+def workload(memory: int, chunk: int, seed: int, *options: object) -> list[str]:
+    """The command of nvshare-workload; sizes in bytes."""
+    return [str(library.workload()), "--json", "--memory", str(memory), "--chunk", str(chunk),
+            "--seed", str(seed), *map(str, options)]
+
+
+def calibrated(
+    command: Callable[[int, int], list[str]], seconds: float, environment: dict[str, str]
+) -> int:
+    """The rounds of computing in a step of `seconds`. `command`: of a number of steps, and of
+    rounds in each."""
+    took = [run([command(steps, TRIED)], environment)[0].seconds for steps in (1, 5)]
+    return max(1, round(TRIED * seconds * 4 / max(took[1] - took[0], 0.01)))
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -35,10 +53,8 @@ class Task:
         return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def command(self) -> list[str]:
-        command = [
-            str(library.workload()), "--json", "--memory", str(self.memory),
-            "--chunk", str(self.chunk), "--seconds", str(max(1, round(self.seconds))),
-            "--rounds", str(self.rounds), "--seed", str(self.seed)]
+        command = workload(self.memory, self.chunk, self.seed, "--seconds",
+                           max(1, round(self.seconds)), "--rounds", self.rounds)
         if self.used:
             command += ["--used", str(self.used)]
         if self.changed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from statistics import fmean, median
 
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.handover.measure import Variants, main
 from bench.handover.neighbour import NEARLY_ALL, given_back_in, returns, two_cards
@@ -112,7 +112,7 @@ def _scale(card: Card, model: Weights) -> Scale:
     answers: Sequence[Answer] = alone(card, model)
     return Scale(
         median(one.ended - one.due for one in answers) / 1000,
-        speed(model.chunk, {**card.environment, **unshared()}))
+        speed(model.chunk, card.plain))
 
 
 def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) -> Result:

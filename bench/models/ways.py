@@ -7,14 +7,13 @@ The latter two serve one request after the other, without counting the wait for 
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.program import Task
-from bench.harness import sharing
 from bench.models.demand import Request
 from bench.models.program import Answer, Weights, answer, write
 from bench.program import Program, finish, started
@@ -49,9 +48,7 @@ def shared(card: Card, models: Sequence[Weights], requests: Iterable[Request], c
 
     `late`: bytes that a program allocates on the second card after the models were idle for IDLE.
     """
-    with card.log.open("ab") as log, sharing(
-        "--capacity", capacity, "--swap-budget", str(card.budget), *options,
-        environment=dict(card.environment), log=log) as daemon, ExitStack() as stack:
+    with card.sharing("--capacity", capacity, *options) as daemon, ExitStack() as stack:
         programs = [
             stack.enter_context(started(one.command(), daemon.environment)) for one in models]
         answers = [_asked(one) for _ in range(WARM) for one in programs]
@@ -78,7 +75,7 @@ def shared(card: Card, models: Sequence[Weights], requests: Iterable[Request], c
 
 
 def alone(card: Card, model: Weights) -> list[Answer]:
-    with started(model.command(), _plain(card)) as program:
+    with started(model.command(), card.plain) as program:
         found = []
         for _ in range(1 + ALONE):
             found.append(_asked(program))
@@ -89,7 +86,7 @@ def alone(card: Card, model: Weights) -> list[Answer]:
 def by_hand(card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int,
             count: int) -> list[Answer]:
     """Runs one program with `count` models like `model`, of which `fit` are on the card at once."""
-    with started(replace(model, count=count, resident=fit).command(), _plain(card)) as program:
+    with started(replace(model, count=count, resident=fit).command(), card.plain) as program:
         found = []
         for due, number in _paced(requests, seconds):
             program.send(number, due)
@@ -111,7 +108,7 @@ def anew(card: Card, model: Weights, requests: Iterable[Request], seconds: float
                 if len(running) >= fit:
                     running.popitem(last=False)[1][1].close()
                 stack = rest.enter_context(ExitStack())
-                running[number] = stack.enter_context(started(one.command(), _plain(card))), stack
+                running[number] = stack.enter_context(started(one.command(), card.plain)), stack
             running.move_to_end(number)
             found.append(_asked(running[number][0])._replace(model=number, due=due, began=began))
     Path(one.file).unlink()
@@ -134,10 +131,6 @@ def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, i
 def _asked(program: Program) -> Answer:
     program.send(0, _now())
     return answer(program)
-
-
-def _plain(card: Card) -> Mapping[str, str]:
-    return {**card.environment, **unshared()}
 
 
 def _now() -> int:

@@ -6,24 +6,23 @@ should.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.handover.measure import main
+from bench.handover.program import calibrated, workload
 from bench.harness import Result as Ended
-from bench.harness import run, sharing
+from bench.harness import run
 from bench.peers import others
 from bench.shares import load
 from bench.shares.measure import LARGE, MILLISECOND, SMALL, TRAINING, alone
-from nvshared import library
 from nvshared.errors import NvshareError
 
 EACH = 0.6                              # part of the card for each program
 CHUNK = 256 << 20
 STEP = 0.4                              # seconds of computing in a step
-TRIED = 32                              # rounds of computing in a calibrating step
 PATIENCE = 2.5                          # longest run, in multiples of the time of sequential runs
 QUANTA = (10, 2)                        # seconds
 LIMIT = 50                              # percent: compute limit
@@ -33,31 +32,27 @@ NO_MEMORY = 3                           # nvshare-workload's exit status
 
 def commands(card: Card, steps: int, rounds: int) -> list[list[str]]:
     """Commands of two programs that do not fit together and change all memory in each step."""
-    return [[
-        str(library.workload()), "--json", "--memory", str(card.share(EACH)), "--chunk",
-        str(min(CHUNK, card.total // 32)), "--steps", str(steps), "--rounds", str(rounds),
-        "--seed", str(seed)] for seed in (1, 2)]
+    return [workload(card.share(EACH), min(CHUNK, card.total // 32), seed, "--steps", steps,
+                     "--rounds", rounds) for seed in (1, 2)]
 
 
 @cache
 def rounds_of(card: Card) -> int:
     """The number of rounds of computing in a step of STEP seconds."""
-    took = [run([commands(card, steps, TRIED)[0]], _plain(card))[0].seconds for steps in (1, 4)]
-    return max(1, round(TRIED * STEP * 3 / max(took[1] - took[0], 0.01)))
+    return calibrated(
+        lambda steps, rounds: commands(card, steps, rounds)[0], STEP, card.plain)
 
 
 def together(card: Card) -> Iterator[Result]:
     """Runs both programs under each project until they end, for at most PATIENCE."""
     steps = max(2, round(card.seconds / 2 / STEP))
     programs = commands(card, steps, rounds_of(card))
-    after = [run([one], _plain(card))[0] for one in programs]
+    after = [run([one], card.plain)[0] for one in programs]
     serial = sum(one.seconds for one in after)
     yield outcome_of_both("one after the other", after, serial, serial, steps)
     limit = PATIENCE * serial + (60 if card.simulated else 0)
     for quantum in QUANTA:
-        with card.log.open("ab") as log, sharing(
-            "--capacity", "100%", "--swap-budget", str(card.budget), "--tq", card.quantum(quantum),
-            environment=dict(card.environment), log=log) as daemon:
+        with card.sharing("--capacity", "100%", "--tq", card.quantum(quantum)) as daemon:
             both = run(programs, daemon.environment, limit)
         yield outcome_of_both(f"nvshared, quantum {quantum} s", both, _last(both), serial, steps)
     for name, way in others.there().items():
@@ -123,11 +118,6 @@ def failed(variant: str, name: str, error: NvshareError) -> Result:
 
 def _last(ended: Sequence[Ended]) -> float:
     return max(one.seconds for one in ended)
-
-
-def _plain(card: Card) -> dict[str, str]:
-    environment: Mapping[str, str] = {**card.environment, **unshared()}
-    return dict(environment)
 
 
 VARIANTS = {"together": together, "limits": limits}

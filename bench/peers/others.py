@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from nvshared.errors import NvshareError
 
 VARIABLE = "NVSHARE_PEERS"
@@ -50,7 +50,7 @@ def _nvshare(card: Card, folder: Path) -> Iterator[Mapping[str, str]]:
                                                       stderr=log) as scheduler:
         try:
             _await(NVSHARE_SOCKET.exists, "nvshare-scheduler")
-            yield {**_plain(card), "LD_PRELOAD": str(folder / "libnvshare.so")}
+            yield {**card.plain, "LD_PRELOAD": str(folder / "libnvshare.so")}
         finally:
             scheduler.kill()
             NVSHARE_SOCKET.unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def _hami(card: Card, folder: Path, limit: int | None) -> Iterator[Mapping[str, 
     terms = {} if limit is None else {
         "CUDA_DEVICE_SM_LIMIT": str(limit), "GPU_CORE_UTILIZATION_POLICY": "force"}
     yield {
-        **_plain(card), **terms, "LD_PRELOAD": str(folder / "libvgpu.so"),
+        **card.plain, **terms, "LD_PRELOAD": str(folder / "libvgpu.so"),
         "CUDA_DEVICE_MEMORY_LIMIT": f"{card.total >> 20}m", "LIBCUDA_LOG_LEVEL": "0",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(card.log.with_name("hami.cache"))}
 
@@ -80,13 +80,9 @@ def _mps(card: Card, limit: int | None) -> Iterator[Mapping[str, str]]:
     try:
         _await((folder / "control").exists, "MPS")
         share = {} if limit is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(limit)}
-        yield {**_plain(card), **where, **share}
+        yield {**card.plain, **where, **share}
     finally:
         subprocess.run(control, input="quit\n", text=True, env={**os.environ, **where}, check=False)
-
-
-def _plain(card: Card) -> Mapping[str, str]:
-    return {**card.environment, **unshared()}
 
 
 def _await(ready: Callable[[], bool], name: str) -> None:

@@ -16,11 +16,11 @@ from statistics import median
 from typing import Any
 
 from bench.handover.bus import bus
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.handover.measure import main
 from bench.handover.passage import handovers
-from bench.harness import ROOT, sharing
+from bench.harness import ROOT
 from bench.program import Program, started
 from nvshared.units import GIB
 
@@ -70,9 +70,7 @@ def lasting(card: Card) -> tuple[float, int]:
 
 def shared(card: Card, releases: bool) -> Iterator[Result]:
     commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
-    with card.log.open("ab") as log, sharing("--capacity", "100%", "--swap-budget",
-                                             str(card.budget), environment=dict(card.environment),
-                                             log=log) as daemon, ExitStack() as stack:
+    with card.sharing("--capacity", "100%") as daemon, ExitStack() as stack:
         engines = [stack.enter_context(started(one, daemon.environment)) for one in commands]
         found = phases(engines, lasting(card)[0], 0, releases, lasting(card)[1])
         trace = daemon.trace()
@@ -109,7 +107,7 @@ def saver(card: Card, retain: bool) -> Iterator[Result]:
 
 
 def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) -> Result:
-    environment = {**card.environment, **unshared(), "PYTHONPATH": os.pathsep.join(
+    environment = {**card.plain, "PYTHONPATH": os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with ExitStack() as stack:
         engines = [stack.enter_context(started(commands[0], environment))]

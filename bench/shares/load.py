@@ -10,7 +10,7 @@ from functools import cache
 
 from bench import program
 from bench.daemon.service import message_bus
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.harness import ROOT, Sharing, sharing
 from bench.trace import Line
 from nvshared.control import Daemon
@@ -66,7 +66,7 @@ def together(card: Card, seconds: float, programs: Sequence[Program], options: S
     """Returns each program's work in `seconds`. `options`: of the daemon; None: no library. Appends
     the lines of the daemon's trace to `trace`."""
     if options is None:
-        return work(card, programs, {**card.environment, **unshared()}, seconds)
+        return work(card, programs, card.plain, seconds)
     # On a simulated card one user runs all programs: a rule of a user would hold for each of these.
     with (
         message_bus(card.log.parent) if card.simulated else nullcontext("none") as bus,
@@ -104,7 +104,7 @@ def serving(card: Card, programs: Sequence[Program], options: Sequence[str]) -> 
 @cache
 def _rate(card: Card) -> float:
     """Measures the number of a kernel's rounds in a microsecond."""
-    with _started(card, Shape("", 1, 1), 0, {**card.environment, **unshared()}, 0.0) as measuring:
+    with _started(card, Shape("", 1, 1), 0, card.plain, 0.0) as measuring:
         return float(measuring.ready["rate"])
 
 

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from statistics import median
 
-from bench.handover.card import Card, unshared
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.handover.measure import main
+from bench.handover.program import workload
 from bench.harness import run
 from bench.shares.load import CHUNK, Program, Shape, Work, serving, tenant, together, user_of, work
 from bench.trace import Line, handovers
-from nvshared import library
 
 SMALL = Shape("500 kernels of 7 us, then a look", 500, 7)
 LAUNCHES = Shape("500 kernels of 3 us, 10 us of the processor before each", 500, 3, host=10)
@@ -171,9 +171,8 @@ def urgent(card: Card) -> Iterator[Result]:
 
     Each program changes all of its memory, checks every word and ends. No two fit together.
     """
-    command = [str(library.workload()), "--json", "--memory", str(card.share(CELL.part)),
-               "--chunk", str(CHUNK * card.block), "--steps", "1"]
-    plain = run([command], {**card.environment, **unshared()})[0].seconds
+    command = workload(card.share(CELL.part), CHUNK * card.block, 1, "--steps", 1)
+    plain = run([command], card.plain)[0].seconds
     programs = [Program(FILLING, IN_BACKGROUND), Program(CELL, HIGH)]
     with (
         serving(card, programs, ("--swap-budget", str(card.budget))) as daemon,

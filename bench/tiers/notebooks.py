@@ -14,23 +14,14 @@ import tempfile
 from pathlib import Path
 
 from bench.handover.card import unshared
+from bench.handover.program import calibrated, workload
 from bench.harness import machine, run, sharing
 from bench.soak.figures import Trace
-from nvshared import library
-from nvshared.units import GIB
-
-TRIED = 32                              # rounds of computing in a calibrating step
+from nvshared.units import GIB, MIB
 
 
 def command(gib: float, steps: int, rounds: int, seed: int) -> list[str]:
-    return [str(library.workload()), "--json", "--memory", f"{round(gib * 1024)}MiB", "--chunk",
-            "256MiB", "--steps", str(steps), "--rounds", str(rounds), "--seed", str(seed)]
-
-
-def rounds_of(gib: float, seconds: float) -> int:
-    """Returns the rounds of computing for a step of `seconds`, measured without the library."""
-    took = [run([command(gib, steps, TRIED, 1)], unshared())[0].seconds for steps in (1, 5)]
-    return max(1, round(TRIED * seconds * 4 / max(took[1] - took[0], 0.01)))
+    return workload(round(gib * GIB), 256 * MIB, seed, "--steps", steps, "--rounds", rounds)
 
 
 def main() -> int:
@@ -46,7 +37,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds until all are ended")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    rounds = rounds_of(options.gib, options.step_seconds)
+    rounds = calibrated(lambda steps, rounds: command(options.gib, steps, rounds, 1),
+                        options.step_seconds, unshared())
     commands = [command(options.gib, options.steps, rounds, seed + 1)
                 for seed in range(options.programs)]
     with tempfile.TemporaryFile() as log, sharing(
