@@ -12,7 +12,7 @@ import pytest
 from nvshared.kept import Complain, KeptFile, each
 from nvshared.kubelet import claims
 from nvshared.kubelet.claims import Prepared
-from nvshared.settings.state import TENANTS_FILE, TenantsFile
+from nvshared.settings.state import FILE_NAME, TENANTS_FILE, StateFile, TenantsFile
 
 RIGHT = {"user:1": {"weight": (7, "")}}
 # Text of the entries of tenants.json, with one that is right; and words of the message.
@@ -48,11 +48,12 @@ def _claims(state: Path) -> object:
 
 
 @pytest.mark.parametrize(("name", "load"), [
+    (FILE_NAME, lambda state: StateFile(state).load()),
     (TENANTS_FILE, lambda state: TenantsFile(state).load()), (claims.FILE, _claims)])
 @pytest.mark.parametrize("make", [
-    os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"),
-    lambda path: path.write_text("[" * 200_000), lambda path: path.write_text("{"),
-])
+    os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), *(
+        lambda path, text=text: path.write_bytes(text) for text in (
+            b"", b"{", b"7", b"null", b"{}", b'{"version": 2}', b"[" * 200_000, b"\xff"))])
 def test_what_is_no_kept_file_delays_no_start_and_is_put_aside(
         tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str,
         load: Callable[[Path], object], make: Callable[[Path], object]) -> None:
@@ -60,7 +61,8 @@ def test_what_is_no_kept_file_delays_no_start_and_is_put_aside(
     there = (tmp_path / name).lstat()
     assert not load(tmp_path)
     assert (tmp_path / f"{name}.aside-1").lstat().st_ino == there.st_ino
-    assert f"{tmp_path / name} is put aside" in caplog.text
+    assert f"{tmp_path / name} is put aside as {name}.aside-1" in caplog.text
+    assert [one.name for one in tmp_path.iterdir()] == [f"{name}.aside-1"]
 
 
 def test_kept_file_that_another_program_has_changed_is_put_aside_before_it_is_written(

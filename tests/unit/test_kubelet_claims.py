@@ -114,17 +114,6 @@ def test_memory_claimed_by_a_pod_is_summed_per_card_and_terms_must_be_equal_on_a
         terms([read(low), read(high)])
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"metadata": {}}]', "null", "\xff"])
-def test_unreadable_file_of_prepared_claims_is_put_aside_and_counts_as_empty(
-        tmp_path: Path, content: str) -> None:
-    (tmp_path / FILE).write_bytes(content.encode("latin-1"))
-    prepared = Prepared(tmp_path)
-    assert prepared.claims() == []
-    prepared.change("c1", read(claim(result())))
-    assert (tmp_path / f"{FILE}.aside-1").read_bytes() == content.encode("latin-1")
-    assert len(Prepared(tmp_path).claims()) == 1
-
-
 @pytest.mark.parametrize("wrong", [
     1, {"metadata": {}}, claim(), claim(result(), configs=(config(weight="x"),)),
     claim(result(), uid=[]),    # type: ignore[arg-type]

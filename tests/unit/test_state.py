@@ -62,19 +62,6 @@ def test_state_file_with_a_wrong_entry_keeps_the_others_and_is_put_aside(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", "7", "{}", '{"version": 2, "everywhere": {}, "gpus": {}}', "[" * 200_000,
-    "\udcff",
-])
-def test_state_file_that_cannot_be_read_is_put_aside_and_counts_as_empty(
-        tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    data = text.encode(errors="surrogateescape")
-    (tmp_path / FILE_NAME).write_bytes(data)
-    assert StateFile(tmp_path).load() == {}
-    assert f"{tmp_path / FILE_NAME} is put aside as {FILE_NAME}.aside-1" in caplog.text
-    assert [one.read_bytes() for one in tmp_path.iterdir()] == [data]
-
-
 def test_state_file_is_not_overwritten_while_it_cannot_be_put_aside(
         tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / FILE_NAME

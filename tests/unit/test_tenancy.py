@@ -370,18 +370,6 @@ def test_tenants_file_with_a_wrong_entry_keeps_the_others_and_is_put_aside(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", "{}", '{"version": 2, "tenants": {}}', "[" * 200_000,
-])
-def test_tenants_file_that_cannot_be_read_is_put_aside_and_counts_as_empty(
-        tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    path = tmp_path / TENANTS_FILE
-    path.write_text(text)
-    assert TenantsFile(tmp_path).load() == {}
-    assert f"{path} is put aside as {path.name}.aside-1" in caplog.text
-    assert [one.read_text() for one in tmp_path.iterdir()] == [text]
-
-
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
     ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:NAME, "
      "job:ID or pod:NAMESPACE/NAME"),
