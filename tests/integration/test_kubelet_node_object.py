@@ -159,6 +159,8 @@ def test_plugin_without_the_right_to_taint_leaves_at_once(lab: Lab) -> None:
     (plugin,) = lab.node.plugins
     plugin.terminate()
     assert plugin.wait(PATIENCE) == 0
+    lab.node.kubelet.wait(lambda: not lab.node.kubelet.devices())
+    assert not list((lab.node.kubelet.folder / "plugins_registry").iterdir())
     assert "unless it is cordoned" in lab.node.log.read_text()
     assert lab.api.taints == []
 

@@ -13,7 +13,6 @@ from nvshared.control import Daemon as Control
 from nvshared.errors import NvshareError
 from nvshared.kubelet.card import card_of
 from tests.integration.conftest import ROOT, wait_until
-from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
 
 
@@ -124,14 +123,6 @@ def test_shares_are_offered_again_after_a_restart_of_the_bus(sharing: Node) -> N
     sharing.allocatable(20)
 
 
-def test_device_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node) -> None:
-    sharing.kubelet.stop()
-    assert sharing.kubelet.devices() == {}
-    sharing.kubelet.start()
-    sharing.allocatable(20)
-    sharing.kubelet.allocate([f"{uuids(sharing)[1]}::3"])
-
-
 def test_stopped_kubelet_is_a_fault_of_each_daemon_until_kubelet_runs_again(sharing: Node) -> None:
     said = ("nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs: kubelet takes "
             f"no connections at {sharing.kubelet.folder}/device-plugins/kubelet.sock")
@@ -151,8 +142,11 @@ def test_stopped_kubelet_is_a_fault_of_each_daemon_until_kubelet_runs_again(shar
     sharing.bus.stop()
     sharing.bus.start()
     wait_until(lambda: faults() == [said])
+    assert sharing.kubelet.devices() == {}
     sharing.kubelet.start()
     wait_until(lambda: faults() == [])
+    sharing.allocatable(20)
+    sharing.kubelet.allocate([f"{uuids(sharing)[1]}::3"])
 
 
 def test_killed_device_plugin_offers_the_same_shares_when_restarted(sharing: Node) -> None:
@@ -168,14 +162,6 @@ def test_killed_device_plugin_offers_the_same_shares_when_restarted(sharing: Nod
     (after,) = sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])
     assert after == before
     assert line.stat().st_ino == inode                  # running containers have this very file
-
-
-def test_terminated_device_plugin_withdraws_all_devices(sharing: Node) -> None:
-    (plugin,) = sharing.plugins
-    plugin.terminate()
-    assert plugin.wait(PATIENCE) == 0
-    sharing.kubelet.wait(lambda: not sharing.kubelet.devices())
-    assert not list((sharing.kubelet.folder / "plugins_registry").iterdir())
 
 
 def test_removed_device_plugin_socket_is_created_again(sharing: Node) -> None:
