@@ -317,8 +317,8 @@ def prepare(state: Path, *, waits: bool = False) -> int:
             raise AlreadyRunning(
                 f"another nvshare-kubelet uses {state}", "one serves all GPUs of a node") from None
         replace(folder / "libnvshare.so", source.read_bytes())
-        if not line.exists():           # never replaced: containers have it mounted
-            replace(line, LINE.encode())
+        replace(line, LINE.encode())    # stays the same file, as containers have it mounted,
+                                        # unless a crash or a full disk has spoilt it
         for path, mode in ((state, 0o755), (folder, 0o755), (line, 0o644)):
             path.chmod(mode)            # regardless of our umask: any user must be able to read
     except PermissionError as error:

@@ -127,6 +127,19 @@ def test_merged_specification_has_nvidias_edits_of_whole_cards_and_ours(
     assert all("ro" in one["options"] for one in ours.values())
 
 
+@pytest.mark.parametrize("damage", ["", "/usr/lib/nvsh"], ids=["empty", "cut off"])
+def test_preload_line_of_containers_that_a_crash_has_cut_off_is_written_again(
+        tmp_path: Path, damage: str) -> None:
+    os.close(cdi.prepare(tmp_path))
+    line = tmp_path / "ld.so.preload"
+    whole, inode = line.read_text(), line.stat().st_ino
+    os.close(cdi.prepare(tmp_path))
+    assert line.stat().st_ino == inode              # running containers have this very file
+    line.write_text(damage)
+    os.close(cdi.prepare(tmp_path))
+    assert line.read_text() == whole == cdi.LINE
+
+
 def test_specification_in_the_dynamic_folder_has_precedence_and_ours_is_not_read(
         folders: tuple[Path, Path]) -> None:
     assert cdi.read(folders) is None
