@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -195,9 +196,9 @@ def _parsed(data: bytes, wrong: Complain) -> Any:
     def joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            wrong("; ".join(f"{name!r:.99} stands more than once, and the last counts"
-                            for name in found if names.count(name) > 1))
+            for name, times in Counter(name for name, _ in pairs).items():
+                if times > 1:
+                    wrong(f"{name!r:.99} stands more than once, and the last counts")
         return found
 
     return json.loads(

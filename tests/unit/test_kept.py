@@ -43,6 +43,14 @@ def test_tenants_file_with_json_that_only_some_readers_accept_keeps_the_other_en
     assert TenantsFile(tmp_path).load() == RIGHT
 
 
+def test_tenants_file_with_many_names_that_are_repeated_is_read_soon_and_named_in_few_words(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entries = ",".join(f'"user:{number}":{{"weight":7}}' for number in range(100_000))
+    (tmp_path / TENANTS_FILE).write_text(f'{{"version":1,"tenants":{{{entries},{entries}}}}}')
+    assert len(TenantsFile(tmp_path).load()) == 100_000     # comparing all with all takes hours
+    assert max(map(len, caplog.messages)) < 2000
+
+
 def _claims(state: Path) -> object:
     return Prepared(state).claims()
 
