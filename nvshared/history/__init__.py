@@ -44,7 +44,6 @@ class HistoryFile:
         self._thread = ThreadPoolExecutor(1, "history")
         # Pending queries by user; uids that /etc/subuid gives one user count as one.
         self._pending: Counter[int | str | None] = Counter()
-        self._last: Future[None] | None = None          # the last write that was submitted
         # Only the thread of self._thread changes the fields below.
         self._unwritten: list[tuple[int, Batch]] = []       # start of a minute, its usage
         self._write_error = ""          # why the last write failed; "": it did not fail
@@ -54,14 +53,10 @@ class HistoryFile:
         """Why the last write failed; "": it did not fail."""
         return self._write_error and f"{self._store.path}: {self._write_error}"
 
-    @property
-    def is_behind(self) -> bool:
-        return bool(self._unwritten) or (self._last is not None and not self._last.done())
-
     def keep(self, start: int, batch: Batch) -> None:
-        """Has the thread write the usage of the minute that began at `start` (s since 1970)."""
-        self._last = self._thread.submit(self._append, start, batch)
-        self._last.add_done_callback(_report)
+        """Has the thread write the usage of the minute that began at `start` (s since 1970), and
+        usage that it could not write before."""
+        self._thread.submit(self._append, start, batch).add_done_callback(_report)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         """Looks up usage. Returns the result of `shape`, which is called in the thread.
@@ -87,7 +82,8 @@ class HistoryFile:
         while len(self._unwritten) > KEPT:
             (_, older), (start, newer) = self._unwritten[:2]
             self._unwritten[:2] = [(start, _summed(older, newer))]
-        self._write()
+        if self._unwritten:
+            self._write()
 
     def _write(self) -> None:
         try:
@@ -113,8 +109,6 @@ class HistoryFile:
 
     def _answer(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         try:
-            if self._unwritten:
-                self._write()
             with self._store.opened() as file:
                 found = store.find(file, query)
         except (sqlite3.Error, OSError) as error:
@@ -148,7 +142,7 @@ class History:
         self._last_usage: dict[int, Usage] = {}     # at the last sample, by client id
         self._collected: Batch = {}
         self._start = wall()                    # time at which the usage in _collected begins
-        self._cancel_timer: Callable[[], None] | None = None
+        self._arm()
 
     @property
     def fault(self) -> str:
@@ -167,6 +161,7 @@ class History:
         return await self._file.ask(query, shape)
 
     def close(self) -> None:
+        self._disarm()
         self._deliver_all()
         self._file.close()
 
@@ -176,20 +171,17 @@ class History:
         for client in self._clients.values():
             self._sample(client, now)
         began, self._start = self._start, self._wall()
-        if self._collected or self._file.is_behind:
-            used, self._collected = self._collected, {}
-            if not 0 <= self._start - began <= 2 * MINUTE:
-                began = self._start     # the wall clock was set, or no client was sampled for long
-            middle = int((began + self._start) / 2)
-            bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
-            self._file.keep(middle - middle % MINUTE, bounded)
+        if not 0 <= self._start - began <= 2 * MINUTE:
+            began = self._start         # the wall clock was set, or the machine was suspended
+        middle = int((began + self._start) / 2)
+        bounded = {card: joined(of_it, PARTIES) for card, of_it in self._collected.items()}
+        self._collected = {}
+        self._file.keep(middle - middle % MINUTE, bounded)
 
     def _client_joined(self, client: Client) -> None:
         self._clients[client.id] = client
-        if self._cancel_timer is None:
-            if not self._collected:
-                self._start = self._wall()
-            self._arm()
+        if not self._collected:
+            self._start = self._wall()
 
     def _event_happens(self, now: int, event: Event) -> None:
         """Samples a leaving client while its scheduler still knows it."""
@@ -210,10 +202,8 @@ class History:
 
     def _arm(self) -> None:
         left = MINUTE - self._wall() % MINUTE
-        self._cancel_timer = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
+        self._disarm = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
 
     def _minute_is_over(self) -> None:
-        self._cancel_timer = None
         self._deliver_all()
-        if self._clients or self._file.is_behind:
-            self._arm()
+        self._arm()
