@@ -23,9 +23,10 @@ NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes
 RANKS_MOST = 1024
 NAME_LONGEST = 88                       # bytes of NAME, see libhook/include/nvshare/protocol.h
-# By option: the variable from which the library reads the term.
-VARIABLES = {"memory": "NVSHARE_MEMORY_LIMIT", "compute": "NVSHARE_COMPUTE_LIMIT",
-         "weight": "NVSHARE_WEIGHT", "priority": "NVSHARE_PRIORITY"}
+# By option: the variable from which the library reads the same.
+VARIABLES = {"socket": SOCKET_VARIABLE, "name": NAME, "memory": "NVSHARE_MEMORY_LIMIT",
+             "compute": "NVSHARE_COMPUTE_LIMIT", "weight": "NVSHARE_WEIGHT",
+             "priority": "NVSHARE_PRIORITY"}
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
@@ -113,10 +114,6 @@ def run(options: Options) -> NoReturn:
     if environment.get(TRIM) == "1":
         others = environment.get(MODULES)
         environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
-    if options.socket is not None:
-        environment[SOCKET_VARIABLE] = options.socket
-    if options.name is not None:
-        environment[NAME] = options.name
     if options.ranks is not None and not options.gang:
         raise InvalidArgs("-n is the size of a gang", "add --gang")
     if options.gang:

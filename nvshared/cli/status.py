@@ -2,7 +2,6 @@
 """nvsharectl status, clients, tenants and top: show GPUs, programs and their tenants."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from nvshared.cli.verb import (
     argument,
     container_names,
     draw,
+    drawable,
     named_tenant,
     show,
     show_table,
@@ -155,7 +155,6 @@ def _explain(one: TenantSnapshot) -> None:
 
 SHORTEST = 0.1                          # seconds between polls; a shorter time would only cost work
 LONGEST = 3600.0
-DUMB = ("dumb", "unknown")              # values of TERM without cursor movement
 
 
 def _interval(text: str) -> float:
@@ -189,7 +188,7 @@ def top(options: Options) -> None:
     """
     if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgs("top needs a terminal", "for a single snapshot, use: nvsharectl status")
-    if not options.json and os.environ.get("TERM") not in DUMB:
+    if not options.json and drawable():
         from nvshared.tui.live import watch
 
         watch(options.bus, options.interval)

@@ -155,7 +155,8 @@ def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> No
 
 
 def drawable() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    """Whether output goes to a terminal with cursor movement and colours."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def show_table(columns: list[Column], rows: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ from dbus_next.message import Message
 
 from nvshared.dbus import BUS, Received, WireError
 from nvshared.errors import (
+    DBUS,
     BusUnavailable,
     InvalidArgs,
     NotPermitted,
@@ -21,8 +22,6 @@ from nvshared.errors import (
     PasswordNeeded,
 )
 from nvshared.names import BUS_NAME
-
-_DBUS_ERROR = "org.freedesktop.DBus.Error."
 
 
 class ControlConnection:
@@ -120,7 +119,7 @@ class ControlConnection:
             self._buffer += data
 
     def _error(self, name: str, text: str) -> NvshareError:
-        short = name.removeprefix(_DBUS_ERROR)
+        short = name.removeprefix(DBUS)
         if short in ("ServiceUnknown", "NameHasNoOwner"):
             return not_running(self._bus)
         if short in ("NoReply", "Disconnected"):
