@@ -53,16 +53,6 @@ def terms() -> list[str]:
         f"{name} = {term.unit.metavar}" + ("|none" if term.none else ""), _sentence(term.help))]
 
 
-def options() -> list[str]:
-    """What may stand on the daemon's command line."""
-    return _options(config.parser())
-
-
-def kubelet() -> list[str]:
-    """What may stand on nvshare-kubelet's command line."""
-    return _options(kubelet_options.parser())
-
-
 def verbs() -> list[str]:
     """Everything nvsharectl does."""
     parser = build(VERBS)
@@ -81,11 +71,6 @@ def verbs() -> list[str]:
             if verb.more:
                 lines += roff.verbatim(verb.more)
     return lines
-
-
-def everywhere() -> list[str]:
-    """The options of nvsharectl itself."""
-    return _options(build(VERBS))
 
 
 def bus() -> list[str]:
@@ -146,10 +131,11 @@ def _sentence(text: str, choices: Container[str] = ()) -> str:
 
 
 GENERATED: dict[str, Callable[[], list[str]]] = {
-    "@SETTINGS@": settings, "@TERMS@": terms, "@OPTIONS@": options, "@VERBS@": verbs,
-    "@EVERYWHERE@": everywhere,
-    "@KUBELET@": kubelet, "@BUS@": bus, "@CLIENT@": client,
+    "@SETTINGS@": settings, "@TERMS@": terms, "@VERBS@": verbs, "@BUS@": bus, "@CLIENT@": client,
     "@METRICS@": metrics,
+    "@OPTIONS@": lambda: _options(config.parser()),
+    "@EVERYWHERE@": lambda: _options(build(VERBS)),
+    "@KUBELET@": lambda: _options(kubelet_options.parser()),
 }
 
 
