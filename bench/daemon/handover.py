@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from bench.daemon.crowd import Client, Crowd
-from bench.daemon.process import megabytes, processor
 from bench.daemon.service import Service
+from bench.process import megabytes, processor
 from nvshared.hook.protocol import Type
 
 WARMING = 20                            # first hand-overs, which are not counted
@@ -47,7 +47,7 @@ def measure(service: Service, kind: str, number: int, allocated: int, handovers:
             released.append(whole)
             stopped.append(part)
         spent = processor(service.pid).since(before)
-        resident = megabytes(service.pid, peak=True)
+        resident = megabytes(service.pid, "VmHWM")
     return Latency(kind, number, handovers, round(median(released), 1), _99th(released),
                    round(median(stopped), 1), _99th(stopped),
                    round(spent.worked / handovers * 1e6, 1),

@@ -16,10 +16,10 @@ from typing import Any
 
 from bench.daemon import command, handover
 from bench.daemon.crowd import Crowd
-from bench.daemon.process import megabytes, wakeups
 from bench.daemon.service import Service, service
 from bench.harness import ROOT
 from bench.output import parser, publish
+from bench.process import megabytes, wakeups
 from nvshared.units import MIB
 
 CARD = 8 * MIB                          # small, so that a thousand clients fit into host memory

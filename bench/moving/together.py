@@ -25,6 +25,7 @@ from random import Random
 from typing import Any
 
 from bench.moving.measure import Daemon, LineProcess, start
+from bench.process import size
 from nvshared.machine.nvml import NVML
 from nvshared.units import MIB
 
@@ -157,10 +158,7 @@ class Pair:
 
 def rss(pid: int) -> dict[str, int]:
     """Returns MiB of a process's host memory by kind, such as RssAnon."""
-    kinds = ("RssAnon", "RssFile", "RssShmem")
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    words = dict(line.split(":", 1) for line in lines if ":" in line)
-    return {name: int(words[name].split()[0]) // 1024 for name in kinds}
+    return {name: size(pid, name) // MIB for name in ("RssAnon", "RssFile", "RssShmem")}
 
 
 def charged(gib: float) -> int:

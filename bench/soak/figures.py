@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import IO
 
+from bench.process import size, status
+
 MB = 1_000_000
 # Growth over the second half of a run that is tolerated, in the unit of the figure.
 FLOORS = {"resident MB": 4.0, "own MB": 4.0, "files": 2.0, "threads": 2.0, "host MB": 8.0,
@@ -34,21 +36,14 @@ def of_process(process: str, pid: int) -> Figures:
     programs map. Raises FileNotFoundError or ProcessLookupError if the process has ended.
     """
     folder = Path(f"/proc/{pid}")
-    status = {
-        name: figure for name, _, figure in
-        (line.partition(":") for line in (folder / "status").read_text().splitlines())}
-
-    if "VmRSS" not in status:           # the status of a zombie
-        raise ProcessLookupError(f"process {pid} has ended")
-
-    def memory(name: str) -> float:
-        return int(status[name].split()[0]) * 1024 / MB
-
-    return {
-        (process, "resident MB"): memory("VmRSS"),
-        (process, "own MB"): memory("RssAnon"),
-        (process, "files"): len(list((folder / "fd").iterdir())),
-        (process, "threads"): int(status["Threads"])}
+    try:
+        return {
+            (process, "resident MB"): size(pid, "VmRSS") / MB,
+            (process, "own MB"): size(pid, "RssAnon") / MB,
+            (process, "files"): len(list((folder / "fd").iterdir())),
+            (process, "threads"): int(status(folder)["Threads"])}
+    except KeyError:                    # a zombie has no memory
+        raise ProcessLookupError(f"process {pid} has ended") from None
 
 
 @dataclass(slots=True)

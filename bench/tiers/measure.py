@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import process
 from bench.harness import machine
 from nvshared.hook.protocol import Type
 from nvshared.machine.disk import fault, open_file
@@ -141,12 +142,6 @@ def fio(folder: Path, size: int) -> dict[str, float]:
     return found
 
 
-def resident(pid: int) -> int:
-    """Returns the resident host memory of a process in bytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-
 class Bench:
     def __init__(self, runs: Path, disk: Path, size: int, total: int,
                  environment: dict[str, str]) -> None:
@@ -159,7 +154,7 @@ class Bench:
             [sys.executable, Path(__file__).with_name("program.py"), size // MIB], stderr=None)
         self.daemon.accept()
         self._hear()
-        self.empty = resident(self.program.pid)
+        self.empty = process.size(self.program.pid, "VmRSS")
         self._go_on()
         self._hear()
 
@@ -195,7 +190,7 @@ class Bench:
             raise SystemExit(f"storing: {os.strerror(daemon.stored.error)}")
         daemon.until_true(lambda: daemon.memory.host == 0)
         released = time.monotonic()
-        rss, host = resident(self.program.pid), daemon.memory.host
+        rss, host = process.size(self.program.pid, "VmRSS"), daemon.memory.host
         loading = time.monotonic()
         daemon.move(Type.LOAD, daemon.room)
         loaded = time.monotonic()

@@ -24,22 +24,23 @@ def processor(pid: int) -> Processor:
     return Processor(worked / 1e9, waited / 1e9)
 
 
-def megabytes(pid: int, *, peak: bool = False) -> float:
-    """Resident memory of a process now, or at its peak; 10^6 bytes."""
-    figure = _status(Path(f"/proc/{pid}"), "VmHWM" if peak else "VmRSS")
-    return round(int(figure.split()[0]) * 1024 / 1e6, 1)
+def megabytes(pid: int, name: str = "VmRSS") -> float:
+    """A process's memory of a kind in /proc/PID/status, in 10^6 bytes."""
+    return round(size(pid, name) / 1e6, 1)
+
+
+def size(pid: int, name: str) -> int:
+    """The same in bytes."""
+    return int(status(Path(f"/proc/{pid}"))[name].split()[0]) * 1024
 
 
 def wakeups(pid: int) -> int:
     """Voluntary context switches of all threads since they began, as a count of wake-ups."""
-    return sum(
-        int(_status(thread, "voluntary_ctxt_switches"))
-        for thread in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int(status(thread)["voluntary_ctxt_switches"])
+               for thread in Path(f"/proc/{pid}/task").iterdir())
 
 
-def _status(folder: Path, name: str) -> str:
-    for line in (folder / "status").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return value.strip()
-    raise LookupError(f"{folder}/status has no {name}")
+def status(folder: Path) -> dict[str, str]:
+    """The fields of the status of a process or a thread. A zombie has no fields of memory."""
+    lines = (folder / "status").read_text().splitlines()
+    return {name: figure.strip() for name, _, figure in (line.partition(":") for line in lines)}
