@@ -5,23 +5,14 @@
 
 It enters GROUP as root and becomes the user UID. Each line on stdin has the folders of a path in
 hexadecimal: the program creates these groups below GROUP/.., enters the last, sends HELLO to the
-daemon and prints "was there". For the line "steal" it waits for a turn as a client with memory
-until stdin is closed, and prints the number of bytes of other clients that it received.
+daemon and prints "was there".
 """
 
 import os
-import select
-import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from nvshared.hook.protocol import Type
-from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE, Hook
-from tests.records import decode_order
-
-MUCH = 40 * MIB
 
 
 def become(uid: int, group: Path) -> None:
@@ -43,43 +34,11 @@ def go_to(top: Path, folders: list[bytes]) -> None:
     os.chdir(here)
 
 
-def steal(path: str, uuid: bytes, ends: Callable[[], bool]) -> int:
-    """Number of nonzero bytes in files that came with LOAD; obeys all orders meanwhile."""
-    hook = Hook(path, uuid)
-    hook.hello()
-    hook.allocate(MUCH)
-    hook.want()
-    stolen = 0
-    while not ends():
-        if not select.select([hook.socket], [], [], 0.05)[0]:
-            continue
-        packet, descriptors, _, _ = socket.recv_fds(hook.socket, 4096, 80)
-        if not packet:
-            break
-        order = decode_order(packet)
-        for descriptor in descriptors:
-            if order.type is Type.LOAD:
-                try:
-                    found = os.pread(descriptor, MIB, 0)
-                except OSError:
-                    found = b"?"        # unreadable, but still a descriptor of another client
-                stolen += len(found) - found.count(0)
-            os.close(descriptor)
-        hook.obey(order)
-        if order.type is Type.STOP:
-            hook.want()
-    return stolen
-
-
 def main() -> None:
     path, uuid, uid, group = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     become(uid, Path(group))
     top = Path(group).parent
     for line in sys.stdin:
-        if line == "steal\n":
-            print("waits", flush=True)
-            print(steal(path, uuid, lambda: bool(select.select([sys.stdin], [], [], 0)[0])))
-            return
         go_to(top, [*map(bytes.fromhex, line.split())])
         hook = Hook(path, uuid)
         hook.socket.settimeout(PATIENCE)

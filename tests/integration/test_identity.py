@@ -215,31 +215,6 @@ def test_user_cannot_change_tenants_of_programs_by_cgroups_of_version_1(
     site.close()                        # a cgroup with a program cannot be removed
 
 
-def test_user_in_a_cgroup_named_like_a_pod_cannot_import_memory_of_the_pod(
-    site: Site, groups: Path
-) -> None:
-    site.start(*SMALL, "--tq", "100ms", "--trace", str(site.folder / "trace"))
-    # The same user id in both pods, as in many images.
-    victim = workload(site, pod(groups), ALICE, "--memory", "40MiB", "--until-told")
-    wait_until(lambda: bool(tenants(site, victim.pid)))
-    assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{ALICE}"}]
-    attacker = pretender(site, manager(groups, ALICE), ALICE)
-    looks = [b"x\r0::", *map(os.fsencode, pod(groups).relative_to(cgroup.mount_point("")).parts)]
-    says(attacker, " ".join(name.hex() for name in looks), "was there")
-    says(attacker, "steal", "waits")
-
-    def turns(pid: int) -> int:
-        return sum(line.get("report") == "turn-ended" and line.get("pid") == pid
-                   for line in site.trace())
-
-    wait_until(lambda: turns(attacker.popen.pid) >= 4)
-    said, _ = attacker.popen.communicate("end\n")
-    assert said.strip() == "0"
-    assert all(f"pod:{UID}" not in found for found in tenants(site, attacker.popen.pid))
-    said, _ = victim.communicate("\n")
-    assert '"right": true' in said
-
-
 def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_client_slots(
     site: Site, groups: Path
 ) -> None:
