@@ -199,7 +199,7 @@ class ParkedHook:
 
     @property
     def has_turn(self) -> bool:
-        """Parkable: whether a LOAD or RUN is held back."""
+        """Link: whether a LOAD or RUN is held back."""
         return any(order.type in (Type.LOAD, Type.RUN) for order in self._held or ())
 
     async def park(self, context: int, *, ahead: bool) -> None:
@@ -313,7 +313,7 @@ class Session:
         self._lender = b""              # UUID of the lending card, by the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire)
-        self.park, self.leave = self._parked.park, self._parked.leave       # Parkable
+        self.park, self.leave = self._parked.park, self._parked.leave       # Link
         self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # after a move: the client on its old card, until HELLO
         self._terms = ClientTerms()     # as the program's environment gives them
@@ -560,8 +560,7 @@ class Session:
             total, wants = gpu.facts.memory_total, record.has(Flag.WANTS)
             self._storing.handle_hello(self.peer, total)
             memory = _bounded(record.memory, total)
-            self.client = Client(
-                self._manager.next_id(), gpu, self.peer, self, self, self._terms)
+            self.client = Client(self._manager.next_id(), gpu, self.peer, self, self._terms)
             if record.has(Flag.IS_PARKED):
                 self._parked.take_over()
                 self._parked.driver_wanted = wants

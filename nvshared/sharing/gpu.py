@@ -37,14 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 class Link(Protocol):
-    """Sends orders to a client's hook."""
+    """Sends a client's hook the scheduler's orders, and the orders of moving.py to be parked."""
 
     def order(self, order: actions.Order) -> None:
         """Sends an order. Must not raise; a broken link reports that its client left."""
-
-
-class Parkable(Protocol):
-    """Sends parking requests to the hook of a client whose process can be checkpointed."""
 
     @property
     def has_turn(self) -> bool:
@@ -94,8 +90,7 @@ class Client:
     """One process on one GPU. Figures are from its last record, in bytes and microseconds."""
 
     def __init__(
-        self, id: int, gpu: "GPU", peer: Peer, link: Link, parkable: Parkable | None = None,
-        terms: ClientTerms | None = None,
+        self, id: int, gpu: "GPU", peer: Peer, link: Link, terms: ClientTerms | None = None,
     ) -> None:
         self.id = id                    # unique while the daemon runs, never used again
         self.gpu = gpu
@@ -111,7 +106,6 @@ class Client:
         self.turns = TurnLog()
         self.gang = ""                  # name of its gang, see gangs.py; "": none
         self.inflight_page = InflightPage()
-        self.parkable = parkable
         self.parking = Parking()
 
     def __str__(self) -> str:

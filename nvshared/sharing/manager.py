@@ -163,8 +163,8 @@ class Manager:
         gpu = self.add(facts, sample, gather=bool(clients))
         for client in clients:
             # A parked program keeps its place: moving.py restores it on a card that there is.
-            if client.parkable is not None and not client.parking.state:
-                client.parkable.resume_on(gpu)
+            if not client.parking.state:
+                client.link.resume_on(gpu)
         return gpu
 
     def forget(self, gpu: GPU) -> None:

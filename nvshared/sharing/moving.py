@@ -24,7 +24,7 @@ from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.domains import SharedBudget
 from nvshared.scheduler.events import CardLost, Event
 from nvshared.scheduler.records import PACE, Average
-from nvshared.sharing.gpu import GPU, Client, Parkable
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
@@ -376,7 +376,7 @@ class Moving:
         if was != PARKED:
             await self._checkpoint(client, was, ahead=False)
         self._enter(client, SAVING)
-        _parkable(client).leave()
+        client.link.leave()
         if not await self._until(client, lambda: not _is_there(client), LEFT_WITHIN):
             self._enter(client, PARKED)
             client.suspend_to_park(False)
@@ -416,7 +416,7 @@ class Moving:
             self.arriving.pop(client, None)
             if client.parking.state == RESTORING:   # an unexpected exception ended the restore
                 self._enter(client, PARKED)
-            if client.parking.state == PARKED and _parkable(client).has_turn:
+            if client.parking.state == PARKED and client.link.has_turn:
                 self.wake(client)       # an earlier wake() was a no-op during the move
         if reason:
             raise NvshareError(f"{client} was not moved: {reason}")
@@ -439,7 +439,7 @@ class Moving:
             size = await _measure_context(client)
             async with self._host_memory(client, size):
                 asked = True
-                await _parkable(client).park(size, ahead=ahead)
+                await client.link.park(size, ahead=ahead)
                 # Its threads may have made the context larger until PARK.
                 client.parking.measure(max(size, await _measure_context(client)))
                 answer = await self._ask_until_clear(client)
@@ -454,13 +454,13 @@ class Moving:
             client.parking.retry_after(client.gpu.now + PARK_RETRY_AFTER)
             if _is_there(client):
                 if asked:
-                    _parkable(client).resume_on(client.gpu)
+                    client.link.resume_on(client.gpu)
                 client.suspend_to_park(False)
             if not isinstance(error, NvshareError):
                 raise
             raise NvshareError(f"{client} cannot be parked: {error.message}") from error
         client.gpu.capacity.forget(client.id)
-        _parkable(client).confirm_checkpoint()
+        client.link.confirm_checkpoint()
 
     @contextlib.asynccontextmanager
     async def _host_memory(self, client: Client, size: int) -> AsyncIterator[None]:
@@ -661,7 +661,7 @@ class Moving:
             "%s: %s is lost: the driver did not restore it (%s), and is not asked again. What it "
             "had on the GPU is gone, and its calls of the driver fail; end it and start it again",
             client.gpu, client, trouble)
-        _parkable(client).give_up()
+        client.link.give_up()
         client.suspend_to_park(False)
 
     async def _resume(self, client: Client, gpu: GPU | None) -> None:
@@ -677,7 +677,7 @@ class Moving:
         moved = gpu is not client.gpu
         client.parking.accept()
         self._set_context(client, 0)
-        _parkable(client).resume_on(gpu)
+        client.link.resume_on(gpu)
         self._enter(client, MOVED if moved else "")
         if moved:
             if client in self.arriving:    # NVML may show another card than the expected one
@@ -715,7 +715,7 @@ class Moving:
             client.parking.measure(0)
         self._enter(client, PARKED)
         client.gpu.capacity.forget(client.id)
-        if _parkable(client).has_turn:
+        if client.link.has_turn:
             self.wake(client)
 
     def _possible_cards(self, client: Client) -> list[GPU]:
@@ -768,12 +768,6 @@ async def _lacks_room(client: Client, gpu: GPU, *, evicted: bool = False) -> str
     holder = "programs that do not share it hold the rest" if evicted else "the rest is in use"
     return (f"GPU {gpu.facts.index} has {max(0, left) // MIB} MiB for it, {holder}, and to be "
             f"restored its context needs {-(-needed // MIB)} MiB")
-
-
-def _parkable(client: Client) -> Parkable:
-    if client.parkable is None:
-        raise NvshareError("its library cannot be asked")
-    return client.parkable
 
 
 def _is_there(client: Client) -> bool:

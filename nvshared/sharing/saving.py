@@ -253,6 +253,6 @@ def refusal(client: Client) -> str:
         return "it runs in a container: save the container, see docs/saving.md"
     if client.peer.started is None:
         return "its process has ended"
-    if client.parkable is not None and client.parkable.has_file:
+    if client.link.has_file:
         return "some of its memory is or was on the disk (nvshared.conf, disk)"
     return ""

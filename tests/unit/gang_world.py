@@ -20,13 +20,13 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import DRAIN_PATIENCE, Hook
-from tests.unit.scripted import NO_RESERVE, Time, peer
+from tests.unit.scripted import NO_RESERVE, Noted, Time, peer
 
 CARD = 4 * GIB
 
 
 @dataclass(eq=False)
-class Seat:
+class Seat(Noted):
     """The surroundings of a hook on one card; see scheduler_hookmodel.Surroundings."""
 
     machine: "Machine"

@@ -155,11 +155,30 @@ class Scripted:
 
 
 class Noted:
+    """A hook that notes orders, and obeys PARK."""
+
+    has_turn = has_file = False
+
     def __init__(self) -> None:
         self.orders: list[Order] = []
 
     def order(self, order: Order) -> None:
         self.orders.append(order)
+
+    def leave(self) -> None:
+        """As Link.leave."""
+
+    async def park(self, context: int, *, ahead: bool) -> None:
+        """As Link.park."""
+
+    def confirm_checkpoint(self) -> None:
+        """As Link.confirm_checkpoint."""
+
+    def resume_on(self, gpu: GPU) -> None:
+        """As Link.resume_on."""
+
+    def give_up(self) -> None:
+        """As Link.give_up."""
 
 
 class Wire:

@@ -32,27 +32,6 @@ from tests.unit.scripted import (
 )
 
 
-class QuietHook:
-    """A hook that obeys PARK."""
-
-    has_turn = has_file = False
-
-    def leave(self) -> None:
-        """As Parkable.leave."""
-
-    async def park(self, context: int, *, ahead: bool) -> None:
-        """As Parkable.park."""
-
-    def confirm_checkpoint(self) -> None:
-        """As Parkable.confirm_checkpoint."""
-
-    def resume_on(self, gpu: GPU) -> None:
-        """As Parkable.resume_on."""
-
-    def give_up(self) -> None:
-        """As Parkable.give_up."""
-
-
 def shows(*clients: Client, size: int = 0, used: int = 0) -> Sample:
     """A sample of NVML: `used` bytes of the card, `size` bytes of each client."""
     return Sample(used, processes=tuple(Process(one.peer.pid, size) for one in clients))
@@ -75,7 +54,6 @@ async def parking(*answers: Answer | NvshareError, memory: Memory | None = None,
     manager.budget.resize(budget)
     gpu = manager.add(FACTS, Sample(), gather=False)
     client = joined(gpu, 1, Noted(), memory)
-    client.parkable = QuietHook()
     gpu.sample = shows(client)
     manager.moving._ask = ask
     yield time, client, manager.moving
@@ -84,12 +62,12 @@ async def parking(*answers: Answer | NvshareError, memory: Memory | None = None,
 @pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
 async def test_idle_client_is_parked_again_only_after_a_pause_when_a_park_failed(
         monkeypatch: pytest.MonkeyPatch, by_hook: bool) -> None:
-    async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
+    async def refuse(_: Noted, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")
 
     answers = [Answer("running"), Answer("running", (Step("lock", 600, 0, "not ready"),))]
     if by_hook:
-        monkeypatch.setattr(QuietHook, "park", refuse)
+        monkeypatch.setattr(Noted, "park", refuse)
     async with parking(*answers) as (time, client, one):
         one.use(0)
         with pytest.raises(NvshareError, match="do not rest" if by_hook else "not ready"):
@@ -136,7 +114,7 @@ async def test_park_fails_when_the_client_ends_during_the_park(
         async def fail(*_: object, **__: object) -> None:
             pytest.fail("the hook of an ended client is asked")
 
-        monkeypatch.setattr(QuietHook, "park", fail)
+        monkeypatch.setattr(Noted, "park", fail)
         if step == "sample":
             client.gpu.measure = end_before_sample
         else:
@@ -345,8 +323,6 @@ async def test_idle_client_is_parked_while_another_client_is_being_evicted(
         one._ask = ask
         monkeypatch.setattr(slow.gpu.scheduler, "rests", lambda id: id != slow.id)
         others = [joined(slow.gpu, number, Noted()) for number in (2, 3, 4)]
-        for client in others:
-            client.parkable = QuietHook()
         slow.gpu.sample = shows(slow, *others)
         watch = asyncio.create_task(one.watch())
         while any(client.parking.state != moving.PARKED for client in others):    # noqa: ASYNC110
@@ -392,7 +368,7 @@ FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
 async def test_program_resumes_and_gets_the_driver_error_when_a_restore_fails_permanently(
         monkeypatch: pytest.MonkeyPatch, earlier: bool) -> None:
     resumed: list[GPU] = []
-    monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))
+    monkeypatch.setattr(Noted, "resume_on", lambda _, gpu: resumed.append(gpu))
     answers = [FAILED] if earlier else [Answer("running"), Answer("checkpointed"), FAILED]
     async with parking(*answers) as (_, client, one):
         if earlier:
@@ -404,8 +380,9 @@ async def test_program_resumes_and_gets_the_driver_error_when_a_restore_fails_pe
         assert (resumed, client.parking.state) == ([client.gpu], "")
 
 
-class MovableHook(QuietHook):
+class MovableHook(Noted):
     def __init__(self, client: Client) -> None:
+        super().__init__()
         self.client = client
 
     def resume_on(self, gpu: GPU) -> None:
@@ -435,7 +412,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Manager:
         gpu = manager.add(facts, Sample(), gather=False)
         for pid in range(2 - number):
             client = joined(gpu, 2 * pid + number, None, Memory(allocated=2 * GIB, host=2 * GIB))
-            client.parkable = MovableHook(client)
+            client.link = MovableHook(client)
         gpu.sample = shows(*gpu.clients.values())
     return manager
 
@@ -452,10 +429,10 @@ async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_oth
         monkeypatch: pytest.MonkeyPatch) -> None:
     obeyed = asyncio.Event()
 
-    async def obey_later(_: QuietHook, context: int, *, ahead: bool) -> None:
+    async def obey_later(_: Noted, context: int, *, ahead: bool) -> None:
         await obeyed.wait()
 
-    monkeypatch.setattr(QuietHook, "park", obey_later)
+    monkeypatch.setattr(Noted, "park", obey_later)
     async with parking(Answer("running"), Answer("checkpointed")) as (_, client, one):
         first = asyncio.create_task(one.park(client))
         while client.parking.state != moving.PARKING:     # noqa: ASYNC110
@@ -474,10 +451,10 @@ async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_oth
 
 async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_do_not_answer(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_: QuietHook, context: int, *, ahead: bool) -> None:
+    async def never(_: Noted, context: int, *, ahead: bool) -> None:
         await asyncio.Event().wait()
 
-    class SilentHook(QuietHook):
+    class SilentHook(Noted):
         park = never
 
     async def ask(command: str, *_: object) -> Answer:
@@ -487,11 +464,12 @@ async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_
     async with parking() as (_, first, one):
         one.use(0)
         one._ask = ask
-        first.parkable = SilentHook()
+        first.link = SilentHook()
         others = [joined(first.gpu, number, process=peer(
             4000 + number, 1000 if number < 20 else 1001)) for number in range(2, 24)]
         for client in others:
-            client.parkable = SilentHook() if client.peer.uid == 1000 else QuietHook()
+            if client.peer.uid == 1000:
+                client.link = SilentHook()
         first.gpu.sample = shows(first, *others)
         watch = asyncio.create_task(one.watch())
         mine = [client for client in others if client.peer.uid == 1001]
