@@ -23,7 +23,7 @@ from nvshared.bus.interface import (
     unannounced,
 )
 from nvshared.dbus import array, marshalled
-from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU, NotKept
+from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU
 from nvshared.faults import KINDS, Faults
 from nvshared.history import History, Query, QueryResult
 from nvshared.machine import peer, subordinate
@@ -77,14 +77,9 @@ def _account(uid: int) -> str:
     return f"user:{subordinate.lender(uid)}"
 
 
-async def _kept(manager: Manager, change: Future[None]) -> None:
+async def _kept(change: Future[None]) -> None:
     """Waits until a change is on the disk; cancelling does not stop the write. Raises NotKept."""
-    try:
-        await asyncio.shield(asyncio.wrap_future(change))
-    except NotKept as error:
-        manager.note_kept(error.message)
-        raise
-    manager.note_kept()
+    await asyncio.shield(asyncio.wrap_future(change))
 
 
 # Declares a method that checks itself whether the caller may change the client.
@@ -158,23 +153,23 @@ class TurnSettings(Interface):
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     async def set_tq(self, seconds: "u") -> None:
-        await _kept(self.manager, self.manager.set_tq(seconds * SECOND, self.gpu))
+        await _kept(self.manager.set_tq(seconds * SECOND, self.gpu))
 
     @method("SetTQUSec", action=names.ACTION_SET_TQ)
     async def set_tq_usec(self, usec: "t") -> None:
-        await _kept(self.manager, self.manager.set_tq(usec, self.gpu))
+        await _kept(self.manager.set_tq(usec, self.gpu))
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
     async def set_tq_auto(self) -> None:
-        await _kept(self.manager, self.manager.set_tq(None, self.gpu))
+        await _kept(self.manager.set_tq(None, self.gpu))
 
     @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_anti_thrash(self, mode: "s") -> None:
-        await _kept(self.manager, self.manager.set_anti_thrash(mode, self.gpu))
+        await _kept(self.manager.set_anti_thrash(mode, self.gpu))
 
     @method("SetPolicy", action=names.ACTION_SET_POLICY)
     async def set_policy(self, name: "s") -> None:
-        await _kept(self.manager, self.manager.set_policy(name, self.gpu))
+        await _kept(self.manager.set_policy(name, self.gpu))
 
 
 class GPUInterface(TurnSettings, name=names.GPU_INTERFACE):
@@ -419,7 +414,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
     async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
         await self._found(tenant)
-        await _kept(self.manager, self.manager.tenancy.set_terms(
+        await _kept(self.manager.tenancy.set_terms(
             tenant, {name: one.value for name, one in terms.items()}))
 
     @method("SetPods", action=names.ACTION_NAME_PODS)
@@ -474,23 +469,23 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        await _kept(self.manager, self.manager.set_tq(seconds * SECOND, self.manager.gpu(gpu)))
+        await _kept(self.manager.set_tq(seconds * SECOND, self.manager.gpu(gpu)))
 
     @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
     async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        await _kept(self.manager, self.manager.set_tq(usec, self.manager.gpu(gpu)))
+        await _kept(self.manager.set_tq(usec, self.manager.gpu(gpu)))
 
     @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
     async def set_gpu_tq_auto(self, gpu: "s") -> None:
-        await _kept(self.manager, self.manager.set_tq(None, self.manager.gpu(gpu)))
+        await _kept(self.manager.set_tq(None, self.manager.gpu(gpu)))
 
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
-        await _kept(self.manager, self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
+        await _kept(self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
 
     @method("SetGPUPolicy", action=names.ACTION_SET_POLICY)
     async def set_gpu_policy(self, gpu: "s", name: "s") -> None:
-        await _kept(self.manager, self.manager.set_policy(name, self.manager.gpu(gpu)))
+        await _kept(self.manager.set_policy(name, self.manager.gpu(gpu)))
 
     @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, gpu: "s") -> None:
@@ -520,7 +515,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("ResetSettings", action=names.ACTION_RELOAD)
     async def reset_settings(self) -> None:
-        await _kept(self.manager, self.manager.reset_settings())
+        await _kept(self.manager.reset_settings())
 
     async def _drain(self, sender: Caller) -> None:
         await sender.departure()

@@ -76,11 +76,9 @@ class Checks:
             if unwritable == "" and any(file.failure for file in manager.files):
                 await call(self._run, "state folder", self._keep_again, PATIENCE)
             failures = [file.failure for file in manager.files if file.failure]
-            if not failures:
-                manager.note_kept()
             unused = "; ".join(file.unused for file in manager.files if file.unused)
             faults.set("state-unread", printable(unused)[:DETAIL_LONGEST])
-            faults.set("state-unwritable", unwritable or manager.unkept or "".join(failures[:1]))
+            faults.set("state-unwritable", unwritable or "".join(failures[:1]))
         if refused := manager.refused:
             ended = await call(self._run, "refused", partial(_ended, refused), PATIENCE)
             manager.forget_refused(ended or ())

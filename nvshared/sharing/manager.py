@@ -59,7 +59,6 @@ class Manager:
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
         self.faults = Faults(self.changed.emit)     # of the daemon as a whole
         self.socket = ""                # path of the socket at which programs find the daemon
-        self.unkept = ""                # why the last change was not written; "": it was
         self.files: list[KeptFile] = []     # of the state folder
         self.look_for_faults: Callable[[], Awaitable[None]] = _nothing      # set by Checks
         self._refused: dict[int, Peer] = {}     # by pid: programs with a library of another version
@@ -96,10 +95,6 @@ class Manager:
     def use_checks(self, look_for_faults: Callable[[], Awaitable[None]]) -> None:
         """Sets the function that looks for faults."""
         self.look_for_faults = look_for_faults
-
-    def note_kept(self, unkept: str = "") -> None:
-        """Records why the last change was not written; "": it was."""
-        self.unkept = unkept
 
     @property
     def settings(self) -> Settings:
