@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from nvshared.clock import repeat
 from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
@@ -102,33 +103,12 @@ class Places:
 
     def __init__(self, each: int) -> None:
         self._each = each
-        self._of: dict[str, asyncio.Semaphore] = {}
-        self._claims: Counter[str] = Counter()      # pieces of work that wait or run, by account
+        # Weak, so that an account is forgotten once none of its work waits or runs.
+        self._of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def take(self, account: str) -> None:
-        self._claims[account] += 1
-        try:
-            await self._of.setdefault(account, asyncio.Semaphore(self._each)).acquire()
-        except asyncio.CancelledError:
-            self._leave(account)
-            raise
-
-    def give_back(self, account: str) -> None:
-        self._of[account].release()
-        self._leave(account)
-
-    @contextlib.asynccontextmanager
-    async def one(self, account: str) -> AsyncIterator[None]:
-        await self.take(account)
-        try:
-            yield
-        finally:
-            self.give_back(account)
-
-    def _leave(self, account: str) -> None:
-        self._claims[account] -= 1
-        if not self._claims[account]:
-            del self._claims[account], self._of[account]
+    def of(self, account: str) -> asyncio.Semaphore:
+        """The places of an account. The work keeps this object while it has a place."""
+        return self._of.setdefault(account, asyncio.Semaphore(self._each))
 
 
 class Moving:
@@ -183,19 +163,19 @@ class Moving:
 
         A caller that is cancelled stops waiting for that; work that has begun goes on. `work` gets
         Client.parking as it was."""
-        account = client.peer.account
+        places = self._parks.of(client.peer.account)
         while True:
             await self._settle(client)
-            await self._parks.take(account)
+            await places.acquire()
             if client.parking.state not in IN_PROGRESS and _is_there(client):
                 break
-            self._parks.give_back(account)
+            places.release()
         if (was := client.parking.state) == done:
-            self._parks.give_back(account)
+            places.release()
             return
         self._enter(client, RESTORING if was == PARKED else PARKING)
         task = start_task(self._tasks, work(was))
-        task.add_done_callback(lambda _: self._parks.give_back(account))
+        task.add_done_callback(lambda _: places.release())
         await asyncio.shield(task)
 
     def check_target(self, client: Client, target: GPU) -> None:
@@ -507,7 +487,7 @@ class Moving:
     ) -> Answer:
         """Runs a helper, few at once for an account: clients may falsely claim to be parked."""
         account = client.peer.account
-        async with self._helpers.one(account):
+        async with self._helpers.of(account):
             if (failures := self._failures[account]) > 1:
                 await asyncio.sleep(_pause(failures - 2))
             async with self._all_helpers:
@@ -529,7 +509,7 @@ class Moving:
         async def lacks() -> str:
             return "" if is_locked else await _lacks_room(client, gpu)
 
-        async with self._restores.one(client.peer.account):
+        async with self._restores.of(client.peer.account):
             # The driver requires a pair (UUID before, after) for each card; none: no change.
             swapped = {} if gpu is client.gpu else {client.gpu: gpu, gpu: client.gpu}
             pairs = [(one.facts.uuid, swapped.get(one, one).facts.uuid)

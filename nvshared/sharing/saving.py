@@ -91,9 +91,10 @@ class Saving:
     async def _in_place(self, account: str, work: Callable[[], Coroutine[Any, Any, Done]]) -> Done:
         """Does work in a place of an account. If the caller is cancelled, work that has begun goes
         on and keeps its place, as its nvshare-save does."""
-        await self._places.take(account)
+        places = self._places.of(account)
+        await places.acquire()
         task = start_task(self._tasks, work())
-        task.add_done_callback(lambda _: self._places.give_back(account))
+        task.add_done_callback(lambda _: places.release())
         return await asyncio.shield(task)
 
     async def _order(self, order: str, **words: Any) -> dict[str, Any]:
