@@ -114,10 +114,6 @@ class Talk:
     def idle(self, client: int) -> list[Action]:
         return self.tell(WentIdle(client, self.memory[client]))
 
-    def need_room(self, client: int, **figures: float) -> list[Action]:
-        memory = self.set(client, **figures)
-        return self.tell(MemoryChanged(client, memory))
-
     def ask(self, client: int, number: int, size: float, pins: float = 0) -> list[Action]:
         """Send COMMIT."""
         return self.tell(CommitAsked(

@@ -312,7 +312,7 @@ def test_load_keeps_host_memory_of_a_preallocation_in_progress() -> None:
     talk = talking()
     talk.run(A, 60)
     (order,) = preallocations(talk.join(B, 60))
-    said = talk.need_room(A, allocated=70)
+    said = talk.changed(A, allocated=70)
     (load,) = (order for order in said if isinstance(order, Load))
     assert load.host == order.host
     # The LOAD ended the preallocation; a larger one follows, as A needs more now.

@@ -312,6 +312,6 @@ def test_busy_turns_do_not_begin_while_a_limit_priority_or_mode_excludes_busy_tu
 def test_busy_clients_that_do_not_fit_take_ordinary_turns() -> None:
     pair = Pair()
     holder = pair.one_runs()
-    actions = pair.need_room(holder, allocated=95)
+    actions = pair.changed(holder, allocated=95)
     assert not pair.takes_turns()
     assert [a.report_busy for a in actions if isinstance(a, Run)] == [False]

@@ -106,7 +106,7 @@ def test_undrainable_client_is_granted_commits_that_leave_space_for_other_client
     stay(talk, 1)
     talk.wait(LONG)
     assert limits(talk.obey(talk.ask(1, 2, 49)), 1)[-1].commit == 49 * GIB
-    talk.obey(talk.need_room(1, allocated=9))
+    talk.obey(talk.changed(1, allocated=9))
     assert limits(talk.obey(talk.ask(1, 3, 51)), 1)[-1].commit < 51 * GIB
 
 

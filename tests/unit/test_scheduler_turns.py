@@ -253,7 +253,7 @@ def test_holder_that_grows_gets_free_memory_or_memory_of_clients_without_a_turn(
     talk = Talk()
     talk.join(1, idle, idle)
     talk.run(2, 40)
-    actions = talk.need_room(2, allocated=60)
+    actions = talk.changed(2, allocated=60)
     assert evicts(actions) == ([(1, 40)] if idle else [])
     talk.obey(actions)
     assert talk.view(2).state is ClientState.RUNNING
@@ -265,7 +265,7 @@ def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None
     talk = Talk(stuck_after=1000)
     talk.run(1, 50)
     talk.run(2, 40)
-    assert stops(talk.need_room(2, allocated=60)) == [2]
+    assert stops(talk.changed(2, allocated=60)) == [2]
     actions = talk.stopped(2)
     assert talk.view(2).state is ClientState.WAITING
     assert runs(actions) == [1]         # client 1 gets a new RUN, as another client now waits
