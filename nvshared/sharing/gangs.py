@@ -57,7 +57,7 @@ class Gang:
     exceeds: int | None = None          # us: when members on one card ceased to fit, or None
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
     sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, its id removed
-    forms: bool = False                 # `may_form` of its present clients
+    forms: bool = False                 # several clients, no two of one process on one card
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -65,13 +65,6 @@ class Gang:
     @property
     def joined(self) -> int:
         return len({_process(one) for one in self.clients})
-
-    @property
-    def may_form(self) -> bool:
-        """Whether the clients can be a gang: several, no two of one process on one card."""
-        several = len(self.clients) > 1 or self.size > 1
-        return several and len({(one.gpu, _process(one)) for one in self.clients}) == len(
-            self.clients)
 
     def turn(self, state: GangState, now: int) -> None:
         self.state, self.since, self.rounds, self.resuming = state, now, 0, False
@@ -113,7 +106,9 @@ class Gangs:
 
     def _form(self, gang: Gang) -> None:
         self._stale.pop(gang, None)
-        gang.forms = gang.may_form
+        places = {(one.gpu, _process(one)) for one in gang.clients}
+        several = len(gang.clients) > 1 or gang.size > 1
+        gang.forms = several and len(places) == len(gang.clients)
         if gang.forms:
             self._stale[gang] = None
             return
