@@ -66,7 +66,6 @@ class Tenancy:
         self.directory.changed.connect(self._learn)
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
         self._pods: dict[str, PodNames] = {}         # by tenant, pod:UID
-        self._tenants: dict[str, str] = {}      # pod:UID by displayed name, pod:NAMESPACE/NAME
         self._store = store
         self._by_hand: KeptTerms = {} if store is None else store.load()
         for name, uid in ({} if store is None else store.users).items():
@@ -202,7 +201,6 @@ class Tenancy:
         changed = sorted(name for name in self._pods.keys() | pods.keys()
                          if self._pods.get(name) != pods.get(name))
         self._pods = dict(pods)
-        self._tenants = {self.shown(name): name for name in pods}
         for name in changed:
             for client in self._clients.get(name, {}).values():
                 client.rename(self._pods.get(name))
@@ -404,7 +402,8 @@ class Tenancy:
             known = tenant(name)
         except ValueError as wrong:
             raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
-        return self._tenants.get(known) or self._with_number(known)
+        pods = {self.shown(one): one for one in self._pods}
+        return pods.get(known) or self._with_number(known)
 
     def _with_number(self, name: str) -> str:
         """The name of a tenant or pattern with its user's number, if that is known."""
