@@ -47,7 +47,7 @@ from nvshared.sharing.manager import Manager, SafeBudget
 from nvshared.sharing.moving import start_task
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.rivals import Rivals
-from nvshared.sharing.sampler import SAMPLE_INTERVAL, Sampler
+from nvshared.sharing.sampler import Sampler
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import SECOND
 
@@ -127,8 +127,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
         manager.socket = str(listening.getsockname())
         limited = log.Limited(logger, monotonic, timer)
         queries = Lanes("nvml", THREADS, post, monotonic, timer)
-        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, SAMPLE_INTERVAL,
-                          nvml.memory)
+        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, nvml.memory)
         manager.disk.client_failed.connect(
             lambda peer, words: journal.log_fault(
                 limited, manager.tenancy.shown, peer, "disk", words))
@@ -166,7 +165,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
             await call(users.run, names.KIND, partial(containers.of, container), CONTAINER_PATIENCE)
         if known is not None:
             manager.files.append(known.file)
-        cards = Cards(nvml, manager, sampler, monotonic, lanes.run, queries.run, post, known)
+        cards = Cards(nvml, manager, monotonic, lanes.run, queries.run, post, known)
         cards.add(samples, gather=successor)
         stack.push_async_callback(cards.saved)
         if config.metrics:

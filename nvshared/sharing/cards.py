@@ -28,7 +28,6 @@ from nvshared.machine.nvml import NVML, UUID, Facts, Sample
 from nvshared.machine.peer import printable
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.sampler import Sampler
 from nvshared.units import SECOND
 
 FILE_NAME = "cards.json"
@@ -40,6 +39,7 @@ SEARCH_FIRST = 5 * SECOND
 SEARCH_LAST = 600 * SECOND
 PATIENCE = 30 * SECOND                  # us that a search may take
 SAVED_WITHIN = 10 * SECOND              # us for which the daemon's end waits for a write
+ERRORS_NAMED = 5                        # most errors that the fault gpu-unreliable names
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +122,12 @@ class Cards:
     """Adds cards to the manager, and looks for cards while the daemon runs."""
 
     def __init__(
-        self, nvml: NVML, manager: Manager, sampler: Sampler, clock: Clock, run: Run, queries: Run,
-        post: Post, file: KnownCards | None,
+        self, nvml: NVML, manager: Manager, clock: Clock, run: Run, queries: Run, post: Post,
+        file: KnownCards | None,
     ) -> None:
         """`run`: Lanes.run for files; `queries`: Lanes.run for NVML; `file`: None: nothing is kept.
         """
-        self._nvml, self._manager, self._sampler = nvml, manager, sampler
+        self._nvml, self._manager = nvml, manager
         self._clock, self._run, self._queries, self._post = clock, run, queries, post
         self._file = file
         self._saved: dict[str, Any] = {}        # what the file was told to hold
@@ -149,8 +149,7 @@ class Cards:
             else:
                 self._manager.add(facts, sample, gather=gather or bool(sample.processes))
         for uuid, error in self._file.unreliable.items() if self._file is not None else ():
-            if uuid in {facts.uuid for facts in samples}:
-                self._sampler.report(uuid, error)
+            self._mark(uuid, error)
         self._fingerprint = self._nvml.fingerprint()
         self._save()
         self._watch_errors()
@@ -252,8 +251,17 @@ class Cards:
 
     def report(self, uuid: str, error: str) -> None:
         """Marks a card as faulty, after a driver's error that no program can have caused."""
-        self._sampler.report(uuid, error)
+        self._mark(uuid, error)
         self._save()
+
+    def _mark(self, uuid: str, error: str) -> None:
+        for gpu in [one for one in self._manager.gpus if one.facts.uuid == uuid]:
+            logger.error(
+                "%s (%s) cannot be relied on: %s; reboot, or reset it with nvshared stopped, and "
+                "then: nvsharectl forget-gpu %d", gpu, gpu.facts.name, error, gpu.facts.index)
+            before = gpu.faults.detail("gpu-unreliable")
+            if error not in before.split(", ") and before.count(",") < ERRORS_NAMED:
+                gpu.faults.set("gpu-unreliable", f"{before}, {error}" if before else error)
 
     def _watch_errors(self) -> None:
         """Has a thread report errors of the cards that there are."""

@@ -28,7 +28,6 @@ LENDS = 100 * MILLISECOND               # between samples of a card that lends
 GROWN = 10 * SECOND                     # from a client's join until its context surely exists
 FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
 FAILURES = 3                            # failed queries in a row, after which the card has a fault
-ERRORS_NAMED = 5                        # most errors that the fault gpu-unreliable names
 SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
 
@@ -59,12 +58,10 @@ async def take_samples(gpus: Iterable[GPU]) -> None:
 
 class Sampler:
     def __init__(
-        self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int,
+        self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer,
         memory: Callable[[str, int | None], int | None] = lambda *_: None,
     ) -> None:
-        """`query`, `memory`: NVML.sample and .memory, which block. `interval`: us from a sample to
-        the next query."""
-        self.interval = interval
+        """`query`, `memory`: NVML.sample and .memory, which block."""
         self._query, self._memory, self._run = query, memory, run
         self._clock, self._timer = clock, timer
         self._watches: dict[str, _Watch] = {}
@@ -112,18 +109,6 @@ class Sampler:
     def _query_in(self, watch: _Watch, delay: int) -> None:
         watch.disarm()
         watch.disarm = self._timer(self._clock() + delay, lambda: self._start_query(watch))
-
-    def report(self, uuid: str, error: str) -> None:
-        """Marks a card as faulty, after a driver's error that no program can have caused."""
-        if uuid not in self._watches:
-            return                      # the card was forgotten meanwhile
-        gpu = self._watches[uuid].gpu
-        logger.error(
-            "%s (%s) cannot be relied on: %s; reboot, or reset it with nvshared stopped, and then: "
-            "nvsharectl forget-gpu %d", gpu, gpu.facts.name, error, gpu.facts.index)
-        before = gpu.faults.detail("gpu-unreliable")
-        if error not in before.split(", ") and before.count(",") < ERRORS_NAMED:
-            gpu.faults.set("gpu-unreliable", f"{before}, {error}" if before else error)
 
     def _request(self, watch: _Watch, done: Callable[[], None]) -> None:
         age = self._clock() - watch.queried_at
@@ -190,4 +175,4 @@ class Sampler:
             gpu.apply_capacity()
         if gpu.clients or gpu.may_lend:
             lends = bool(gpu.neighbour.loans)
-            self._query_in(watch, min(LENDS, self.interval) if lends else self.interval)
+            self._query_in(watch, min(LENDS, SAMPLE_INTERVAL) if lends else SAMPLE_INTERVAL)

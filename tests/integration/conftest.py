@@ -42,8 +42,8 @@ LOOK = 1.0                              # seconds between checks that a daemon s
 OPEN_CARDS = "import ctypes; assert ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2() == 0"
 DAEMON = [sys.executable, "-m", "nvshared"]
 # Constants that tests replace in a daemon, as changes of its environment.
-SAMPLED_OFTEN = {"NVSHARE_TEST_CONSTANTS": "nvshared.daemon:SAMPLE_INTERVAL=100000"}
-SAMPLED_ONCE = {"NVSHARE_TEST_CONSTANTS": "nvshared.daemon:SAMPLE_INTERVAL=3600000000"}
+SAMPLED_OFTEN = {"NVSHARE_TEST_CONSTANTS": "nvshared.sharing.sampler:SAMPLE_INTERVAL=100000"}
+SAMPLED_ONCE = {"NVSHARE_TEST_CONSTANTS": "nvshared.sharing.sampler:SAMPLE_INTERVAL=3600000000"}
 PATIENT = {"NVSHARE_TEST_CONSTANTS": "nvshared.hook.connection:HELLO_WITHIN=3600000000"}
 
 

@@ -40,7 +40,7 @@ class Bench:
         self.open: list[Callable[[Sample | NvshareError], None]] = []
         sampler = Sampler(
             lambda _: Sample(), lambda _key, _call, answer: self.open.append(answer),
-            self.time.clock, self.time.timer, SECOND)
+            self.time.clock, self.time.timer)
         sampler.add(self.gpu)
 
     def answer(self, used: int) -> None:
@@ -187,7 +187,7 @@ def test_sampler_queries_other_cards_while_a_card_does_not_answer(
         return Sample(memory_used=GIB)
 
     lanes = Lanes("nvml", 2, answered.put, time.clock, time.timer)
-    sampler = Sampler(ask, lanes.run, time.clock, time.timer, SECOND)
+    sampler = Sampler(ask, lanes.run, time.clock, time.timer)
     gpus = [GPU(f, SETTINGS, NO_RESERVE, time.clock, time.timer) for f in (FACTS, OTHER)]
     for number, gpu in enumerate(gpus):
         sampler.add(gpu)
@@ -242,7 +242,7 @@ def test_lending_card_without_clients_is_sampled_for_memory_of_other_processes(
     answers: dict[str, Callable[[Sample], None]] = {}
     sampler = Sampler(
         lambda _: Sample(), lambda uuid, _call, answer: answers.update({uuid: answer}),
-        time.clock, time.timer, SECOND)
+        time.clock, time.timer)
     lending = Lending(time.timer)
     lending.use("auto")
     near, far = (

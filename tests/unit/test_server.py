@@ -43,7 +43,6 @@ from nvshared.settings.config import Config
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import Sampler
-from nvshared.units import SECOND
 from tests.records import decode_order, encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, Time
 
@@ -264,7 +263,7 @@ async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path:
     with serving(tmp_path) as site:
         time, manager = Time(), site.server.manager
         gpu = manager.add(FACTS, Sample(memory_used=0), gather=False)
-        Sampler(lambda _: Sample(), lambda *_: None, time.clock, time.timer, SECOND).add(gpu)
+        Sampler(lambda _: Sample(), lambda *_: None, time.clock, time.timer).add(gpu)
         site.known.set()
         gc.collect()
         gc.disable()
