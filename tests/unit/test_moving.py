@@ -484,7 +484,7 @@ async def test_idle_clients_of_a_user_are_parked_although_another_users_clients_
 
 async def test_drain_of_a_card_parks_a_users_clients_although_another_users_do_not_answer(
 ) -> None:
-    class SilentHook(QuietHook):
+    class SilentHook(Noted):
         async def park(self, context: int, *, ahead: bool) -> None:
             await asyncio.Event().wait()
 
@@ -493,9 +493,8 @@ async def test_drain_of_a_card_parks_a_users_clients_although_another_users_do_n
 
     async with parking() as (_, first, one):
         one._ask = ask
-        first.parkable = SilentHook()
+        first.link = SilentHook()
         other = joined(first.gpu, 2, process=peer(4002, first.peer.uid + 1))
-        other.parkable = QuietHook()
         first.gpu.sample = shows(first, other)
         drain = asyncio.create_task(one.drain(first.gpu))
         for _ in range(1000):
