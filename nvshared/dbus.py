@@ -2,8 +2,7 @@
 """D-Bus for the daemon and nvsharectl: finds message buses, encodes and decodes messages.
 
 dbus-next encodes. Its __init__.py would import asyncio and TLS, which takes longer than a call of
-the daemon, so its modules are imported one by one. Only this module and bus/dispatch.py use its
-private names."""
+the daemon, so its modules are imported one by one. Only this module uses its private names."""
 
 import io
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects on the bus: answers method calls and announces changes, with polkit's permission.
 
-This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
-matches children by a part of their path, and reads all properties of all objects at once.
+Not dbus-next's message bus: that sends InterfacesAdded from the wrong path, matches children by a
+part of their path, and reads all properties of all objects at once.
 A polkit check's subject is the caller's name on the bus: another process can take over a pid. The
 bus limits how many replies the daemon may await, so each user may have few checks."""
 
@@ -21,15 +21,12 @@ from typing import Any, cast
 
 from dbus_next import introspection
 from dbus_next.constants import ErrorType, MessageFlag
-from dbus_next.errors import DBusError
 from dbus_next.message import Message
-from dbus_next.message_bus import BaseMessageBus
-from dbus_next.service import ServiceInterface
 from dbus_next.signature import Variant
 
 from nvshared.bus.connection import BusConnection
-from nvshared.bus.interface import ANYONE, Interface
-from nvshared.dbus import BUS, SYSTEM_BUS, BusError, Received, WireError, array, marshalled
+from nvshared.bus.interface import ANYONE, Interface, Method
+from nvshared.dbus import BUS, BusError, Received, WireError, array, marshalled
 from nvshared.errors import InvalidArgs, NotPermitted, NotRunning, NvshareError, PasswordNeeded
 from nvshared.machine import subordinate
 from nvshared.names import MANAGER_PATH
@@ -61,6 +58,7 @@ _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 PROPERTIES = "org.freedesktop.DBus.Properties"
+STANDARD = {one.name for one in introspection.Node.default().interfaces}
 
 
 class PolkitChecks:
@@ -173,24 +171,12 @@ class Caller:
 caller: ContextVar[Caller] = ContextVar("caller")       # the caller of the running method
 
 
-class _Reply:
-    """Stands in for dbus-next's sender and keeps the reply of a call."""
-
-    message: Message
-
-    def __call__(self, message: Message) -> None:
-        self.message = message
-
-    def send_error(self, error: Exception) -> None:
-        raise error
-
-
-class Bus(BaseMessageBus):
+class Bus:
     """The exported objects; answers the method calls that arrive over the connection."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], *, polkit: bool) -> None:
-        super().__init__(SYSTEM_BUS)    # the address is never used
         self._refresh = refresh
+        self._exports: dict[str, list[Interface]] = {}          # by path
         self._polkit = polkit
         self._connection: BusConnection | None = None
         self._checks: PolkitChecks | None = None
@@ -206,9 +192,6 @@ class Bus(BaseMessageBus):
         self._next: asyncio.Task[bytes] | None = None       # the _collect() that has not begun yet
         self._collecting = asyncio.Lock()
         self._not_before = 0.0
-
-    def _setup_socket(self) -> None:
-        """Does nothing: connection.py owns the socket."""
 
     def attach(self, connection: BusConnection | None) -> None:
         """Sets the connection that signals are sent over; None: signals are dropped."""
@@ -301,106 +284,122 @@ class Bus(BaseMessageBus):
         return user
 
     async def _outcome(self, received: Received) -> Message:
-        message, reply = received.message, _Reply()
+        message = received.message
         try:
-            handler = BaseMessageBus._find_message_handler(self, message)
-            if handler is None:
-                raise self._missing(message)
-            message.body = cast(list[Any], received)    # unmarshalled once the caller is authorised
-            if inspect.isawaitable(running := handler(message, reply)):
-                await running
-            body: Any = reply.message.body
-            if not isinstance(body, bytes):
-                reply.message.body = cast(list[Any], marshalled(reply.message.signature, *body))
-            return reply.message
+            signature, body = await self._carry_out(received)
+            reply = Message.new_method_return(message, signature)
+            if not isinstance(body, bytes):     # else it is marshalled already
+                body = marshalled(signature, *body)
+            reply.body = cast(list[Any], body)
+            return reply
         except NvshareError as error:
             return _refusal(message, error)
-        except DBusError as error:
-            return Message.new_error(message, error.type, error.text)
         except Exception:
             logger.exception("%s.%s failed", message.interface, message.member)
             sentence = f"{message.member} failed inside nvshared; its log says more"
             return Message.new_error(message, NvshareError.bus_name, sentence)
 
-    def _missing(self, message: Message) -> NvshareError:
-        path, interface = str(message.path), message.interface
-        found = {one.name: one for one in self._path_exports.get(path, ())}
-        if not found and not self._children(path):
-            quoted = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
-            return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {quoted}")
-        if interface not in found:
-            return BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {interface!r}")
-        for method in ServiceInterface._get_methods(found[interface]):
-            if method.name == message.member:
-                return InvalidArgs(
-                    f"{method.name} takes arguments of type {method.in_signature!r}, "
-                    f"not {message.signature!r}")
-        return BusError(ErrorType.UNKNOWN_METHOD, f"{interface} has no method {message.member!r}")
+    async def _carry_out(self, received: Received) -> tuple[str, list[Any] | bytes]:
+        """Carries out a call. Returns the type of its results, and them."""
+        message = received.message
+        path = str(message.path)
+        match message.interface, message.member, message.signature:
+            case "org.freedesktop.DBus.Introspectable", "Introspect", "":
+                return "s", [self._introspected(path).tostring()]
+            case "org.freedesktop.DBus.Peer", "Ping", "":
+                return "", []
+            case "org.freedesktop.DBus.Peer", "GetMachineId", "":
+                return "s", [_machine_id()]
+            case name, "GetManagedObjects", _ if name == OBJECT_MANAGER:
+                if path != MANAGER_PATH:
+                    raise BusError(
+                        ErrorType.UNKNOWN_INTERFACE, f"the object manager is {MANAGER_PATH}")
+                return "a{oa{sa{sv}}}", await self.everything()
+            case name, _, _ if name == PROPERTIES:
+                return await self._access_properties(received)
+        interface, method = self._method(message)
+        if method.action is not ANYONE and not method.itself:
+            await caller.get().authorise(method.action)
+        result = method.act(interface, *_arguments(received))
+        if inspect.isawaitable(result):
+            result = await result
+        if not isinstance(result, bytes):
+            result = [result] if method.out_signature else []
+        return method.out_signature, result
 
-    def _make_method_handler(
-        self, interface: Interface, method: Any
-    ) -> Callable[[Message, _Reply], Awaitable[None]]:
-        async def handle(message: Message, send: _Reply) -> None:
-            if method.action is not ANYONE and not method.itself:
-                await caller.get().authorise(method.action)
-            result = method.fn(interface, *_arguments(message))
-            if inspect.isawaitable(result):
-                result = await result
-            if not isinstance(result, bytes):   # bytes: the body is marshalled already
-                result, _ = ServiceInterface._fn_result_to_body(result, method.out_signature_tree)
-            send(_returns(message, method.out_signature, result))
+    def _method(self, message: Message) -> tuple[Interface, Method]:
+        """The method that a call is for. Raises BusError, InvalidArgs."""
+        path, name, member = str(message.path), message.interface, message.member
+        interface = next((one for one in self._exports.get(path, ()) if one.name == name), None)
+        if interface is None:
+            if path in self._exports or self._children(path):
+                raise BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {name!r}")
+            raise _no_object(path)
+        method = interface.methods.get(member)
+        if method is None:
+            raise BusError(ErrorType.UNKNOWN_METHOD, f"{name} has no method {member!r}")
+        if method.in_signature != message.signature:
+            raise InvalidArgs(f"{member} takes arguments of type {method.in_signature!r}, "
+                              f"not {message.signature!r}")
+        return interface, method
 
-        return handle
-
-    async def _default_properties_handler(self, message: Message, send: _Reply) -> None:
-        if message.path not in self._path_exports:
-            raise self._missing(message)
-        interfaces = self._path_exports[message.path]
-        if {"Get": "ss", "GetAll": "s", "Set": "ssv"}.get(message.member) != message.signature:
-            raise BusError(
-                ErrorType.UNKNOWN_METHOD, f"no {message.member} takes {message.signature!r}")
-        if message.member == "Set":
-            actions = {
-                one.options["action"] for interface in interfaces
-                for one in interface.properties.values() if one.access.writable()}
+    async def _access_properties(self, received: Received) -> tuple[str, list[Any]]:
+        message = received.message
+        path, member = str(message.path), message.member
+        interfaces = self._exports.get(path)
+        if interfaces is None:
+            raise _no_object(path)
+        if {"Get": "ss", "GetAll": "s", "Set": "ssv"}.get(member) != message.signature:
+            raise BusError(ErrorType.UNKNOWN_METHOD, f"no {member} takes {message.signature!r}")
+        if member == "Set":
+            actions = {one.action for interface in interfaces
+                       for one in interface.properties.values() if one.write is not None}
             if not actions:
-                raise BusError(ErrorType.PROPERTY_READ_ONLY, f"{message.path} has none to write")
+                raise BusError(ErrorType.PROPERTY_READ_ONLY, f"{path} has none to write")
             for action in actions:
-                await caller.get().authorise(action)
-        message.body = _arguments(message)
-        name = message.body[0]
+                await caller.get().authorise(str(action))
+        name, *rest = _arguments(received)
         chosen = [one for one in interfaces if name in (one.name, "")]
-        for interface in chosen:
-            await interface.refresh()
-        if chosen and message.member == "GetAll":
-            values = {name: value for one in chosen for name, value in one.values().items()}
-            send(_returns(message, "a{sv}", [values]))
-            return
-        BaseMessageBus._default_properties_handler(self, message, send)
+        if not chosen and name not in STANDARD:         # the standard interfaces have no properties
+            raise BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {name!r}")
+        for one in chosen:
+            await one.refresh()
+        if member == "GetAll":
+            return "a{sv}", [
+                {name: value for one in chosen for name, value in one.values().items()}]
+        wanted, *given = rest
+        interface = next((one for one in chosen if wanted in one.properties), None)
+        if interface is None:
+            raise BusError(ErrorType.UNKNOWN_PROPERTY, f"{name or path} has no property {wanted!r}")
+        found = interface.properties[wanted]
+        if member == "Get":
+            return "v", [Variant(found.type, found.read(interface))]
+        if found.write is None:
+            raise BusError(ErrorType.PROPERTY_READ_ONLY, f"{wanted} cannot be written")
+        (value,) = given
+        if value.signature != found.signature:
+            raise BusError(ErrorType.INVALID_SIGNATURE, f"{wanted} is of type {found.signature!r}")
+        found.write(interface, value.value)
+        return "", []
 
-    async def _default_get_managed_objects_handler(self, message: Message, send: _Reply) -> None:
-        if message.path != MANAGER_PATH:
-            raise BusError(ErrorType.UNKNOWN_INTERFACE, f"the object manager is {MANAGER_PATH}")
-        send(_returns(message, "a{oa{sa{sv}}}", await self.everything()))
-
-    def _default_get_machine_id_handler(self, message: Message, send: _Reply) -> None:
-        """Replaces dbus-next's handler, which fails on the second call."""
-        try:
-            send(_returns(message, "s", [Path("/etc/machine-id").read_text().strip()]))
-        except OSError as error:
-            raise NvshareError(
-                f"this machine has no id: {error}", "run systemd-machine-id-setup") from error
-
-    def export(self, path: str, interface: Interface) -> None:  # type: ignore[override]
-        interface.path = path
+    def export(self, path: str, interface: Interface) -> None:
+        interface.path, interface.bus = path, self
         self._announced[interface] = interface.announced()
-        super().export(path, interface)
+        self._exports.setdefault(path, []).append(interface)
+        if _managed(path) and self._connection is not None:
+            # Read the values now, not when the message is made.
+            body = [path, {interface.name: interface.values()}]
+            self.signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
 
-    def unexport(self, path: str, interface: Any = None) -> None:
-        for one in self._path_exports[path]:
+    def unexport(self, path: str) -> None:
+        gone = self._exports.pop(path)
+        for one in gone:
+            one.bus = None
             self._announced.pop(one)
             self._dirty.pop(one, None)
-        super().unexport(path, interface)
+        if _managed(path):
+            body = [path, [one.name for one in gone]]
+            self.signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
 
     def announced(self, interface: Interface, name: str) -> Any:
         return self._announced[interface][name]
@@ -443,9 +442,9 @@ class Bus(BaseMessageBus):
             self._next = None           # later calls wait for the next _collect()
             await self._refresh()
             found, spent = [], 0.0
-            for path in filter(_managed, tuple(self._path_exports)):
+            for path in filter(_managed, tuple(self._exports)):
                 await asyncio.sleep(0)  # a hand-over waits for one object at most
-                if path in self._path_exports:      # else it was unexported meanwhile
+                if path in self._exports:   # else it was unexported meanwhile
                     began = loop.time()
                     found.append(self._described(path))
                     spent += loop.time() - began
@@ -454,36 +453,15 @@ class Bus(BaseMessageBus):
 
     def _described(self, path: str) -> bytes:
         """An object with its interfaces and their properties, as a marshalled {oa{sa{sv}}}."""
-        interfaces = {one.name: one.values() for one in self._path_exports[path]}
+        interfaces = {one.name: one.values() for one in self._exports[path]}
         return marshalled("(oa{sa{sv}})", [path, interfaces])
 
-    def _has_interface(self, interface: ServiceInterface) -> bool:
-        """False: an interface belongs to one object, so no other path still exports it."""
-        return False
-
-    def _emit_interface_added(self, path: str, interface: Interface) -> None:
-        if _managed(path) and self._connection is not None:
-            # Read the values now, not when the message is made.
-            body = [path, {interface.name: interface.values()}]
-            self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
-
-    def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
-        if _managed(path):
-            body = [path, removed_interfaces]
-            self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
-
-    def _interface_signal_notify(
-        self, interface: Interface, interface_name: str, member: str, signature: str,
-        body: list[Any], unix_fds: object = None,
-    ) -> None:
-        self._signal(interface.path, interface_name, member, signature, body)
-
-    def _introspect_export_path(self, path: str) -> introspection.Node:
+    def _introspected(self, path: str) -> introspection.Node:
         node = introspection.Node.default()
         # dbus-next shows ObjectManager at every path; only MANAGER_PATH has it.
         node.interfaces = [
             one for one in node.interfaces if one.name != OBJECT_MANAGER or path == MANAGER_PATH]
-        node.interfaces += [one.introspect() for one in self._path_exports.get(path, ())]
+        node.interfaces += [one.described for one in self._exports.get(path, ())]
         node.nodes = [introspection.Node(name) for name in self._children(path)]
         return node
 
@@ -491,7 +469,7 @@ class Bus(BaseMessageBus):
         start = path.rstrip("/") + "/"
         return sorted({
             other[len(start):].split("/", 1)[0]
-            for other in self._path_exports if other.startswith(start) and other != start})
+            for other in self._exports if other.startswith(start) and other != start})
 
     def _announce(self, interface: Interface) -> None:
         before, now = self._announced[interface], interface.announced()
@@ -499,9 +477,9 @@ class Bus(BaseMessageBus):
         self._announced[interface] = now
         if changed:
             body = [interface.name, interface.values(changed), []]
-            self._signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
+            self.signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
 
-    def _signal(
+    def signal(
         self, path: str, interface: str, member: str, signature: str, body: list[Any]
     ) -> None:
         """Queues a signal, which is encoded later: this call may delay a hand-over."""
@@ -528,17 +506,25 @@ def _managed(path: str) -> bool:
     return path.startswith(MANAGER_PATH + "/")
 
 
-def _arguments(message: Message) -> list[Any]:
+def _arguments(received: Received) -> list[Any]:
     try:
-        return cast(Received, message.body).values()
+        return received.values()
     except WireError as error:
-        raise InvalidArgs(f"the arguments of {message.member} cannot be read: {error}") from error
+        member = received.message.member
+        raise InvalidArgs(f"the arguments of {member} cannot be read: {error}") from error
 
 
-def _returns(message: Message, signature: str, body: list[Any] | bytes) -> Message:
-    reply = Message.new_method_return(message, signature)
-    reply.body = cast(list[Any], body)
-    return reply
+def _no_object(path: str) -> BusError:
+    quoted = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
+    return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {quoted}")
+
+
+def _machine_id() -> str:
+    try:
+        return Path("/etc/machine-id").read_text().strip()
+    except OSError as error:
+        raise NvshareError(
+            f"this machine has no id: {error}", "run systemd-machine-id-setup") from error
 
 
 def _refusal(message: Message, error: NvshareError) -> Message:

@@ -138,11 +138,13 @@ class Publication:
             path = client_path(client.id)
             match report:
                 case actions.TurnStarted():
-                    interface.turn_started(path)
+                    interface.emit(interface.turn_started, path)
                 case actions.TurnEnded():
-                    interface.turn_ended(path, str(report.reason), report.held_time)
+                    reason = str(report.reason)
+                    interface.emit(interface.turn_ended, path, reason, report.held_time)
                 case actions.Stuck():
-                    self._manager_interface.client_stuck(path, str(report.state), report.waited, {})
+                    ours = self._manager_interface
+                    ours.emit(ours.client_stuck, path, str(report.state), report.waited, {})
 
         gpu.happened.connect(happened)
         gpu.decided.connect(decided)
@@ -160,14 +162,14 @@ class Publication:
         interface = self._clients[client.id] = services.ClientInterface(self._manager, client)
         path = client_path(client.id)
         self._bus.export(path, interface)
-        self._manager_interface.client_new(client.id, path)
+        self._manager_interface.emit(services.ManagerInterface.client_new, client.id, path)
 
     def _client_removed(self, client: Client) -> None:
         path = client_path(client.id)
         if self._clients.pop(client.id, None) is None:
             return                      # its card was removed before
         self._bus.unexport(path)
-        self._manager_interface.client_removed(client.id, path)
+        self._manager_interface.emit(services.ManagerInterface.client_removed, client.id, path)
 
     def _client_changed(self, number: int) -> None:
         interface = self._clients.get(number)

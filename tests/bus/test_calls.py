@@ -107,6 +107,8 @@ async def test_dbus_call_with_a_wrong_value_is_refused_and_the_error_names_the_v
     (MANAGER_PATH, "", "SetTQ", [5], "UnknownInterface"),
     (MANAGER_PATH, PROPERTIES, "Set", [MANAGER_INTERFACE, "TQ", Variant("u", 5)],
      "PropertyReadOnly"),
+    (LOG_CONTROL_PATH, PROPERTIES, "Set", [LOG_CONTROL_INTERFACE, "LogTarget", Variant("s", "x")],
+     "PropertyReadOnly"),
 ])
 async def test_dbus_call_with_an_unknown_name_or_a_readonly_property_is_refused(
         manager: Manager, other: Peeper, path: str, interface: str, member: str,
@@ -115,6 +117,7 @@ async def test_dbus_call_with_an_unknown_name_or_a_readonly_property_is_refused(
     name, _ = refusal(await other.call(member, signature, body, path=path, interface=interface))
     assert name == STANDARD + error
     assert manager.tq == 30 * SECOND
+    assert await other.properties(MANAGER_PATH, OBJECT_MANAGER) == {}   # as busctl asks
 
 
 async def test_unexpected_exception_in_a_dbus_call_is_logged_and_not_sent_to_the_caller(
