@@ -13,24 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "driver/driver.h"
-#include "driver/newer.h"
-
-/* The driver's own names: driver/real.h has those of the library's wrappers. */
-#define HOOK(name, parameters) CUresult name parameters;
-#define USE HOOK
-#include "driver/hooks.def"
-#include "driver/uses.def"
-#undef HOOK
-#undef USE
+#include "driver.h"
 
 #define PITCH 64
 #define SIZE (4u << 20)
 #define USED 4096
-
-CUresult cuInit(unsigned int);
-CUresult cuCtxSynchronize(void);
-CUresult cuMemHostAlloc(void **, size_t, unsigned int);
 
 static CUcontext first, second;
 static CUdeviceptr from, to;

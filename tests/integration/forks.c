@@ -23,31 +23,8 @@
 #define STREAM_CAPTURE_UNSUPPORTED 900
 #define PATIENCE_S 60
 
-struct handle { char reserved[64]; };
-
-int cuCtxCreate_v2(void **, unsigned, int);
-int cuCtxDestroy_v2(void *);
-int cuCtxSynchronize(void);
-int cuDeviceGetCount(int *);
-int cuDevicePrimaryCtxRelease_v2(int);
-int cuIpcGetMemHandle(struct handle *, unsigned long long);
-int cuIpcOpenMemHandle_v2(unsigned long long *, struct handle, unsigned);
-int cuIpcCloseMemHandle(unsigned long long);
-int cuMemAddressFree(unsigned long long, size_t);
-int cuMemAddressReserve(unsigned long long *, size_t, size_t, unsigned long long, unsigned long long);
-int cuMemAllocAsync(unsigned long long *, size_t, void *);
-int cuMemFreeAsync(unsigned long long, void *);
-int cuMemGetInfo_v2(size_t *, size_t *);
-int cuMemRelease(unsigned long long);
-int cuMemUnmap(unsigned long long, size_t);
-int cuPointerGetAttribute(void *, int, unsigned long long);
-int cuStreamBeginCapture_v2(void *, int);
-int cuStreamCreate(void **, unsigned);
-int cuStreamEndCapture(void *, void **);
-int cuThreadExchangeStreamCaptureMode(int *);
-
 static _Atomic int over, opened;     /* opened: the other process has opened shared memory */
-static struct handle handle_of_other;
+static CUipcMemHandle handle_of_other;
 
 /* NULL: a descriptor of another kind. Files of a simulated card's exports have a read lock. */
 static const char *kind_of(int descriptor)
@@ -76,12 +53,14 @@ static void look_at_descriptors(void)
 
 static void call_driver(int results[CALLS])
 {
-    int n = 0, mode = 2;
-    void *other = NULL;
+    int n = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext other = NULL;
+    CUstream stream = NULL;
     size_t unused, total;
     char bytes[8];
-    struct handle handle = handle_of_other;
-    unsigned long long address = memory;
+    CUipcMemHandle handle = handle_of_other;
+    CUdeviceptr address = memory;
     results[n++] = cuDevicePrimaryCtxRetain(&other, 0);
     results[n++] = cuCtxSetCurrent(context);
     results[n++] = cuMemAlloc_v2(&address, SIZE);
@@ -97,7 +76,7 @@ static void call_driver(int results[CALLS])
     results[n++] = cuIpcCloseMemHandle(memory);
     results[n++] = cuMemAddressReserve(&address, SIZE, 0, 0, 0);
     results[n++] = cuThreadExchangeStreamCaptureMode(&mode);
-    results[n++] = cuStreamCreate(&other, 1);
+    results[n++] = cuStreamCreate(&stream, 1);
     results[n++] = cuCtxSynchronize();
     results[n++] = cuDevicePrimaryCtxRelease_v2(0);
     results[n++] = cuCtxCreate_v2(&other, 0, 0);
@@ -142,7 +121,7 @@ static void *allocate(void *argument)
     unsigned seed = (unsigned)(size_t)argument;
     must(cuCtxSetCurrent(context) == 0, "a context");
     while (!over) {
-        unsigned long long address, ordered;
+        CUdeviceptr address, ordered;
         size_t size = (size_t)1 << (9 + rand_r(&seed) % 14);
         must(cuMemAlloc_v2(&address, size) == 0, "allocating");
         must(cuMemsetD32Async(address, 7, size / 4, NULL) == 0, "filling");
@@ -159,8 +138,8 @@ static void *make_contexts(void *unused)
     (void)unused;
     must(cuDeviceGetCount(&cards) == 0, "counting cards");
     while (!over) {
-        void *other;
-        unsigned long long address;
+        CUcontext other;
+        CUdeviceptr address;
         must(cuCtxCreate_v2(&other, 0, 0) == 0 && cuMemAlloc_v2(&address, 1 << 20) == 0
              && cuCtxDestroy_v2(other) == 0, "a context of its own");
         must(cards == 1
@@ -176,7 +155,8 @@ static void *capture(void *unused)
     (void)unused;
     must(cuCtxSetCurrent(context) == 0, "a context");
     while (!over) {
-        void *stream, *graph;
+        CUstream stream;
+        CUgraph graph;
         must(cuStreamCreate(&stream, 1) == 0 && cuStreamBeginCapture_v2(stream, 2) == 0
              && cuStreamEndCapture(stream, &graph) == 0, "capturing");
     }
@@ -199,8 +179,8 @@ static void *share(void *unused)
     (void)unused;
     must(cuCtxSetCurrent(context) == 0, "a context");
     while (!over) {
-        struct handle handle;
-        unsigned long long address;
+        CUipcMemHandle handle;
+        CUdeviceptr address;
         char done;
         must(cuMemAlloc_v2(&address, 3 << 20) == 0, "allocating to share");
         UNLESS_CAPTURING(cuIpcGetMemHandle(&handle, address), "sharing");
@@ -215,11 +195,11 @@ static void *share(void *unused)
 /* Imports memory in the other process, which forks as well. */
 static void *import(void *unused)
 {
-    struct handle handle;
+    CUipcMemHandle handle;
     (void)unused;
     must(cuCtxSetCurrent(context) == 0, "a context");
     while (read(handles[0], &handle, sizeof handle) == sizeof handle) {
-        unsigned long long address;
+        CUdeviceptr address;
         handle_of_other = handle;
         /* The owner may be unable to share while its captures follow each other closely. */
         char done = cuIpcOpenMemHandle_v2(&address, handle, 1) == 0;

@@ -11,19 +11,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "driver.h"
+
 #define SIZE (32u << 20)
 
-int cuInit(unsigned);
-int cuDevicePrimaryCtxRetain(void **, int);
-int cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(unsigned long long *, size_t);
-int cuMemFree_v2(unsigned long long);
-int cuMemsetD32_v2(unsigned long long, unsigned, size_t);
-int cuMemsetD32Async(unsigned long long, unsigned, size_t, void *);
-int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
-
-static void *context;
-static unsigned long long memory;
+static CUcontext context;
+static CUdeviceptr memory;
 
 static inline void must(int right, const char *what)
 {

@@ -31,38 +31,13 @@
 
 #include "holder.h"
 
-typedef unsigned long long address_type;
-int cuCtxCreate_v2(void **, unsigned, int), cuCtxDestroy_v2(void *), cuCtxPopCurrent_v2(void **);
-int cuCtxEnablePeerAccess(void *, unsigned), cuCtxGetCurrent(void **), cuCtxSynchronize(void);
-int cuDevicePrimaryCtxRelease_v2(int), cuLaunchHostFunc(void *, void (*)(void *), void *);
-int cuMemGetInfo_v2(size_t *, size_t *), cuMemAllocManaged(address_type *, size_t, unsigned);
-int cuMemAllocAsync(address_type *, size_t, void *), cuMemFreeAsync(address_type, void *);
-int cuDeviceGetDefaultMemPool(void **, int), cuMemPoolGetAttribute(void *, int, void *);
-int cuMemAddressReserve(address_type *, size_t, size_t, address_type, unsigned long long);
-int cuMemCreate(address_type *, size_t, const void *, unsigned long long);
-int cuMemMap(address_type, size_t, size_t, address_type, unsigned long long);
-int cuMemSetAccess(address_type, size_t, const void *, size_t), cuMemUnmap(address_type, size_t);
-int cuMemRelease(address_type), cuMemAddressFree(address_type, size_t);
-int cuMemExportToShareableHandle(void *, address_type, int, unsigned long long);
-int cuMemcpyHtoD_v2(address_type, const void *, size_t);
-int cuMemcpyBatchAsync(address_type *, address_type *, size_t *, size_t, void *, size_t *, size_t,
-                       size_t *, void *);
-int cuIpcGetMemHandle(void *, address_type), cuIpcCloseMemHandle(address_type);
-int cuStreamCreate(void **, unsigned), cuStreamDestroy_v2(void *);
-int cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **);
-int cuGraphDestroy(void *), cuThreadExchangeStreamCaptureMode(int *);
-
-struct handle { char bytes[64]; };
-int cuIpcOpenMemHandle_v2(address_type *, struct handle, unsigned);
-
-struct access { int type, id, flags; };
-struct properties { int type, handles, location, id; void *none; unsigned char flags[8]; };
-static const struct access ACCESS = { 1, 0, 3 };
+static const CUmemAccessDesc ACCESS = {
+    { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+};
 
 #define MIB ((size_t)1 << 20)
 #define MUCH ((size_t)1 << 34)    /* more than the card has */
 #define CALL(call) must((call) == 0, #call)
-#define BYTES_RESERVED 5             /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
 
 static int jumps, throws;            /* else the thread is cancelled */
 _Bool leave_by_exception(void (*call)(void));
@@ -326,16 +301,17 @@ static void jump(int number)
 /* The thread is as it was before the call. */
 static void check_thread(void)
 {
-    int state, mode = 2, relaxed;
+    int state;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED, changed;
     sigset_t mask;
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
     must(state == PTHREAD_CANCEL_ENABLE, "cancellation stays disabled");
     pthread_sigmask(SIG_SETMASK, NULL, &mask);
     must(!sigismember(&mask, SIGTERM), "signals stay blocked");
     CALL(cuThreadExchangeStreamCaptureMode(&mode));
-    relaxed = mode;
+    changed = mode;
     CALL(cuThreadExchangeStreamCaptureMode(&mode));
-    must(relaxed == 0, "the capture mode of the thread has changed");
+    must(changed == 0, "the capture mode of the thread has changed");
 }
 
 static void copy_at_gate(void)
@@ -352,7 +328,7 @@ struct leaver {
 /* What a thread does next, in the same frame, lets the library notice an exception. */
 static void go_on_after_exception(void)
 {
-    static address_type address;
+    static CUdeviceptr address;
     if (cuMemAlloc_v2(&address, 2 * MIB) == 0 && cuMemsetD32_v2(address, 1, 1) == 0)
         cuMemFree_v2(address);
 }
@@ -498,18 +474,20 @@ static size_t used(void)
 
 static uint64_t reserved(void)
 {
-    void *pool;
+    CUmemoryPool pool;
     uint64_t bytes = 0;
     CALL(cuDeviceGetDefaultMemPool(&pool, 0));
-    CALL(cuMemPoolGetAttribute(pool, BYTES_RESERVED, &bytes));
+    CALL(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
     return bytes;
 }
 
 /* What any program does: all of it returns, and gives the bytes that are right. */
 static void work(void)
 {
-    address_type address, pooled;
-    void *stream, *graph, *again;
+    CUdeviceptr address, pooled;
+    CUstream stream;
+    CUgraph graph;
+    CUcontext again;
     CALL(cuCtxSetCurrent(context));
     check();
     CALL(cuMemAlloc_v2(&address, 8 * MIB));
@@ -555,8 +533,8 @@ static void end_work(size_t lost)
     pause_here("over");
 }
 
-static address_type more;
-static void *other_context;
+static CUdeviceptr more;
+static CUcontext other_context;
 
 static void copy(void)
 {
@@ -609,7 +587,7 @@ static void leave_commit(void)
     end_work(0);
 }
 
-static struct handle handle;
+static CUipcMemHandle handle;
 
 static void export(void)
 {
@@ -627,19 +605,22 @@ static void leave_export(void)
     end_work(0);
 }
 
-static void *capturing_stream;
+static CUstream capturing_stream;
 
 static void end_capture(void)
 {
-    void *graph;
+    CUgraph graph;
     CALL(cuStreamEndCapture(capturing_stream, &graph));
     CALL(cuGraphDestroy(graph));
 }
 
-static address_type map(size_t size, int handles, address_type *created)
+static CUdeviceptr map(size_t size, int handles, CUdeviceptr *created)
 {
-    const struct properties properties = { 1, handles, 1, 0, NULL, { 0 } };
-    address_type address;
+    const CUmemAllocationProp properties = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = handles,
+        .location = ACCESS.location,
+    };
+    CUdeviceptr address;
     CALL(cuMemAddressReserve(&address, size, 0, 0, 0));
     CALL(cuMemCreate(created, size, &properties, 0));
     CALL(cuMemMap(address, size, 0, *created, 0));
@@ -648,14 +629,14 @@ static address_type map(size_t size, int handles, address_type *created)
 }
 
 /* The memory may be unmapped already. */
-static void drop_map(address_type address, size_t size, address_type handle_of)
+static void drop_map(CUdeviceptr address, size_t size, CUdeviceptr handle_of)
 {
     cuMemUnmap(address, size);
     CALL(cuMemRelease(handle_of));
     CALL(cuMemAddressFree(address, size));
 }
 
-static address_type created, there;
+static CUdeviceptr created, there;
 
 static void pin(void)
 {
@@ -693,7 +674,7 @@ static void unmap(void)
 static void leave_beside_pin(void (*call)(void))
 {
     pthread_t thread;
-    address_type small;
+    CUdeviceptr small;
     begin_work();
     there = map(300 * MIB, 1, &created);
     more = map(2 * MIB, 0, &small);
@@ -781,7 +762,7 @@ static void release_first(void)
 
 static void retain(void)
 {
-    void *again;
+    CUcontext again;
     CALL(cuDevicePrimaryCtxRetain(&again, 0));
     CALL(cuDevicePrimaryCtxRelease_v2(0));
 }
@@ -820,7 +801,7 @@ static void leave_release(void)
 
 static void attach(void)
 {
-    void *one;
+    CUcontext one;
     CALL(cuDevicePrimaryCtxRetain(&one, 0));
 }
 
@@ -890,7 +871,7 @@ static void read_handle(void)
     for (size_t i = 0; i < sizeof handle; i++) {
         digits[0] = (char)getchar();
         digits[1] = (char)getchar();
-        handle.bytes[i] = (char)strtol(digits, NULL, 16);
+        handle.reserved[i] = (char)strtol(digits, NULL, 16);
     }
     must(getchar() == '\n', "a handle");
 }
@@ -938,7 +919,7 @@ static void own(void)
     CALL(cuMemAlloc_v2(&more, 8 * MIB));
     export();
     for (size_t i = 0; i < sizeof handle; i++)
-        printf("%02x", (unsigned char)handle.bytes[i]);
+        printf("%02x", (unsigned char)handle.reserved[i]);
     puts("");
     fflush(stdout);
     while (getchar() != EOF)
@@ -947,7 +928,7 @@ static void own(void)
 
 static void allocate_all(void)
 {
-    address_type all;
+    CUdeviceptr all;
     if (cuMemAlloc_v2(&all, 750 * MIB) == 0)
         CALL(cuMemFree_v2(all));
 }
@@ -969,7 +950,9 @@ static void leave_deferred(void)
 
 static void copy_batch(void)
 {
-    struct { int order, source[2], target[2]; unsigned flags; } attributes = { .order = 2 };
+    CUmemcpyAttributes attributes = {
+        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL,
+    };
     size_t size = 4 * MIB, first = 0, failed;
     CALL(cuMemcpyBatchAsync(&there, &memory, &size, 1, &attributes, &first, 1, &failed,
                             capturing_stream));
@@ -977,7 +960,7 @@ static void copy_batch(void)
 
 static void leave_batch(void)
 {
-    void *second;
+    CUcontext second;
     begin_work();
     CALL(cuDevicePrimaryCtxRetain(&second, 1));
     CALL(cuCtxSetCurrent(second));

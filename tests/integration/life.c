@@ -21,7 +21,7 @@ static pthread_barrier_t barrier;
 
 static void *submit_and_go(void *argument)
 {
-    unsigned long long more;
+    CUdeviceptr more;
     (void)argument;
     must(cuCtxSetCurrent(context) == 0 && cuMemsetD32Async(memory, 0x12345678, SIZE / 4, NULL) == 0
          && cuMemAlloc_v2(&more, SIZE) == 0, "submitting");

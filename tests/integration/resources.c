@@ -22,12 +22,10 @@
 
 #define OWN_MOST 64
 
-int cuIpcGetMemHandle(void *, unsigned long long);
-
 /* Like a real-time program that binds its main thread to one processor. */
 static void start_threads(void)
 {
-    char handle[64];
+    CUipcMemHandle handle;
     cpu_set_t first;
     int processor = 0;
     must(sched_getaffinity(0, sizeof first, &first) == 0, "its processors");
@@ -39,7 +37,7 @@ static void start_threads(void)
     must(sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){ .sched_priority = 1 }) == 0,
          "being urgent");
     begin();
-    must(cuIpcGetMemHandle(handle, memory) == 0, "sharing memory");
+    must(cuIpcGetMemHandle(&handle, memory) == 0, "sharing memory");
     pause_here("started");
     check();
 }
@@ -140,11 +138,11 @@ static void must_be_untouched(int file)
 
 static void take_descriptors(void)
 {
-    char handle[64];
-    unsigned long long shared;
+    CUipcMemHandle handle;
+    CUdeviceptr shared;
     int own[OWN_MOST], file = data_file();
     begin();
-    must(cuMemAlloc_v2(&shared, 1 << 20) == 0 && cuIpcGetMemHandle(handle, shared) == 0,
+    must(cuMemAlloc_v2(&shared, 1 << 20) == 0 && cuIpcGetMemHandle(&handle, shared) == 0,
          "sharing memory");
     int count = find_descriptors(own);
     must(count > 2, "the library has no descriptors");
@@ -152,7 +150,7 @@ static void take_descriptors(void)
         must(dup2(file, own[i]) == own[i], "a number of its own");
     pause_here("away");
     check();
-    must(cuIpcGetMemHandle(handle, shared) == 0, "sharing memory again");
+    must(cuIpcGetMemHandle(&handle, shared) == 0, "sharing memory again");
     must(cuMemFree_v2(memory) == 0, "freeing");
     for (int i = 0; i < count; i++)
         must_be_untouched(own[i]);

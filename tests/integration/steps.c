@@ -5,22 +5,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "driver.h"
+
 #ifndef BYTES
 #define BYTES ((size_t)64 << 20)
 #endif
 #define PIECE ((size_t)1 << 20)      /* the program's own memory is small, and so is its image */
 
-int cuInit(unsigned);
-int cuDevicePrimaryCtxRetain(void **, int);
-int cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(unsigned long long *, size_t);
-int cuMemsetD32_v2(unsigned long long, unsigned, size_t);
-int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
-
 int main(int count, char **words)
 {
-    void *context;
-    unsigned long long memory;
+    CUcontext context;
+    CUdeviceptr memory;
     unsigned *copy = malloc(PIECE);
     char path[4096], fresh[4096];
     if (count != 2 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)

@@ -115,9 +115,7 @@ def apart(site: Site, program: Path, *arguments: str) -> subprocess.Popen[bytes]
 
 
 def compiled_apart(folder: Path) -> Path:
-    return compiled(
-        folder, *LINKED, f"-I{ROOT / 'libhook' / 'src'}", f"-I{ROOT / 'libhook' / 'include'}",
-        source=SOURCE.with_name("apart.c"))
+    return compiled(folder, *LINKED, source=SOURCE.with_name("apart.c"))
 
 
 @pytest.fixture(scope="module")
