@@ -28,15 +28,12 @@ WEAK struct client *clients[CLIENTS_MAX];
 
 WEAK void *real_find(enum real_index index) { return NULL; }
 WEAK CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }
-WEAK const char *setting(const char *name) { return NULL; }
 WEAK unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most)
 {
     return usual;
 }
-WEAK void complain(const char *format, ...) {}
 WEAK void debug(const char *format, ...) {}
 WEAK const char *error_text(int error_number) { return ""; }
-WEAK uint64_t now_microseconds(void) { return 0; }
 WEAK uint64_t processor_microseconds(void) { return 0; }
 
 WEAK _Noreturn void fatal(const char *format, ...)
@@ -51,7 +48,6 @@ WEAK _Noreturn void fatal(const char *format, ...)
 WEAK unsigned clients_count(void) { return 1; }
 WEAK bool clients_stopping(void) { return false; }
 WEAK void clients_want(void) {}
-WEAK void client_changed(struct client *client) {}
 WEAK bool client_is_called_back(void) { return false; }
 WEAK void client_send(struct client *client, struct nvshare_report report) {}
 WEAK void client_wake(struct client *client) {}
@@ -64,7 +60,6 @@ WEAK void defer_begin(void) {}
 WEAK void defer_end(void) {}
 WEAK void mutex_lock(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); }
 WEAK void mutex_unlock(pthread_mutex_t *mutex) { pthread_mutex_unlock(mutex); }
-WEAK void mutex_lock_patiently(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); }
 WEAK void mutex_lock_to_read(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); }
 WEAK void mutex_unlock_read(pthread_mutex_t *mutex) { pthread_mutex_unlock(mutex); }
 WEAK unsigned leave_note(const struct note *note) { return 0; }
@@ -73,8 +68,6 @@ WEAK void leave_abandoned(uintptr_t stack) {}
 WEAK bool leave_is_on_signal_stack(void) { return false; }
 WEAK void leave_calls(void (*also)(uintptr_t stack)) {}
 WEAK void leave_if_cancelled(void) {}
-WEAK bool leave_is_forked(void) { return false; }
-WEAK bool leave_is_thread_end(void) { return false; }
 
 WEAK void own_file_left(void *unused, uint64_t handle) {}
 WEAK void memory_notify(void) {}
@@ -82,19 +75,6 @@ WEAK void capture_restore(void *unused, uint64_t mode) {}
 WEAK uint32_t gate_block(void) { return 0; }
 WEAK void gate_unblock(const uint32_t *before) {}
 WEAK void gate_recheck(void) {}
-WEAK bool gate_empty(void) { return true; }
-WEAK bool gate_has_blocked(void) { return false; }
-WEAK bool gate_has_waiters(void) { return false; }
-WEAK bool inflight_busy(const struct client *client) { return false; }
-WEAK void inflight_extend(struct client *client) {}
-WEAK bool inflight_arm(struct client *client, uint64_t at) { return false; }
-WEAK bool inflight_clear(struct client *client) { return false; }
 
-WEAK bool capture_forbid(bool whatever) { return true; }
-WEAK void capture_allow(void) {}
-WEAK bool capture_without_work(void) { return false; }
 WEAK bool capture_going_on(void) { return false; }
-WEAK uint64_t capture_oldest(void) { return 0; }
-WEAK void captures_end_abandoned(void) {}
 WEAK uint64_t streams_moment(void) { return 0; }
-WEAK CUresult streams_query(CUcontext context, uint64_t moment) { return CUDA_SUCCESS; }
