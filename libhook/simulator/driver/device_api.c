@@ -47,13 +47,15 @@ API(cuDeviceGetPCIBusId, char *text, int length, CUdevice device)
 GETTER(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), ENTRY_INIT, can,
        device_at(device) != NULL ? device_check(peer) : CUDA_ERROR_INVALID_DEVICE, device != peer)
 
-static int value_of(const struct device *device, int attribute, int *value)
+#define LAST_ATTRIBUTE 147           /* of CUDA 13.0 */
+
+static int value_of(const struct device *device, int attribute)
 {
     const int BUS = (int)shared_pci_bus(device->gpu);
     const char *concurrent = secure_getenv("NVSHARE_SIM_CONCURRENT");
     const int CONCURRENT = concurrent == NULL || strcmp(concurrent, "0") != 0;
     switch (attribute) {
-#define ATTRIBUTE(name, number, is) case number: *value = is; return 1;
+#define ATTRIBUTE(name, number, value) case number: return value;
 #include "driver/attributes.def"
 #undef ATTRIBUTE
     }
@@ -65,6 +67,7 @@ API(cuDeviceGetAttribute, int *value, CUdevice_attribute attribute, CUdevice dev
     ENTER(ENTRY_INIT);
     FAIL_IF(value == NULL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(device_at(device) == NULL, CUDA_ERROR_INVALID_DEVICE);
-    return value_of(device_at(device), (int)attribute, value) ? CUDA_SUCCESS
-                                                             : CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF((int)attribute < 1 || attribute > LAST_ATTRIBUTE, CUDA_ERROR_INVALID_VALUE);
+    *value = value_of(device_at(device), (int)attribute);
+    return CUDA_SUCCESS;
 }
