@@ -16,13 +16,11 @@ struct page {
 struct residency {
     CUdeviceptr base;
     size_t count;
-    struct residency *next;
     struct page pages[];
 };
 
-/* Protects all pages and the list. Locked after the address space, and before the shared state. */
+/* Protects all pages. Locked after the address space, and before the shared state. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct residency *all;
 
 struct residency *residency_new(CUdeviceptr base, size_t size)
 {
@@ -30,35 +28,24 @@ struct residency *residency_new(CUdeviceptr base, size_t size)
     struct residency *made = checked(calloc(1, sizeof *made + count * sizeof made->pages[0]));
     made->base = base;
     made->count = count;
-    LOCKED(lock);
-    made->next = all;
-    all = made;
     return made;
 }
 
-/* Moves at most `most` pages of the GPU to the host; RESIDENCY_HOST: of any GPU. Returns the number
- * of moved pages. */
-static size_t move_to_host(struct page *pages, size_t count, int gpu, size_t most)
+/* Moves a page to the host. False: it was there. */
+static bool move_to_host(struct page *page)
 {
-    size_t sent = 0;
-    for (size_t i = 0; i < count && sent < most; i++) {
-        if (pages[i].holder == 0 || (gpu != RESIDENCY_HOST && pages[i].holder != gpu + 1))
-            continue;
-        shared_give_back(pages[i].holder - 1, RESIDENCY_PAGE);
-        pages[i].holder = 0;
-        sent++;
-    }
-    return sent;
+    if (page->holder == 0)
+        return false;
+    shared_give_back(page->holder - 1, RESIDENCY_PAGE);
+    page->holder = 0;
+    return true;
 }
 
 void residency_drop(struct residency *residency)
 {
     pthread_mutex_lock(&lock);
-    move_to_host(residency->pages, residency->count, RESIDENCY_HOST, SIZE_MAX);
-    struct residency **link = &all;
-    while (*link != residency)
-        link = &(*link)->next;
-    *link = residency->next;
+    for (size_t i = 0; i < residency->count; i++)
+        move_to_host(&residency->pages[i]);
     pthread_mutex_unlock(&lock);
     free(residency);
 }
@@ -69,20 +56,6 @@ static struct page *pages_of(const struct residency *residency, CUdeviceptr addr
     size_t first = (address - residency->base) / RESIDENCY_PAGE;
     *count = (address - residency->base + size + RESIDENCY_PAGE - 1) / RESIDENCY_PAGE - first;
     return (struct page *)&residency->pages[first];
-}
-
-/* Takes memory of the GPU for `wanted` pages; first moves other pages than `pages` to the host. */
-static bool make_room(int gpu, size_t wanted, const struct page *pages, size_t count)
-{
-    size_t missing = wanted;
-    for (struct residency *one = all; one != NULL && missing > 0; one = one->next) {
-        bool around = pages >= one->pages && pages < one->pages + one->count;
-        size_t before = around ? (size_t)(pages - one->pages) : one->count;
-        size_t behind = around ? before + count : one->count;
-        missing -= move_to_host(one->pages, before, gpu, missing);
-        missing -= move_to_host(one->pages + behind, one->count - behind, gpu, missing);
-    }
-    return shared_take(gpu, wanted * RESIDENCY_PAGE);
 }
 
 static bool keeps_location(const struct page *page, int gpu, bool asked)
@@ -97,12 +70,11 @@ static size_t move_to_gpu(struct page *pages, size_t count, int gpu, bool asked)
     size_t wanted = 0;
     for (size_t i = 0; i < count; i++)
         wanted += !keeps_location(&pages[i], gpu, asked);
-    if (wanted == 0 || (!shared_take(gpu, wanted * RESIDENCY_PAGE)
-                        && !make_room(gpu, wanted, pages, count)))
-        return 0;
+    if (wanted == 0 || !shared_take(gpu, wanted * RESIDENCY_PAGE))
+        return 0;                    /* where the GPU is full, the pages stay where they are */
     for (size_t i = 0; i < count; i++)
         if (!keeps_location(&pages[i], gpu, asked)) {
-            move_to_host(&pages[i], 1, RESIDENCY_HOST, 1);
+            move_to_host(&pages[i]);
             pages[i].holder = (uint8_t)(gpu + 1);
         }
     return wanted;
@@ -125,7 +97,7 @@ size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address,
         moved = move_to_gpu(pages, count, gpu, true);
     for (size_t i = 0; i < count && gpu == RESIDENCY_HOST; i++)
         if (!pages[i].mostly_read)
-            moved += move_to_host(&pages[i], 1, gpu, 1);
+            moved += move_to_host(&pages[i]);
     return moved * RESIDENCY_PAGE;
 }
 
