@@ -23,13 +23,6 @@ GETTER(cuCheckpointProcessGetState, (int pid, CUprocessState *state), ENTRY_INIT
        shared_life_of(pid) < 0 ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS,
        (CUprocessState)shared_life_of(pid))
 
-API(cuCheckpointProcessGetRestoreThreadId, int pid, int *tid)
-{
-    ENTER(ENTRY_INIT);
-    FAIL_IF(shared_life_of(pid) < 0 || tid == NULL, CUDA_ERROR_NOT_INITIALIZED);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 API(cuCheckpointProcessLock, int pid, CUcheckpointLockArgs *args)
 {
     ENTER(ENTRY_INIT);
