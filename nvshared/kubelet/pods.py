@@ -166,8 +166,7 @@ class Pods:
         # UIDs of claims that an earlier process prepared; their pods may have been deleted since.
         self._before = {claim.uid for claim in prepared.claims()}
         self._lock = threading.RLock()          # of prepared claims, and of these:
-        self._users: dict[str, Pod] = {}        # pods that name claims, by UID
-        self._arriving: set[str] = set()        # UIDs of pods with shares, not admitted yet
+        self._pods: dict[str, Pod] = {}         # by UID
         # By UID of a claim and of a pod that names it: the API server was asked for the claim.
         self._asked: set[tuple[str, str]] = set()
         self._hurry = threading.Event()
@@ -187,7 +186,8 @@ class Pods:
 
     def arriving(self) -> int:
         """The number of pods that are bound to this node, request shares and are not admitted."""
-        return len(self._arriving)
+        with self._lock:
+            return sum(bool(one.requesting) and not one.is_admitted for one in self._pods.values())
 
     def ask(self, namespace: str, name: str) -> Claim:
         """Fetches a claim from the API server. Raises Refused, NvshareError; KeyError and such."""
@@ -231,16 +231,12 @@ class Pods:
         present = {one.uid for one in pods}
         with self._lock:
             if event == "LISTED":
-                self._users.clear()
-                self._arriving.clear()
+                self._pods.clear()
             for one in pods:
-                self._users.pop(one.uid, None)
-                self._arriving.discard(one.uid)
-                if event != "DELETED":
-                    if one.claims:
-                        self._users[one.uid] = one
-                    if one.requesting and not one.is_admitted:
-                        self._arriving.add(one.uid)
+                if event == "DELETED":
+                    self._pods.pop(one.uid, None)
+                else:
+                    self._pods[one.uid] = one
             for claim in self.prepared.claims():
                 try:
                     self._drop_pods(claim, event, present)
@@ -266,9 +262,9 @@ class Pods:
         """Claims that pods name which they are not known to be reserved for; these pairs."""
         with self._lock:
             claims = [one for one in self.prepared.claims() if one.is_shareable]
-            self._asked &= {(one.uid, pod) for one in claims for pod in self._users}
+            self._asked &= {(one.uid, pod) for one in claims for pod in self._pods}
             found = [(claim, {
-                (claim.uid, one.uid) for one in self._users.values()
+                (claim.uid, one.uid) for one in self._pods.values()
                 if one.namespace == claim.namespace and claim.name in one.claims
                 and one.uid not in claim.uids} - self._asked) for claim in claims]
             return [(claim, pairs) for claim, pairs in found if pairs]
