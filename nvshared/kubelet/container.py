@@ -19,10 +19,8 @@ VOID = "void"                           # requests no GPU; CUDA images set "all"
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    socket: Path
-    state: Path                         # our folder on the host; containers mount its files
+    share: Share
     cdi: Path                           # the folder where our CDI file is written
-    others: Sequence[Path] = (STATIC,)  # further folders in which runtimes look for CDI files
 
     def write_cdi_file(self, cards: Iterable[str]) -> None:
         """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted.
@@ -31,7 +29,7 @@ class Containers:
         devices = {SHARED: VOID} | {card: card for card in cards}
         cdi.write(self.cdi, cdi.document(
             VERSION, {name: {"env": [f"{VISIBLE}={seen}"]} for name, seen in devices.items()},
-            self._share.edits))
+            self.share.edits))
 
     def devices(self, cards: Sequence[str]) -> list[str]:
         """CDI devices that give a container these GPUs; empty if only environment variables do."""
@@ -44,17 +42,13 @@ class Containers:
         if by_cdi and (devices := self.devices(cards)):
             return {"cdi_devices": [{"name": name} for name in devices]}
         return {
-            "envs": self._share.variables | {VISIBLE: ",".join(cards)},
+            "envs": self.share.variables | {VISIBLE: ",".join(cards)},
             "mounts": [
                 {"container_path": there, "host_path": str(here), "read_only": True}
-                for there, here in self._share.mounts.items()]}
+                for there, here in self.share.mounts.items()]}
 
     def _nvidias_devices(self) -> set[str]:
         with suppress(NvshareError):    # a file is unreadable or damaged
-            if given := cdi.read((*self.others, self.cdi)):
+            if given := cdi.read((STATIC, self.cdi)):
                 return set(given.devices)
         return set()
-
-    @property
-    def _share(self) -> Share:
-        return Share(self.socket, self.state)

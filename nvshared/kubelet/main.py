@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nvshared.containers.cdi import prepare
+from nvshared.containers.cdi import Share, prepare
 from nvshared.errors import NvshareError
 from nvshared.kubelet.card import RESTART, Offer, read_gpus, retry_until_reply
 from nvshared.kubelet.container import Containers
@@ -88,7 +88,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
     settings = NodeSettings(argv, options) if options.settings else None
     active = options if settings is None else settings.last()
     offer = Offer(active.replicas if active else None)
-    containers = Containers(options.socket, options.state, options.cdi_folder)
+    containers = Containers(Share(options.socket, options.state), options.cdi_folder)
     runtime = Runtime(options.cdi, options.runtime)
     pods = Pods(
         options.bus, options.kubeconfig, options.node, Prepared(options.state),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.containers.cdi import FILE as CDI_FILE
+from nvshared.containers.cdi import Share
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.claims import DRIVER, FILE, Pod, Prepared, parameters, quantity, read, terms
@@ -181,7 +182,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
         tmp_path: Path) -> None:
     """cdiVersion 0.3.0: device names begin with a letter, as CDI before 0.5.0 demands."""
     file = tmp_path / "run" / CDI_FILE
-    containers = Containers(Path("/run/x/sock"), Path("/state"), file.parent)
+    containers = Containers(Share(Path("/run/x/sock"), Path("/state")), file.parent)
     containers.write_cdi_file(["GPU-0a", "GPU-1b"])
     options = ["ro", "nosuid", "nodev", "rbind"]
     assert json.loads(file.read_text()) == {
@@ -203,7 +204,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
     assert "GPU-0a" not in file.read_text()
     assert [path.name for path in file.parent.iterdir()] == [CDI_FILE]
     with pytest.raises(NvshareError, match=f"cannot write to {file}/cdi"):
-        Containers(Path("/s"), tmp_path, file / "cdi", ()).write_cdi_file(["GPU-0a"])
+        Containers(Share(Path("/s"), tmp_path), file / "cdi").write_cdi_file(["GPU-0a"])
 
 
 @pytest.mark.parametrize("text", [
@@ -212,7 +213,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
 ])
 def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
         tmp_path: Path, text: str) -> None:
-    containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
+    containers = Containers(Share(Path("/run/x/sock"), tmp_path), tmp_path)
     assert containers.response(["GPU-0a"], by_cdi=True) == {
         "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0a"}]}
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
@@ -226,7 +227,7 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
 def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_environment_variable(
         tmp_path: Path) -> None:
     """The CDI devices of several cards would overwrite each other's variable."""
-    containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
+    containers = Containers(Share(Path("/run/x/sock"), tmp_path), tmp_path)
     answer = containers.response(["GPU-0a", "GPU-1b"], by_cdi=True)
     assert set(answer) == {"envs", "mounts"}
     assert answer["envs"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
@@ -234,7 +235,8 @@ def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_environment_vari
 
 
 def test_allocate_by_cdi_writes_the_cdi_file_before_the_response(tmp_path: Path) -> None:
-    offer, containers = Offer([("", 1)]), Containers(Path("/s"), tmp_path, tmp_path / "cdi", ())
+    offer = Offer([("", 1)])
+    containers = Containers(Share(Path("/s"), tmp_path), tmp_path / "cdi")
     offer.update((CARD,))
 
     async def refresh() -> None:

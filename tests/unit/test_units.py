@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.containers.cdi import Share
 from nvshared.kubelet.container import Containers
 from nvshared.machine import checkpoint
 from nvshared.names import DEFAULT_SOCKET
@@ -26,7 +27,7 @@ def setting(unit: str, name: str) -> str:
 
 def folders_of_containers() -> Iterator[Path]:
     """Folders of the host that containers get: by nvshare-kubelet, by manifests, by the pages."""
-    containers = Containers(Path(DEFAULT_SOCKET), Path("/var/lib/x"), Path("/run/cdi"))
+    containers = Containers(Share(Path(DEFAULT_SOCKET), Path("/var/lib/x")), Path("/run/cdi"))
     for mount in containers.response(["GPU-0"], by_cdi=False)["mounts"]:
         yield Path(mount["host_path"])
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "packaging" / "kubernetes").rglob("*.yaml")]
