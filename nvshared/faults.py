@@ -85,6 +85,15 @@ KINDS: dict[str, FaultKind] = {
     "bus-lost": FaultKind(
         WARNING, "nvshared is not on the message bus, so nvsharectl and Kubernetes do not reach it",
         "start the message bus (systemctl start dbus): nvshared comes back by itself"),
+    "socket-removed": FaultKind(
+        CRITICAL, "programs that start do not find nvshared, and use the GPUs unshared",
+        "make the socket anew: systemctl restart nvshared.socket nvshared; one that was started "
+        "by hand: end it and start it again; programs that share go on meanwhile"),
+    "tenants-hidden": FaultKind(
+        WARNING, "what is set for units, jobs, containers and pods does not hold",
+        "mount /proc with gid=GROUP, too, and give nvshared.service that group "
+        "(SupplementaryGroups=GROUP); in a container: mount the host's /sys/fs/cgroup, read-only, "
+        "at /host/sys/fs/cgroup, too; and restart nvshared"),
     "few-descriptors": FaultKind(
         WARNING, "fewer programs can connect than max-clients says",
         "raise LimitNOFILE= (systemctl edit nvshared), or set a lower max-clients, and restart "

@@ -38,6 +38,10 @@ class Checks:
         self._is_exclusive, self._state, self._history = is_exclusive, state, history
         self._looked_at = -FRESH
         self._looking = asyncio.Lock()
+        # Identifies the file at which programs find the daemon; (): it could not be seen.
+        self._socket: tuple[int, ...] | None = ()
+        with suppress(OSError):
+            self._socket = _file(manager.socket)
         self._helper_tried_at = self._sampled_at = clock()
         manager.use_checks(self.look)
 
@@ -79,12 +83,28 @@ class Checks:
             unused = "; ".join(file.unused for file in manager.files if file.unused)
             faults.set("state-unread", printable(unused)[:DETAIL_LONGEST])
             faults.set("state-unwritable", unwritable or "".join(failures[:1]))
+        removed = await call(self._run, "socket", self._socket_fault, PATIENCE)
+        if removed is not None:
+            faults.set("socket-removed", removed)
         if refused := manager.refused:
             ended = await call(self._run, "refused", partial(_ended, refused), PATIENCE)
             manager.forget_refused(ended or ())
         for gpu in tuple(manager.gpus):
             if not gpu.lost:
                 await self._look_at(gpu)
+
+    def _socket_fault(self) -> str | None:
+        """Why programs do not find the daemon's socket; "": they do; None: it cannot be seen."""
+        path = self._manager.socket
+        if not path.startswith("/"):    # an abstract socket of systemd's
+            return ""
+        try:
+            found = _file(path)
+        except OSError:
+            return None
+        if found is None:
+            return f"{path} was removed"
+        return "" if self._socket in ((), found) else f"{path} is another socket now"
 
     def _keep_again(self) -> None:
         for file in self._manager.files:
@@ -101,6 +121,15 @@ class Checks:
             return "its mode is exclusive or prohibited" if self._is_exclusive(uuid) else ""
         except NvshareError:
             return None
+
+
+def _file(path: str) -> tuple[int, ...] | None:
+    """Identifies the file at a path; None: there is none. Raises OSError if it cannot be seen."""
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def write_error(folder: Path) -> str:

@@ -40,6 +40,8 @@ HIDDEN = (
     "are not known, and what is set for these does not hold; mount it with gid=GROUP too, and give "
     "nvshared.service that group: SupplementaryGroups=GROUP")
 
+BLIND_BRIEFLY, HIDDEN_BRIEFLY = "control groups outside are hidden", "/proc hides processes"
+
 logger = logging.getLogger(__name__)
 
 
@@ -69,8 +71,10 @@ class ControlGroups:
             # Warn if a process may become a client with groups that the daemon cannot read.
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)
+            manager.faults.set("tenants-hidden", BLIND_BRIEFLY if outside else "")
         if not host.process(1, "cgroup"):
             logger.warning(HIDDEN)
+            manager.faults.set("tenants-hidden", HIDDEN_BRIEFLY)
         self._processes: dict[int, _Process] = {}
         self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read

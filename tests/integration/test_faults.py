@@ -241,6 +241,20 @@ def settings(lab: Lab) -> Mend:
     return lambda: lab.configuration.write_text(before)
 
 
+def socket(lab: Lab) -> Mend:
+    lab.start()
+    aside = lab.site.socket.rename(lab.site.folder / "aside")
+    return lambda: aside.rename(lab.site.socket)
+
+
+def hidden(lab: Lab) -> Mend:
+    """/proc without the first process, as with hidepid."""
+    lab.site.before = ["unshare", "--mount", "sh", "-c",
+                       'mount -t tmpfs none /proc/1 && exec "$@"', "sh"]
+    lab.start()
+    return None                         # the next start has another /proc
+
+
 def descriptors(lab: Lab) -> Mend:
     lab.site.before = ["prlimit", "--nofile=512:512"]
     lab.start()
@@ -278,6 +292,7 @@ CAUSES: dict[str, Callable[[Lab], Mend]] = {
     "library-refused": other_version, "state-unwritable": state_folder,
     "state-unread": unread_state,
     "history-unwritten": history, "settings-refused": settings, "bus-lost": bus,
+    "socket-removed": socket, "tenants-hidden": hidden,
     "few-descriptors": descriptors, "kubelet-unreached": kubelet,
 }
 FAR = frozenset({"bus-lost"})           # nothing reaches the daemon but the metrics
