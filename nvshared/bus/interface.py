@@ -8,6 +8,7 @@ dispatch.py checks the action before the method runs. A test compares dbus/*.xml
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -45,6 +46,23 @@ def method(
 ) -> Callable[[Any], Any]:
     """Declares a method with named `results`; `itself`: the method authorises its callers."""
     return partial(Method, name, results, action, itself)
+
+
+def method_of(
+    name: str, declared: Method, argument: str, find: Callable[[Any, Any], Any]
+) -> Method:
+    """Declares a method of another object once more, with one more argument, NAME:TYPE, first.
+
+    `find` finds the object by this method's interface and that argument."""
+    first, kind = argument.split(":")
+
+    def act(interface: Any, which: Any, *values: Any) -> Any:
+        return declared.act(find(interface, which), *values)
+
+    again = copy(declared)
+    again.act = act
+    introspection.Method.__init__(again, name, [Arg(kind, IN, first), *declared.in_args])
+    return again
 
 
 def signal(name: str, carries: str) -> introspection.Signal:

@@ -19,6 +19,7 @@ from nvshared.bus.interface import (
     announced,
     constant,
     method,
+    method_of,
     signal,
     unannounced,
 )
@@ -300,6 +301,13 @@ class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
         return [[*turn, {}] for turn in self.client.turns.latest(self.client.gpu.now)]
 
 
+# Methods of the manager for callers that know a name of the GPU or the client's id, but no path.
+of_gpu = partial(method_of, argument="gpu:s", find=lambda interface, gpu: GPUInterface(
+    interface.manager, interface.manager.gpu(gpu)))
+of_client = partial(method_of, argument="client:u", find=lambda interface, id: ClientInterface(
+    interface.manager, interface.manager.client(id)))
+
+
 class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     def __init__(self, manager: Manager, history: History | None = None) -> None:
         super().__init__(manager)
@@ -343,34 +351,12 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         wanted = pid or await caller.get().pid()
         return [names.client_path(client.id) for client in self.manager.clients_by_pid(wanted)]
 
-    @changes_client("SetClientTerms")
-    async def set_client_terms(self, client: "u", terms: "a{sv}") -> None:
-        await set_terms(self.manager, self.manager.client(client), terms)
-
-    @changes_client("SetMemoryLimit")
-    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
-        found = self.manager.client(client)
-        await set_terms(self.manager, found, {"memory-limit": Variant("t", bytes)})
-
-    @changes_client("SetComputeLimit")
-    async def set_compute_limit(self, client: "u", percent: "u") -> None:
-        found = self.manager.client(client)
-        await set_terms(self.manager, found, {"compute-limit": Variant("u", percent)})
-
-    @changes_client("SetWeight")
-    async def set_weight(self, client: "u", weight: "u") -> None:
-        found = self.manager.client(client)
-        await set_terms(self.manager, found, {"weight": Variant("u", weight)})
-
-    @changes_client("SuspendClient")
-    async def suspend_client(self, client: "u") -> None:
-        found = self.manager.client(client)
-        await set_terms(self.manager, found, {"suspended": Variant("u", 1)})
-
-    @changes_client("ResumeClient")
-    async def resume_client(self, client: "u") -> None:
-        found = self.manager.client(client)
-        await set_terms(self.manager, found, {"suspended": Variant("u", 0)})
+    set_client_terms = of_client("SetClientTerms", ClientInterface.set_terms)
+    set_memory_limit = of_client("SetMemoryLimit", ClientInterface.set_memory_limit)
+    set_compute_limit = of_client("SetComputeLimit", ClientInterface.set_compute_limit)
+    set_weight = of_client("SetWeight", ClientInterface.set_weight)
+    suspend_client = of_client("SuspendClient", ClientInterface.suspend)
+    resume_client = of_client("ResumeClient", ClientInterface.resume)
 
     @changes_client("ParkClient")
     async def park_client(self, client: "u") -> None:
@@ -467,29 +453,12 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
             since_usec // SECOND, -(-until_usec // SECOND), step_usec // SECOND, by,
             self._uuid(gpu), uid, names), _used)
 
-    @method("SetGPUTQ", action=names.ACTION_SET_TQ)
-    async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        await _kept(self.manager.set_tq(seconds * SECOND, self.manager.gpu(gpu)))
-
-    @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
-    async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        await _kept(self.manager.set_tq(usec, self.manager.gpu(gpu)))
-
-    @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
-    async def set_gpu_tq_auto(self, gpu: "s") -> None:
-        await _kept(self.manager.set_tq(None, self.manager.gpu(gpu)))
-
-    @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
-        await _kept(self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
-
-    @method("SetGPUPolicy", action=names.ACTION_SET_POLICY)
-    async def set_gpu_policy(self, gpu: "s", name: "s") -> None:
-        await _kept(self.manager.set_policy(name, self.manager.gpu(gpu)))
-
-    @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
-    def preempt_gpu(self, gpu: "s") -> None:
-        self.manager.gpu(gpu).preempt()
+    set_gpu_tq = of_gpu("SetGPUTQ", TurnSettings.set_tq)
+    set_gpu_tq_usec = of_gpu("SetGPUTQUSec", TurnSettings.set_tq_usec)
+    set_gpu_tq_auto = of_gpu("SetGPUTQAuto", TurnSettings.set_tq_auto)
+    set_gpu_anti_thrash = of_gpu("SetGPUAntiThrash", TurnSettings.set_anti_thrash)
+    set_gpu_policy = of_gpu("SetGPUPolicy", TurnSettings.set_policy)
+    preempt_gpu = of_gpu("PreemptGPU", GPUInterface.preempt)
 
     @method("DrainGPU", "left", action=names.ACTION_MANAGE_CLIENTS)
     async def drain_gpu(self, gpu: "s") -> "a(us)":
