@@ -115,8 +115,7 @@ class Terminal:
     def __init__(self) -> None:
         self._console = Console()
         self._keys = Keys()
-        self._shown: list[str] = []
-        self._must_redraw = True
+        self._shown: list[str] = []     # empty: all lines are to be drawn
         self._reading, self._waking = os.pipe()
         for end in (self._reading, self._waking):
             os.set_blocking(end, False)
@@ -175,16 +174,16 @@ class Terminal:
         drawn = captured.get().split("\n")
         if not (sys.stdout.encoding or "").lower().startswith("utf"):
             drawn = [line.translate(ASCII) for line in drawn]
-        # _must_redraw is reset before drawing, as a signal handler may set it during the drawing.
-        must_redraw, self._must_redraw = self._must_redraw or len(self._shown) != len(drawn), False
-        before = [""] * len(drawn) if must_redraw else self._shown
+        # Before drawing, as a signal handler may call redraw() during the drawing.
+        before, self._shown = self._shown, drawn
+        must_redraw = len(before) != len(drawn)
+        before = [""] * len(drawn) if must_redraw else before
         self._write(CLEAR * must_redraw + "".join(
             f"\x1b[{number};1H{line}" for number, (line, old) in enumerate(
                 zip(drawn, before, strict=True), 1) if line != old))
-        self._shown = drawn
 
     def redraw(self) -> None:
-        self._must_redraw = True
+        self._shown = []
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -197,7 +196,7 @@ class Terminal:
 
     def _set_modes(self) -> None:
         tty.setcbreak(sys.stdin)
-        self._must_redraw = True
+        self.redraw()
         self._write(FULL_SCREEN_ON)
 
     def _restore_modes(self) -> None:
