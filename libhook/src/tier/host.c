@@ -123,10 +123,17 @@ static void prefer(void *memory, size_t size, int node)
 /* Maps `size` bytes (whole pages); no page is populated yet. NULL: the kernel refuses. */
 static char *map_memory(size_t size, int node)
 {
-    char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
+    char *memory = mmap(NULL, size + PAGE, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
+    /* Where the program locks all later memory (mlockall(2)), the kernel would populate it at once,
+     * beyond what the daemon allows. It cannot populate what nothing may access. */
+    munlock(memory, size + PAGE);
+    if (mprotect(memory, size + PAGE, PROT_READ | PROT_WRITE) != 0) {
+        munmap(memory, size + PAGE);
+        return NULL;
+    }
     size_t before = (PAGE - (uintptr_t)memory % PAGE) % PAGE;    /* huge pages are aligned */
     if (before > 0)
         munmap(memory, before);
