@@ -119,11 +119,12 @@ static int open_patiently(void)
     for (;;) {
         int fd = connection_open();
         /* ECONNREFUSED: the daemon is being restarted. EAGAIN: the daemon is so busy that the
-         * queue of connections was full for SEND_PATIENCE. */
-        uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
+         * queue of connections was full for SEND_PATIENCE. EINTR: until a signal came. */
+        bool refused = errno == ECONNREFUSED, busy = errno == EAGAIN || errno == EINTR;
+        uint64_t patience = busy ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
         if (fd >= 0 || errno == ENAMETOOLONG)
             return fd;
-        if ((errno == ECONNREFUSED || errno == EAGAIN) && now_microseconds() - began <= patience)
+        if ((refused || busy) && now_microseconds() - began <= patience)
             nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
         else if (!must_retry("is not running"))
             return fd;
@@ -153,7 +154,8 @@ static const char *introduce(struct client *client, bool *ended)
     while (client->socket >= 0 && got == 0
            && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
         got = connection_receive(client->socket, &answer, NULL, WELCOME_SILENT_MS);
-        if (got == 0)
+        /* Signals end the wait earlier. */
+        if (got == 0 && now_microseconds() - began >= WELCOME_SILENT_MS * 1000)
             print_wait("does not answer", is_required()
                  ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
@@ -454,6 +456,7 @@ void client_attach(CUdevice device, CUcontext context)
 
 bool client_awaits_context(CUdevice device, unsigned *tries)
 {
+    struct timespec left = { .tv_nsec = CONTEXT_RETRY_MS * 1000000L };
     if (*tries == 0)
         client_attach(device, NULL);
     if (client_is_called_back() || device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
@@ -462,8 +465,8 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
     mutex_lock(&memory_lock);
     bool room = reclaim(clients[device], RECLAIM_ALL, 0);
     mutex_unlock(&memory_lock);
-    if (!room)
-        nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
+    while (!room && nanosleep(&left, &left) != 0 && errno == EINTR)
+        continue;
     return true;
 }
 
