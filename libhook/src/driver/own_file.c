@@ -31,7 +31,11 @@ int own_file_add(int descriptor)
     for (int handle = 0; handle < FILES_MOST; handle++)
         if (!atomic_exchange(&files[handle].taken, true)) {
             own_file_replace(handle, descriptor);
-            return handle;
+            if (files[handle].open)
+                return handle;
+            files[handle].taken = false;       /* no number above stderr was free */
+            errno = EMFILE;
+            return -1;
         }
     close(descriptor);
     errno = EMFILE;
