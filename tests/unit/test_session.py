@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from nvshared.errors import NvshareError, ProtocolError
 from nvshared.hook import session
@@ -576,31 +574,6 @@ def test_publish_order_passes_a_writable_inflight_page_and_watch_order_a_readabl
     background.is_told(Watch(2, 1, True))            # the watched client has disconnected
     assert background.wire.sent[1:] == [OrderRecord(Type.WATCH, number=1)]
     assert len(background.wire.descriptors) == 1
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(packets=st.lists(st.one_of(
-    st.binary(max_size=120),
-    st.builds(
-        lambda kind, flags, number, size: encode_report(
-            ReportRecord(kind, flags, number, commit=size, moved=size)),
-        st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE)),
-)))
-def test_session_with_random_packets_closes_no_other_connection(
-        manager: Manager, packets: list[bytes]) -> None:
-    hook = Hook(manager)
-    hook.says(HELLO)
-    for packet in packets:
-        try:
-            hook.session.received(decode_report(packet))
-        except ProtocolError:
-            break
-    hook.session.ended()
-    hook.session.ended()
-    left = [one for one in Scripted.latest.events if isinstance(one, events.Left)]
-    assert left == Scripted.latest.events[-1:]
-    Scripted.latest.events.clear()
-    assert not list(manager.clients)
 
 
 @pytest.fixture

@@ -88,7 +88,8 @@ class Liar:
 
     def end(self) -> None:
         self.ended = True
-        self.session.ended()
+        for _ in range(2):              # as when both its process and its socket end
+            self.session.ended()
 
     def numbers(self) -> list[int]:
         """Numbers of the orders sent to this client, and three more numbers."""
