@@ -185,7 +185,6 @@ class Bus:
         self._uids: dict[str, int] = {}     # by caller; a name on the bus is never used again
         self._presence: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()  # held while a reply is sent: large replies one by one
-        self._announced: dict[Interface, dict[str, Any]] = {}
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
@@ -383,8 +382,7 @@ class Bus:
         return "", []
 
     def export(self, path: str, interface: Interface) -> None:
-        interface.path, interface.bus = path, self
-        self._announced[interface] = interface.announced()
+        interface.path, interface.bus, interface.shown = path, self, interface.announced()
         self._exports.setdefault(path, []).append(interface)
         if _managed(path) and self._connection is not None:
             # Read the values now, not when the message is made.
@@ -395,18 +393,14 @@ class Bus:
         gone = self._exports.pop(path)
         for one in gone:
             one.bus = None
-            self._announced.pop(one)
             self._dirty.pop(one, None)
         if _managed(path):
             body = [path, [one.name for one in gone]]
             self.signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
 
-    def announced(self, interface: Interface, name: str) -> Any:
-        return self._announced[interface][name]
-
     def changed(self, interface: Interface) -> None:
         """Schedules a comparison of the interface's properties, which announces changes."""
-        if interface not in self._announced:
+        if interface.bus is None:
             return
         self._dirty[interface] = None
         if self._timer is None:
@@ -472,9 +466,8 @@ class Bus:
             for other in self._exports if other.startswith(start) and other != start})
 
     def _announce(self, interface: Interface) -> None:
-        before, now = self._announced[interface], interface.announced()
-        changed = [name for name, value in now.items() if value != before[name]]
-        self._announced[interface] = now
+        before, interface.shown = interface.shown, interface.announced()
+        changed = [name for name, value in interface.shown.items() if value != before[name]]
         if changed:
             body = [interface.name, interface.values(changed), []]
             self.signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)

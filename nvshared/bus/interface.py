@@ -113,6 +113,7 @@ class Interface:
 
     path = ""
     bus: Any = None
+    shown: dict[str, Any]               # values of announced properties, as callers know them
     name: ClassVar[str]
     methods: ClassVar[dict[str, Method]]
     properties: ClassVar[dict[str, Property]]

@@ -121,8 +121,8 @@ class Publication:
             if isinstance(event, Tick):
                 for id in gpu.clients.keys() & self._clients.keys():
                     # Only the start and the end of a wait for a compute window emit no action.
-                    if gpu.clients[id].view.rationed or self._bus.announced(
-                            self._clients[id], "State") == ClientState.LIMITED:
+                    shown = self._clients[id].shown["State"]
+                    if gpu.clients[id].view.rationed or shown == ClientState.LIMITED:
                         self._client_changed(id)
             elif isinstance(event, Ganged):
                 for member in event.clients:
