@@ -33,17 +33,32 @@ def of_process(process: str, pid: int) -> Figures:
     """Returns a process's memory in 10^6 bytes, and its numbers of open files and threads.
 
     "own" is private memory; "resident" also counts pages of the simulated card, which all
-    programs map. Raises FileNotFoundError or ProcessLookupError if the process has ended.
+    programs map. Neither counts the library's host memory, which the daemon orders: it rises and
+    falls over minutes, and a short run would take that for growth. Raises FileNotFoundError or
+    ProcessLookupError if the process has ended.
     """
     folder = Path(f"/proc/{pid}")
     try:
+        ordered = _not_inherited(folder)
         return {
-            (process, "resident MB"): size(pid, "VmRSS") / MB,
-            (process, "own MB"): size(pid, "RssAnon") / MB,
+            (process, "resident MB"): (size(pid, "VmRSS") - ordered) / MB,
+            (process, "own MB"): (size(pid, "RssAnon") - ordered) / MB,
             (process, "files"): len(list((folder / "fd").iterdir())),
             (process, "threads"): int(status(folder)["Threads"])}
     except KeyError:                    # a zombie has no memory
         raise ProcessLookupError(f"process {pid} has ended") from None
+
+
+def _not_inherited(folder: Path) -> int:
+    """Resident bytes of mappings with MADV_DONTFORK and MADV_DONTDUMP (tier/host.c)."""
+    found = resident = 0
+    for line in (folder / "smaps").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "Rss":
+            resident = int(rest.split()[0]) * 1024
+        elif name == "VmFlags" and {"dc", "dd"} <= {*rest.split()}:
+            found += resident
+    return found
 
 
 @dataclass(slots=True)
