@@ -190,7 +190,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
         if early:
             reload()
         checks = Checks(manager, monotonic, lanes.run, queries.run, nvml.is_exclusive,
-                        config.state_dir, lambda: "" if history is None else history.fault)
+                        config.state_dir,
+                        lambda: (history.fault, history.unused) if history else ("", ""))
         rivals = Rivals(manager, monotonic, lanes.run)
         stack.callback(rivals.close)
         for endless in (cards.watch(), checks.watch(), rivals.watch(), manager.moving.watch(),

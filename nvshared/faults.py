@@ -74,7 +74,7 @@ KINDS: dict[str, FaultKind] = {
         "seconds"),
     "state-unread": FaultKind(
         WARNING, "part of what nvshared kept over its restart is not in force",
-        "see the file that was put aside (.aside-N), make these settings again, and restart "
+        "see the file that was put aside (.aside-N), make settings of it again, and restart "
         "nvshared"),
     "history-unwritten": FaultKind(
         WARNING, "the history of usage is not written",

@@ -53,6 +53,11 @@ class HistoryFile:
         """Why the last write failed; "": it did not fail."""
         return self._write_error and f"{self._store.path}: {self._write_error}"
 
+    @property
+    def unused(self) -> str:
+        """Why the usage until now was put aside; "": it was not."""
+        return self._store.unused
+
     def keep(self, start: int, batch: Batch) -> None:
         """Has the thread write the usage of the minute that began at `start` (s since 1970), and
         usage that it could not write before."""
@@ -148,6 +153,11 @@ class History:
     def fault(self) -> str:
         """Why the latest usage is not in the file; "": it is."""
         return self._file.fault
+
+    @property
+    def unused(self) -> str:
+        """Why the usage until now was put aside; "": it was not."""
+        return self._file.unused
 
     def follow(self, gpu: GPU) -> None:
         gpu.client_new.connect(self._client_joined)

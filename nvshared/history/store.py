@@ -145,6 +145,7 @@ class HistoryStore:
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         self.pages = max(size, LEAST_SIZE) // PAGE
+        self.unused = ""                # why an earlier file was put aside; "": none was
         self._connection: sqlite3.Connection | None = None
         self._open_identity = (0, 0)    # device and inode of the open file
 
@@ -248,6 +249,7 @@ class HistoryStore:
         with suppress(FileNotFoundError):   # sqlite's journal of an interrupted write, if any
             journal = self.path.with_name(f"{self.path.name}-journal")
             journal.rename(new.with_name(f"{new.name}-journal"))
+        self.unused = f"{self.path}: {reason}"
         logger.warning("%s is put aside as %s and a new history begun: %s",
                        self.path, new.name, reason)
 

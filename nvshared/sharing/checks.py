@@ -30,10 +30,12 @@ NEEDED = 1 << 14                        # bytes that the state folder must have 
 class Checks:
     def __init__(
         self, manager: Manager, clock: Clock, run: Run, nvml: Run,
-        is_exclusive: Callable[[str], bool], state: Path | None, history: Callable[[], str],
+        is_exclusive: Callable[[str], bool], state: Path | None,
+        history: Callable[[], tuple[str, str]],
     ) -> None:
         """`nvml`: Lanes.run for NVML. `is_exclusive`: NVML.is_exclusive, which blocks. `state`: the
-        state folder. `history`: why the history is not written; "": it is."""
+        state folder. `history`: why the history is not written, and why that until now was put
+        aside; "": it is, it was not."""
         self._manager, self._clock, self._run, self._nvml = manager, clock, run, nvml
         self._is_exclusive, self._state, self._history = is_exclusive, state, history
         self._looked_at = -FRESH
@@ -71,7 +73,8 @@ class Checks:
 
     async def _look(self) -> None:
         manager, faults = self._manager, self._manager.faults
-        faults.set("history-unwritten", self._history())
+        unwritten, *others = self._history()
+        faults.set("history-unwritten", unwritten)
         if self._state is not None:
             unwritable = await call(
                 self._run, "state folder", partial(write_error, self._state), PATIENCE)
@@ -80,7 +83,7 @@ class Checks:
             if unwritable == "" and any(file.failure for file in manager.files):
                 await call(self._run, "state folder", self._keep_again, PATIENCE)
             failures = [file.failure for file in manager.files if file.failure]
-            unused = "; ".join(file.unused for file in manager.files if file.unused)
+            unused = "; ".join(filter(None, (*(file.unused for file in manager.files), *others)))
             faults.set("state-unread", printable(unused)[:DETAIL_LONGEST])
             faults.set("state-unwritable", unwritable or "".join(failures[:1]))
         removed = await call(self._run, "socket", self._socket_fault, PATIENCE)

@@ -234,6 +234,17 @@ def history(lab: Lab) -> Mend:
     return mend
 
 
+def test_history_that_was_put_aside_is_shown_as_unread(lab: Lab) -> None:
+    lab.state.mkdir()
+    (lab.state / "history.db").write_text("no database, although it is where one has to be")
+    lab.start()
+    now = int(time.time() * 1e6)
+    with lab.control() as control:
+        control.history(now - 10**9, now, 0, "user", "", 0, everyone=False)
+    wait_until(lambda: "state-unread" in lab.present())
+    assert "history.db: it is broken" in lab.present()["state-unread"].words
+
+
 def settings(lab: Lab) -> Mend:
     lab.start()
     before = lab.configuration.read_text()
