@@ -6,10 +6,11 @@ systemd also stores clients' sockets and files (FDSTORE), which the next daemon 
 import os
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from nvshared.errors import InvalidArgs, NvshareError
+import sdnotify
+
+from nvshared.errors import InvalidArgs
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
 KEPT_AS = "client-"                     # prefix of the names of stored sockets
@@ -58,26 +59,18 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
 
 def send_failure(environment: Mapping[str, str], words: str) -> None:
     """Sends the reason why the daemon fails as the status that systemd shows."""
-    with suppress(NvshareError):        # without sdnotify, the status cannot be sent
-        notifier = Notifier(environment)
-        notifier.status(words)
-        notifier.close()
+    notifier = Notifier(environment)
+    notifier.status(words)
+    notifier.close()
 
 
 class Notifier:
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Imports the package sdnotify only if NOTIFY_SOCKET is set. Raises InvalidArgs."""
         self._notifier: Any = None
         self._unstored: dict[str, int] = {}     # descriptors to store once systemd's queue has room
         self.watchdog: int | None = None    # most microseconds between two pings; None: off
         if not environment.get("NOTIFY_SOCKET"):
             return
-        try:
-            import sdnotify
-        except ImportError as error:
-            raise InvalidArgs(
-                "systemd wants to be notified, and the Python package sdnotify is not installed",
-                "install it, or set Type=simple in the unit") from error
         self._notifier = sdnotify.SystemdNotifier()
         if environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
             self.watchdog = int(environment.get("WATCHDOG_USEC", "0")) or None
