@@ -262,6 +262,8 @@ class Gangs:
             c for c, m in members.items() if m.phase is Phase.DRAINING and not m.is_permanent}
         # Work in flight on one card may wait for work on another, so all members are paced.
         paced = any(m.contended for m in members.values())
+        # From _latest() on members may be stopped again, which ends the turn: OPEN would undo that.
+        gang.resuming = gang.resuming and not self._due(_latest(members), now)
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
                 gang.sent.pop(client, None)     # it drained after OPEN was sent: send OPEN again

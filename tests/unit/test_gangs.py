@@ -321,6 +321,27 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gat
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
+def test_gang_whose_member_drained_late_gives_way_at_the_next_stop(machine: Machine) -> None:
+    one, other = (
+        machine.team([0, 1], pids, 3 * GIB, name=name)
+        for name, pids in (("a", [10, 11]), ("b", [20, 21])))
+    one.compute(10_000)
+    machine.advance(200 * MILLISECOND)
+    other.compute(10)
+    for rank in one.ranks:
+        machine.freeze(rank)            # the test sends the replies itself
+    machine.advance(2 * SECOND)
+    clients = [*map(machine.client, one.ranks)]
+    first = clients[0]
+    first.gpu.tell(Reopened(first.id, first.memory))
+    machine.advance(3 * SECOND)         # the second member still drains when the first may again
+    for _ in range(3):
+        for client in clients:
+            if client.gpu.scheduler.stopping(client.id):
+                client.gpu.tell(Stopped(client.id, client.memory, True, 0, 0))
+    assert [client.view.state for client in clients] == [ClientState.EVICTING] * 2
+
+
 @pytest.mark.parametrize("late_first", [True, False])
 def test_running_gang_gets_a_further_card_before_a_gang_that_has_not_started(
         machine: Machine, late_first: bool) -> None:
