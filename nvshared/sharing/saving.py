@@ -110,20 +110,19 @@ class Saving:
             return str((await self._carry_out(account, "save", **order))["done"])
         except NoAnswer as error:       # nvshare-save was killed; CRIU may go on
             token, reason = order["note"]["token"], error.message
-        for _ in range(TRIES):
+        tries = TRIES
+        while tries:
             try:
                 rows = await self._list(order["to"])
             except NoAnswer:
-                await asyncio.sleep(ASKED_EVERY)
-                continue
-            row = next((row for row in rows if row.note.get("token") == token), None)
-            while row is not None and row.state == "saving":
-                await asyncio.sleep(ASKED_EVERY)
-                rows = await self._list(order["to"])
+                tries -= 1
+            else:
                 row = next((row for row in rows if row.note.get("token") == token), None)
-            if row is not None:
-                return row.folder
-            break
+                if row is None:
+                    break
+                if row.state != "saving":
+                    return row.folder
+            await asyncio.sleep(ASKED_EVERY)
         raise NvshareError(reason)
 
     async def _wake(self, old: Client) -> None:
