@@ -348,11 +348,13 @@ class GPU(Dispatcher):
         """Evaluates the processes of a sample. `before`: `occupied` before the query."""
         if sample.processes is None:
             return                      # the last known list stays in force
-        unshared = self._listed.unshared(self.strangers, clients=bool(self.clients))
+        strangers, before_alone = self.strangers, self.neighbour.alone
+        lasting = self._listed.lasting(strangers)
+        # With clients of which NVML lists none, the strangers may be these under other pids.
+        unshared = lasting if self._listed.lists_clients or not self.clients else []
         more = f" and {len(unshared) - NAMED} more" if len(unshared) > NAMED else ""
         self.faults.set("gpu-unshared", ", ".join(map(shown, unshared[:NAMED])) + more)
-        before_alone = self.neighbour.alone
-        self.neighbour.find_alone(self._listed.only_clients(self.strangers, before_alone))
+        self.neighbour.find_alone(not strangers or (bool(before_alone) and not lasting))
         if self.neighbour.alone != before_alone:
             self.tell(events.Tick())
         self._listed.keep(

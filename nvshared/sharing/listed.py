@@ -15,22 +15,13 @@ class Listed:
     # NVML has listed a client, so it knows all pids: unlisted clients have nothing on the card.
     lists_clients: bool = False
     _by_pid: dict[int, Process] = field(default_factory=dict)
-    _unshared: frozenset[int] = frozenset()     # processes without the library in the last list
-    _foreign: frozenset[int] = frozenset()      # pids in the last list that belong to no client
+    _strangers: frozenset[int] = frozenset()    # pids in the last list that belong to no client
 
-    def unshared(self, strangers: Iterable[int], *, clients: bool) -> list[int]:
-        """The strangers that two lists show. `clients`: the card has clients."""
-        known = self.lists_clients or not clients       # NVML's pids are those of clients
-        before, self._unshared = self._unshared, frozenset(strangers if known else ())
-        return sorted(before & self._unshared)
-
-    def only_clients(self, strangers: Iterable[int], before: bool | None) -> bool:
-        """Whether all processes are clients. `before`: by the last list. A new pid may be a client
-        before its HELLO: only the next list shows that it is none."""
-        foreign = frozenset(strangers)
-        alone = not foreign or (bool(before) and not foreign & self._foreign)
-        self._foreign = foreign
-        return alone
+    def lasting(self, strangers: Iterable[int]) -> list[int]:
+        """The strangers that this list and the last one show. A new pid may be a client before its
+        HELLO: only the next list shows that it is none."""
+        before, self._strangers = self._strangers, frozenset(strangers)
+        return sorted(before & self._strangers)
 
     def keep(self, processes: Iterable[Process], clients: Iterable[int]) -> None:
         """Replaces the list. `clients`: pids."""
