@@ -395,18 +395,15 @@ class GPU(Dispatcher):
         if before is not None:
             client.remember(EarlierTimes(before.held, before.waited), before.terms)
             client.parking.follow(before.parking)
-        suspended = client.terms.in_force.suspended
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         memory, owes = self._checked_loan(client, memory, lender)
         self.tell(events.Joined(
-            client.id, memory, running, wants and not suspended, commit, client.domains, account,
-            evidence, tuple(map(str, client.peer.sharers)), self.terms_of(client), owes,
-            bool(self.lost), replace(client.terms.in_force, suspended=False)))
+            client.id, memory, running, wants, commit, client.domains, account, evidence,
+            tuple(map(str, client.peer.sharers)), self.terms_of(client), owes, bool(self.lost),
+            client.terms.in_force))
         self.client_new.emit(client)
         if before is not None or client.terms != ClientTerms():
-            client.set_terms(client.terms)
-        if wants and suspended:         # the scheduler must learn of the suspension first
-            self.tell(events.MemoryChanged(client.id, memory, wants=True))
+            self.terms_changed.emit(client)
 
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes

@@ -9,20 +9,22 @@ import pytest
 
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.machine.nvml import Process, Sample
-from nvshared.scheduler.actions import Action, Order, Run, TurnStarted
+from nvshared.scheduler.actions import Action, Load, Order, Run, Stop, TurnStarted
 from nvshared.scheduler.events import (
     AntiThrash,
     Event,
     Evidence,
+    Joined,
     Left,
     Memory,
     MemoryChanged,
     Seen,
+    Stopped,
     Terms,
-    TermsChanged,
     Tick,
 )
 from nvshared.settings.state import StateFile
+from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import GPU, Client, EarlierTimes
 from nvshared.sharing.inflight_page import InflightPage
 from nvshared.sharing.manager import Manager
@@ -159,7 +161,22 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
     gpu.join(moved, Memory(), running=False, wants=False, commit=0, before=before)
     assert (moved.terms, moved.past.held, moved.past.waited, moved.parking.moves) == (
         before.terms, 5, 3, 2)
-    assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
+    assert [one.own for one in Scripted.latest.events if isinstance(one, Joined)] == [
+        Terms(), Terms(weight=7)]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_client_that_is_suspended_when_it_joins_gets_no_turn_until_it_is_resumed(
+        time: Time, running: bool) -> None:
+    gpu, link = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer), Noted()
+    client = Client(1, gpu, peer(4001), link, ClientTerms(Terms(suspended=True)))
+    gpu.join(client, Memory(GIB), running=running, wants=not running, commit=GIB)
+    assert any(isinstance(one, Stop) for one in link.orders) is running
+    if running:
+        gpu.tell(Stopped(1, client.memory, wants=True))
+    assert not any(isinstance(one, Load | Run) for one in link.orders)
+    client.set_terms(ClientTerms())
+    assert isinstance(link.orders[-1], Load)
 
 
 def test_gpu_has_a_single_timer_for_several_scheduler_deadlines(gpu: GPU, time: Time) -> None:
