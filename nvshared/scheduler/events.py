@@ -14,6 +14,7 @@ BLOCK = 32 * MIB                        # the largest block of hooks on a small 
 LARGE_CARD = 8 * GIB                    # from this size of a card on, blocks are twice as large
 HUGE_CARD = 64 * GIB                    # from this size of a card on, blocks are 4 times as large
 LARGEST_BLOCK = 256 * MIB               # exportable memory of up to this size is one block
+AUTO_TQ_MOST = 30 * SECOND              # the longest automatic quantum
 
 
 class AntiThrash(StrEnum):
@@ -83,7 +84,6 @@ class Settings:
     total: int                          # size of the card that is reported to programs
     host_budget: int                    # host memory for swapped blocks, if cards share no budget
     tq: int | None = 30 * SECOND        # the quantum; None: auto, see turns.py
-    longest_tq: int = 30 * SECOND       # the longest automatic quantum
     anti_thrash: AntiThrash = AntiThrash.AUTO
     policy: str = "fair"                # a name of policy.POLICIES
     draining: bool = False              # the daemon will end: clients that fit run, no turn ends

@@ -12,7 +12,7 @@ from math import inf
 from nvshared.scheduler import busy, queue
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.events import Priority, Standing
+from nvshared.scheduler.events import AUTO_TQ_MOST, Priority, Standing
 from nvshared.units import MILLISECOND, SECOND
 
 HANDOVER_FACTOR = 19                    # automatic quantum / hand-over: 1/20 of time is hand-over
@@ -67,7 +67,7 @@ class Policy:
                 total, known = total - head.cost, known - 1
             total, known = total + card.load_time(head, head.missing_bytes), known + 1
         mean = card.latency.value + (total / known if known else 0)
-        return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), card.settings.longest_tq)
+        return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), AUTO_TQ_MOST)
 
     def fixed_quantum(self, card: Card) -> int | None:
         """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""

@@ -13,7 +13,7 @@ from nvshared.scheduler import ahead, busy, events, gang, moves, policy, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, count_turn_takers
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
+from nvshared.scheduler.events import AUTO_TQ_MOST, BLOCK, AntiThrash, Priority, Standing
 from nvshared.scheduler.orders import Move
 from nvshared.scheduler.policy import LEAST_TQ
 from nvshared.scheduler.records import Backoff
@@ -514,7 +514,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
 def tq_in_force(card: Card) -> int:
     """The quantum in force; if it is auto and no client waits, the last automatic one."""
     tq = policy.of(card).fixed_quantum(card)
-    return card.records.of(_Runs).shown_tq or card.settings.longest_tq if tq is None else tq
+    return card.records.of(_Runs).shown_tq or AUTO_TQ_MOST if tq is None else tq
 
 
 def _idle_window(card: Card, head: ScheduledClient | None) -> int:

@@ -23,7 +23,7 @@ from nvshared.machine.peer import Peer
 from nvshared.names import POLICIES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.domains import Domains, SharedBudget
-from nvshared.scheduler.events import AntiThrash, Awaited, Settings
+from nvshared.scheduler.events import AUTO_TQ_MOST, AntiThrash, Awaited, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import Overrides, StateFile, saved
 from nvshared.sharing.balancing import Balancing
@@ -104,7 +104,7 @@ class Manager:
     @property
     def tq(self) -> int:
         """The default quantum of GPUs in microseconds; if it is auto, the longest automatic one."""
-        return self.settings.longest_tq if self.settings.tq is None else self.settings.tq
+        return AUTO_TQ_MOST if self.settings.tq is None else self.settings.tq
 
     @property
     def clients(self) -> Iterator[Client]:

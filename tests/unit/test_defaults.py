@@ -25,7 +25,7 @@ def test_unset_settings_are_derived_from_card_and_host() -> None:
     defaults = derive(Config(), [FACTS, OTHER], 100 * GIB)
     assert defaults.settings.host_budget == 100 * GIB
     assert defaults.settings.accounting == Accounting()
-    assert (defaults.settings.tq, defaults.settings.longest_tq) == (30_000_000, 30_000_000)
+    assert defaults.settings.tq == 30_000_000
     assert derive(Config(tq=None), [FACTS], GIB).settings.tq is None
     assert defaults.settings.anti_thrash is AntiThrash.AUTO
     assert defaults.card(FACTS).step == 512 * MIB

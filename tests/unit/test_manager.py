@@ -123,14 +123,14 @@ def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) ->
     now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=9_000_000))
     manager.reload()
     assert quanta(manager) == [9, 9]
-    now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=None, longest_tq=7_500_000))
+    now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=None))
     manager.reload()
     assert manager.gpus[0].settings.tq is None
-    assert quanta(manager) == [8, 2]
+    assert quanta(manager) == [30, 2]
     now.clear()
     with pytest.raises(ConfigError):
         manager.reload()
-    assert quanta(manager) == [8, 2]
+    assert quanta(manager) == [30, 2]
 
 
 def test_card_memory_used_at_the_daemons_start_is_subtracted_unless_clients_will_reconnect(

@@ -92,9 +92,10 @@ def test_automatic_quantum_makes_hand_overs_take_a_twentieth_of_the_time(
 @pytest.mark.parametrize(("longest", "sizes", "tq"), [
     (30 * SECOND, [20, 20, 20, 20], policy.LEAST_TQ),    # all clients are resident
     (3 * SECOND, [80, 80], 3 * SECOND)])
-def test_automatic_quantum_is_between_the_least_quantum_and_the_setting_longest_tq(
-        longest: int, sizes: list[int], tq: int) -> None:
-    world = Watched(replace(SETTINGS, longest_tq=longest), sizes)
+def test_automatic_quantum_is_between_the_least_and_the_longest_quantum(
+        monkeypatch: pytest.MonkeyPatch, longest: int, sizes: list[int], tq: int) -> None:
+    monkeypatch.setattr(policy, "AUTO_TQ_MOST", longest)
+    world = Watched(SETTINGS, sizes)
     world.learn()
     seen = watch(world, 8)
     assert min(seen.quanta) >= tq
