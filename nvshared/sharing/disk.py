@@ -85,8 +85,7 @@ class Disk:
         """`faults`: of nvshared as a whole."""
         self._faults = faults or Faults(lambda: None)
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
-        self.shared = SharedBudget(0)     # used by the schedulers of all cards
-        self.budget = Budget("disk", self.shared, timer)
+        self.budget = Budget("disk", SharedBudget(0), timer)
         # The setting `disk`: the directory and its budget in bytes; None: the disk is not used.
         self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run

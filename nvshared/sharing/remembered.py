@@ -99,7 +99,7 @@ class RememberedTerms:
 
         with suppress(NotKept):         # keep() has logged the failure
             self.file.keep({
-                "version": VERSION, "boot": _boot(),
+                "version": VERSION, "boot": host.boot(),
                 "programs": living({
                     key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),
                 "times": living({
@@ -109,7 +109,7 @@ class RememberedTerms:
 
     def _read(self, plain: dict[str, Any], wrong: Complain) -> dict[Key, ClientTerms]:
         known(plain, ("boot", "programs", "times"), wrong)
-        if plain["boot"] != _boot():
+        if plain["boot"] != host.boot():
             return {}
         self._times = _each(plain.get("times", []), "times", lambda one: (
             _number(one, "held"), _number(one, "waited"), _number({"idle_since": 0} | one,
@@ -138,10 +138,6 @@ def _each(
 def _key(client: Client) -> Key | None:
     start = client.peer.started
     return None if start is None else (client.peer.pid, start, client.gpu.facts.uuid)
-
-
-def _boot() -> str:
-    return host.boot()
 
 
 def _read_key(plain: dict[str, Any]) -> Key:

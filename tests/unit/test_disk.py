@@ -100,12 +100,12 @@ def test_disk_budget_is_zero_when_the_directory_check_times_out_or_the_setting_i
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
     made.use((tmp_path, GIB))
-    assert made.shared.size == GIB      # reconnecting clients may have bytes on the disk
+    assert made.budget.shared.size == GIB      # reconnecting clients may have bytes on the disk
     if is_changed:
         made.use(None)
     answers.pop()("it is gone" if is_changed else None)
     fault = "" if is_changed else f"{tmp_path} does not answer"
-    assert (made.shared.size, made.fault) == (0, fault)
+    assert (made.budget.shared.size, made.fault) == (0, fault)
 
 
 def test_user_with_files_of_disconnected_processes_gets_no_further_file(tmp_path: Path) -> None:

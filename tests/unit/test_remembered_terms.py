@@ -20,7 +20,7 @@ from nvshared.machine.saving import Saved
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import Terms, WentIdle
 from nvshared.scheduler.turn import OTHERS_IDLE
-from nvshared.sharing import remembered, saving
+from nvshared.sharing import saving
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import Client, EarlierTimes
 from nvshared.sharing.manager import Manager
@@ -122,7 +122,7 @@ def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_
     first.manager.set_term(first.joins().id, TERMS["weight"], 7)
     time.pass_by(SECOND)
     with monkeypatch.context() as patch:
-        patch.setattr(remembered, "_boot", lambda: "another")
+        patch.setattr(host, "boot", lambda: "another")
         assert Daemon(tmp_path, time).joins().terms == ClientTerms()
     now = host.started(OURS)
     assert now is not None
@@ -149,8 +149,7 @@ def test_remembered_terms_are_dropped_after_a_reboot_and_for_a_new_process_with_
 ])
 def test_remembered_terms_in_a_damaged_file_are_logged_and_ignored(
         tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str) -> None:
-    boot = remembered._boot()
-    (tmp_path / "programs.json").write_text(damage.replace("3", json.dumps(boot), 1))
+    (tmp_path / "programs.json").write_text(damage.replace("3", json.dumps(host.boot()), 1))
     assert Daemon(tmp_path, time).joins().terms == ClientTerms()
     (line,) = caplog.messages
     assert "programs.json is put aside as programs.json.aside-1" in line
