@@ -313,31 +313,27 @@ class Moving:
 
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
-        parks: set[asyncio.Task[Any]] = set()
-        parking: Counter[str] = Counter()       # number of these parks by account
+        parks, at_once = set[asyncio.Task[Any]](), Places(PARKS_AT_ONCE)
 
         async def park_idle_clients() -> None:
             for client in [one for gpu in self._gpus for one in gpu.clients.values()]:
-                account = client.peer.account
-                if parking[account] < PARKS_AT_ONCE and self._is_idle_for_long(client):
-                    parking[account] += 1
-                    start_task(parks, self._park_idle(client)).add_done_callback(
-                        partial(ended, account))
-
-        def ended(account: str, _: object) -> None:
-            parking[account] -= 1
-            if not parking[account]:
-                del parking[account]
+                if self._is_idle_for_long(client):
+                    places = at_once.of(client.peer.account)
+                    if not places.locked():
+                        await places.acquire()      # at once; _park_idle() gives it back
+                        start_task(parks, self._park_idle(client, places))
 
         await repeat(IDLE_CHECK_EVERY, park_idle_clients)
 
-    async def _park_idle(self, client: Client) -> None:
+    async def _park_idle(self, client: Client, places: asyncio.Semaphore) -> None:
         try:
             await self.park(client, ahead=True)
         except NvshareError as error:
             logger.debug("%s", error)
         except Exception:               # an exception must not end the parks of other clients
             logger.exception("%s could not be parked", client)
+        finally:
+            places.release()
 
     def _is_idle_for_long(self, client: Client) -> bool:
         parking = client.parking
