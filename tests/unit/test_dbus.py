@@ -49,17 +49,8 @@ def test_packed_dbus_message_has_the_bytes_of_dbus_next_and_is_read_back_unchang
     assert found == [error]
 
 
-@given(st.binary(max_size=200))
-def test_reading_a_dbus_message_from_any_bytes_raises_no_error_but_wire_error(data: bytes) -> None:
-    for kind in (b"l", b"B", b""):
-        try:
-            whole(kind + data)
-        except WireError:
-            continue
-
-
 @given(BODIES, st.integers(0, 10_000), st.integers(0, 255))
-def test_reading_a_damaged_dbus_message_raises_wire_error(
+def test_reading_a_damaged_dbus_message_raises_no_error_but_wire_error(
         body: tuple[str, list[Any]], offset: int, byte: int) -> None:
     signature, values = body
     data = bytearray(pack(Message(*NAMED, signature=signature, body=values), 7))
