@@ -80,6 +80,16 @@ async def test_dbus_list_methods_return_each_gpu_and_client_with_the_object_path
     assert await other.result("GetClientsByPID", "u", [1]) == []
 
 
+MACHINE_ID = Path("/etc/machine-id")
+
+
+@pytest.mark.skipif(not MACHINE_ID.exists(), reason="this machine has no id")
+async def test_dbus_peer_interface_tells_the_id_of_the_machine_each_time(other: Peeper) -> None:
+    id = MACHINE_ID.read_text().strip()     # noqa: ASYNC240
+    for _ in range(2):
+        assert await other.result("GetMachineId", interface="org.freedesktop.DBus.Peer") == id
+
+
 @pytest.mark.parametrize(("member", "signature", "body", "error", "words"), [
     ("SetTQ", "u", [0], STANDARD + "InvalidArgs", "the quantum cannot be 0 seconds"),
     ("SetTQ", "s", ["x"], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
