@@ -202,7 +202,6 @@ class Joined(ClientEvent):
     # By tenant: terms that the scheduler does not have yet.
     terms: Mapping[str, TenantTerms] = field(default_factory=dict)
     lender: str = ""                    # UUID of the card on which its borrowed memory lies
-    known: bool = False                 # to an earlier daemon; set if the card is lost
     own: Terms = Terms()                # its first LIMITS obey them
 
 

@@ -55,8 +55,7 @@ class Scheduler:
         self._card = Card(
             settings, now, now + settings.gather, self.parts, neighbour or Neighbour(),
             domains or Domains(), self.memory_limits)
-        if settings.gather:
-            self._card.due(now + settings.gather)
+        self._card.due(now + settings.gather)
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
         """Handles an event. Returns actions, in order; of a new client, Limits come first."""
@@ -158,10 +157,9 @@ class Scheduler:
 def _record(card: Card, event: events.Event) -> None:
     match event:
         case events.Joined():
-            if not card.lost:
-                _join(card, event)
-            elif event.known:
-                _release(card, _join(card, event))
+            joined = _join(card, event)
+            if card.lost:               # an earlier daemon knew the client, see GPU.join()
+                _release(card, joined)
         case events.Left():
             client = card.remove(event.client)
             if client is not None:

@@ -399,7 +399,7 @@ class GPU(Dispatcher):
         memory, owes = self._checked_loan(client, memory, lender)
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(map(str, client.peer.sharers)), self.terms_of(client), owes, bool(self.lost),
+            tuple(map(str, client.peer.sharers)), self.terms_of(client), owes,
             client.terms.in_force))
         self.client_new.emit(client)
         if before is not None or client.terms != ClientTerms():
