@@ -107,6 +107,7 @@ def test_client_of_a_kept_protocol_shares_the_gpu_with_a_present_client(
         assert answer is not None
         assert answer.type is Type.LIMITS
         assert hook.allocate(40 * MIB)
+        assert not hook.allocate(1 << 40)
     for hook in (present, earlier, present, earlier):
         hook.want()
         drive(hook, present, earlier)

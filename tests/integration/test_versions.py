@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Library and daemon of two versions of the protocol, as during an upgrade or after a rollback.
 
-test_takeover.py has the restart of the daemon below a hook of the earlier version.
+test_promises.py has hooks of both versions on one daemon, and test_takeover.py the restart of the
+daemon below a hook of the earlier version.
 """
 
 import socket
 
-import pytest
-
 from nvshared.hook import packets
-from nvshared.hook.protocol import OLDEST, VERSION, Type
+from nvshared.hook.protocol import OLDEST, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FakeDaemon, begin
-from tests.integration.fakehook import Hook, pump
 from tests.integration.programs import Program
 from tests.integration.test_disk import KEEPS, SIZE, UNCHANGED
 
-LARGE = 700 * MIB
 ROOM = 512 * MIB
 
 
@@ -34,23 +31,6 @@ class OldDaemon(FakeDaemon):
                 return connection
             connection.close()
             self.ended += 1
-
-
-@pytest.mark.parametrize("versions", [(OLDEST, VERSION), (VERSION, OLDEST)])
-def test_hooks_of_two_versions_take_turns_and_get_their_answers(
-        site: Site, versions: tuple[int, int]) -> None:
-    site.start("--tq", "1")
-    hooks: list[Hook] = []
-    for version in versions:
-        site.version = version
-        hooks.append(site.holding(LARGE) if not hooks else site.wanting(LARGE))
-    one, two = hooks
-    pump(hooks, lambda: two.running)
-    two.say(Type.IDLE)
-    pump(hooks, lambda: one.running)
-    for hook in hooks:
-        assert not hook.allocate(1 << 40)
-        assert hook.allocate(MIB)
 
 
 def test_library_speaks_version_2_to_a_daemon_that_ends_connections_of_another(
