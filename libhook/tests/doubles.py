@@ -39,6 +39,14 @@ def built_double(name: str, sources: list[str]) -> Any:
     return built
 
 
+def counting_double(name: str, sources: list[str], folder: Path) -> Path:
+    """As compile_double(), with the variable `steps`, which counts the library's steps."""
+    steps = folder / "steps.o"
+    subprocess.run(["gcc", *FLAGS, "-fPIC", "-c", HERE / "steps.c", "-o", steps], check=True)
+    return compile_double(name, sources, folder / f"{name}.so",
+                          [*LIBRARY, "-fsanitize-coverage=trace-pc", str(steps)])
+
+
 class Double:
     """A new copy of a library, in which static variables have their initial values.
 

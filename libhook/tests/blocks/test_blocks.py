@@ -2,7 +2,6 @@
 """Moves of thousands of blocks, and of blocks that other threads free, on blocks_double.c."""
 
 import random
-import subprocess
 from collections.abc import Callable
 from ctypes import c_bool, c_int, c_uint64
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import FLAGS, HERE, LIBRARY, Double, compile_double
+from libhook.tests.doubles import Double, counting_double
 
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # blocks that one order moves
@@ -69,12 +68,7 @@ class Program:
 
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("blocks")
-    steps = folder / "steps.o"
-    subprocess.run(["gcc", *FLAGS, "-fPIC", "-c", HERE / "blocks" / "steps.c", "-o", steps],
-                   check=True)
-    counting = [*LIBRARY, "-fsanitize-coverage=trace-pc", str(steps)]
-    return compile_double("blocks", COUNTED, folder / "blocks.so", counting)
+    return counting_double("blocks", COUNTED, tmp_path_factory.mktemp("blocks"))
 
 
 def keep_host_memory_of_older_half(program: Program) -> None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stream-ordered allocation in thousands of streams, on pools_double.c."""
 
-import subprocess
 from ctypes import c_uint64
 from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import FLAGS, HERE, LIBRARY, Double, compile_double
+from libhook.tests.doubles import Double, counting_double
 
 FEW, MANY = 2_000, 8_000               # streams
 MORE = 1.2                              # maximum of (steps for a stream of MANY) / (of FEW)
@@ -15,12 +14,7 @@ MORE = 1.2                              # maximum of (steps for a stream of MANY
 
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pools")
-    steps = folder / "steps.o"
-    subprocess.run(["gcc", *FLAGS, "-fPIC", "-c", HERE / "blocks" / "steps.c", "-o", steps],
-                   check=True)
-    counting = [*LIBRARY, "-fsanitize-coverage=trace-pc", str(steps)]
-    return compile_double("pools", ["pool/pool.c"], folder / "pools.so", counting)
+    return counting_double("pools", ["pool/pool.c"], tmp_path_factory.mktemp("pools"))
 
 
 def test_steps_for_each_allocation_do_not_grow_with_the_streams_that_have_unfinished_frees(
