@@ -40,15 +40,11 @@ CHECKPOINTER = shlex.join(checkpoint.COMMAND)
 ENTRIES = ROOT / "libhook" / "simulator" / "table" / "entries.def"
 
 USED = """
-import ctypes, sys
-nvml, card, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
-assert nvml.nvmlInit_v2() == 0
-def used(number):
-    nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(card))
-    assert nvml.nvmlDeviceGetMemoryInfo(card, memory) == 0
-    return memory[2] >> 20
+import pynvml, sys
+pynvml.nvmlInit()
+cards = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(2)]
 for _ in sys.stdin:
-    print(used(0), used(1), flush=True)
+    print(*[pynvml.nvmlDeviceGetMemoryInfo(card).used >> 20 for card in cards], flush=True)
 """
 
 
@@ -728,8 +724,8 @@ def restores(site: Site) -> list[str]:
     return re.findall(r"\]: restore: [^\n]*\((\d+)\)", site.log.read_text())
 
 
-def waits_for_room(site: Site, number: int = 1) -> bool:
-    return site.log.read_text().count("cannot be restored yet") >= number
+def waits_for_room(site: Site) -> bool:
+    return "cannot be restored yet" in site.log.read_text()
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["same daemon", "next daemon"])

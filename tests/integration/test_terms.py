@@ -32,14 +32,12 @@ for line in sys.stdin:
 # Asks the simulated driver, for each line, the percentage of time with running kernels since the
 # last line, and the seconds since then.
 UTILISATION = """
-import ctypes, sys, time
-nvml, card, rates = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_uint * 2)()
-assert nvml.nvmlInit_v2() == 0
-assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)) == 0
-began = time.monotonic()
+import pynvml, sys, time
+pynvml.nvmlInit()
+card, began = pynvml.nvmlDeviceGetHandleByIndex(0), time.monotonic()
 for _ in sys.stdin:
-    assert nvml.nvmlDeviceGetUtilizationRates(card, rates) == 0
-    print(rates[0], time.monotonic() - began, flush=True)
+    rates = pynvml.nvmlDeviceGetUtilizationRates(card)
+    print(rates.gpu, time.monotonic() - began, flush=True)
     began = time.monotonic()
 """
 

@@ -40,16 +40,10 @@ for line in sys.stdin:
 
 # Prints the used memory of both cards by NVML, in MiB.
 USED = """
-import ctypes
-class Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_uint64), ("free", ctypes.c_uint64), ("used", ctypes.c_uint64)]
-nvml = ctypes.CDLL("libnvidia-ml.so.1")
-assert nvml.nvmlInit_v2() == 0
+import pynvml
+pynvml.nvmlInit()
 for index in range(2):
-    device, memory = ctypes.c_void_p(), Memory()
-    assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0
-    assert nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
-    print(memory.used >> 20)
+    print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used >> 20)
 """
 
 UUIDS = """
