@@ -6,7 +6,6 @@ NVSHARE_TEST_PATIENCE: seconds that the daemon waits for nvshare-checkpoint's fi
 NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: at the first command of this name nvshare-checkpoint makes
     only CALLS calls of the driver and ends without an answer. Then the daemon gets the signal (KILL
     or TERM), if any.
-NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed after nvshare-checkpoint carried out COMMAND.
 NVSHARE_TEST_LOST: once this file exists, the driver reports the cards whose UUIDs are in the file,
     or all cards if it is empty, as lost.
 NVSHARE_TEST_PIPES: a folder of pipes without a writer, which let lookups hang: proc/PID has pipes
@@ -66,18 +65,6 @@ def cut(fault: str) -> None:
     checkpoint.ask = ask
 
 
-def cut_after(last: str) -> None:
-    whole = checkpoint.ask
-
-    async def ask(command: str, *words: Any, **named: Any) -> checkpoint.Answer:
-        answer = await whole(command, *words, **named)
-        if command == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-    checkpoint.ask = ask
-
-
 def lose(path: str) -> None:
     from nvshared import daemon
 
@@ -115,8 +102,8 @@ def hang(folder: str) -> None:
 
 
 CHANGES: dict[str, Callable[[str], None]] = {
-    "HELPER": use_helper, "PATIENCE": use_patience, "CUT": cut, "CUT_AFTER": cut_after,
-    "LOST": lose, "PIPES": hang,
+    "HELPER": use_helper, "PATIENCE": use_patience, "CUT": cut, "LOST": lose,
+    "PIPES": hang,
 }
 
 if __name__ == "__main__":

@@ -381,14 +381,14 @@ def kill(process: "subprocess.Popen[Any]") -> None:
     process.wait()
 
 
-def wait_until(condition: Callable[[], bool], pause: float = 0.01) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """Polls a condition; fails after PATIENCE. The pauses (seconds) grow, because a snapshot of the
     daemon takes longer than a short pause."""
-    end = time.monotonic() + PATIENCE
+    end, pause = time.monotonic() + PATIENCE, 0.01
     while not condition():
         assert time.monotonic() < end, "it never became so"
         time.sleep(pause)
-        pause = max(pause, min(pause * 1.2, 0.1))
+        pause = min(pause * 1.2, 0.1)
 
 
 @pytest.fixture

@@ -155,15 +155,19 @@ class FakeDaemon:
         socket.send_fds(self.connection, [packet], [] if file is None else [file])
         self.until(Type.STORED, number=self.number)
 
-    def assert_no_stop(self, seconds: float = LONGER_THAN_A_WRONG_DRAIN) -> None:
-        """Fails if the client sends STOPPED within this time."""
-        while select.select([self.connection], [], [], seconds)[0]:
+    def assert_no_stop(self) -> None:
+        """Fails if the client sends STOPPED within LONGER_THAN_A_WRONG_DRAIN."""
+        while select.select([self.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
             assert decode_report(self.connection.recv(4096)).type is not Type.STOPPED
 
     def let_return(self, program: Program) -> None:
         """Loads all memory of a paused program and lets it continue until it exits with success."""
         self.send(OrderRecord(Type.LOAD, number=1 << 20, room=self.room, host=self.host),
                   OrderRecord(Type.RUN))
+        self.let_finish(program)
+
+    def let_finish(self, program: Program) -> None:
+        """Lets a paused program go on until it exits with success."""
         program.go_on()
         self.rest()
         program.ends_well()

@@ -33,9 +33,9 @@ def why_not() -> str:
     return f"there is no {', '.join(missing)} on this machine" if missing else ""
 
 
-def root_file_system(folder: Path, programs: Sequence[str] = ("sh", "cat", "id", "env")) -> Path:
+def root_file_system(folder: Path) -> Path:
     """A root file system with glibc and a few programs."""
-    found = [str(shutil.which(name)) for name in programs]
+    found = [str(shutil.which(name)) for name in ("sh", "cat", "id", "env")]
     linked = subprocess.run(
         ["ldd", *found, BUILD / "nvshare-workload", BUILD / "libnvshare.so"],
         capture_output=True, text=True, check=True).stdout

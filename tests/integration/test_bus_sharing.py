@@ -84,9 +84,7 @@ def test_client_reports_the_direction_of_every_kind_of_copy(site: Site) -> None:
             daemon.until_copying(flag)
             program.go_on()
     daemon.until_copying(Flag(0))
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_finish(program)
 
 
 MOVES = '''

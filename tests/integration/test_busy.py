@@ -35,6 +35,4 @@ def test_client_reports_a_busy_gpu_until_its_program_pauses(site: Site) -> None:
     assert program.hears() == "pauses"
     while not daemon.until(Type.BUSY).flags & Flag.GAPS:
         continue
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_finish(program)

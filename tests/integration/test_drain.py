@@ -55,9 +55,7 @@ def test_drain_that_keeps_failing_is_reported_with_a_reopened_message(
     daemon, program = stopped(site, failing)
     daemon.until(Type.REOPENED)
     assert Type.STOPPED not in [record.type for record in daemon.said]
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_finish(program)
 
 
 FREED = UNDER_WAY + '''

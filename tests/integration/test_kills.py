@@ -54,13 +54,12 @@ def follow(trace: Path) -> Iterator[dict[str, Any]]:
     pytest.fail("the victim never came into that state")
 
 
-def await_state(trace: Path, state: str, pid: int | None = None, after: int = 2) -> int:
-    """Waits until the program `pid`, or any, is in `state` for the next time after `after` times.
-    Returns its pid."""
+def await_state(trace: Path, state: str, after: int = 2) -> int:
+    """Waits until a program is in `state` after it was so `after` times. Returns its pid."""
     kind, name = STATES[state]
     seen = 0
     for line in follow(trace):
-        if line.get(kind) == name and "pid" in line and pid in (None, line["pid"]):
+        if line.get(kind) == name and "pid" in line:
             seen += 1
             if seen > after:
                 return int(line["pid"])

@@ -33,9 +33,9 @@ def on_second(site: Site, seed: int, steps: int | None = 12) -> subprocess.Popen
     return program(site, seed, steps, CUDA_VISIBLE_DEVICES="1")
 
 
-def borrow(site: Site, trace: Path, steps: int | None = None) -> list[subprocess.Popen[str]]:
+def borrow(site: Site, trace: Path) -> list[subprocess.Popen[str]]:
     """Programs on the first card. When this returns, a program has memory on the second card."""
-    programs = [program(site, seed, steps) for seed in range(1, PROGRAMS + 1)]
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     await_loan(trace)
     return programs
 

@@ -52,9 +52,7 @@ def test_client_reports_idle_again_to_a_restarted_daemon(site: Site) -> None:
     daemon.until(Type.HELLO)
     daemon.send(OrderRecord(Type.RUN, flags=flags))
     daemon.until(Type.IDLE)
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_finish(program)
 
 
 SECONDS_OF_WORK = """

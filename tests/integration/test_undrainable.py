@@ -86,9 +86,7 @@ pause("fed")
     daemon.send(OrderRecord(Type.RUN, flags=Flag.PACE))
     program.go_on()
     assert program.hears() == "fed"     # otherwise two kernels would end in half a second
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_finish(program)
 
 
 ABANDONED = '''

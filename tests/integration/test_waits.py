@@ -128,6 +128,4 @@ def test_program_waiting_for_the_reply_to_a_commit_request_logs_the_reason(site:
     assert "waits for GPU 0: nvshared has not yet granted the memory that it asked for" in line
     daemon.send(daemon.answer(asked))
     assert "goes on" in program.popen.stderr.readline()
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_finish(program)
