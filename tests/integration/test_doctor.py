@@ -15,17 +15,23 @@ POLICY = '<allow own="*"/>'
 POLICY_MISSING = f'{POLICY}<deny send_destination="com.nvshare"/>'
 
 
-def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, dict[str, str]]:
-    """Exit status of the doctor; grade of each topic; words of each topic."""
+def findings(
+    site: Site, bus: str
+) -> tuple["subprocess.CompletedProcess[str]", list[dict[str, str]]]:
+    """A run of the doctor, and what it finds."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "doctor", "--json", "--bus", bus],
-        env={**site.environment, "NVSHARE_SOCKET": str(site.socket)}, cwd=ROOT, text=True,
+        env={"NVSHARE_SOCKET": str(site.socket), **site.environment}, cwd=ROOT, text=True,
         capture_output=True, check=False)
+    return done, json.loads(done.stdout)["findings"]
+
+
+def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, dict[str, str]]:
+    """Exit status of the doctor; grade of each topic; words of each topic."""
+    done, found = findings(site, bus)
     assert done.stderr == ""
-    found = json.loads(done.stdout)["findings"]
     return (
-        done.returncode,
-        {one["topic"]: one["grade"] for one in found},
+        done.returncode, {one["topic"]: one["grade"] for one in found},
         {one["topic"]: one["words"] for one in found})
 
 
@@ -53,14 +59,9 @@ def test_doctor_finds_no_daemon_then_its_daemon_then_a_program_without_the_libra
 
 def advice(site: Site, bus: str, topic: str) -> str:
     """The doctor's advice on a topic, which has a fault or a warning; "": it is content."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "doctor", "--json", "--bus", bus],
-        env={"NVSHARE_SOCKET": str(site.socket), **site.environment}, cwd=ROOT, text=True,
-        capture_output=True, check=False)
-    found = [one for one in json.loads(done.stdout)["findings"] if one["topic"] == topic]
-    wrong = [one["advice"] for one in found if one["grade"] in ("fault", "warning")]
-    assert found or topic == "settings-refused"
-    return "".join(wrong)
+    found = [one for one in findings(site, bus)[1] if one["topic"] == topic]
+    assert found
+    return "".join(one["advice"] for one in found if one["grade"] in ("fault", "warning"))
 
 
 def follow(text: str) -> None:
@@ -114,19 +115,6 @@ def test_doctor_is_content_after_its_advice_on_a_missing_policy_of_the_bus(site:
         configuration.write_text(configuration.read_text().replace(POLICY_MISSING, POLICY))
         made.process.send_signal(signal.SIGHUP)     # as systemctl reload dbus
         wait_until(lambda: advice(site, made.address, "bus") == "")
-
-
-def test_doctor_warns_of_wrong_settings_that_a_running_daemon_has_refused(
-        site: Site, bus: str) -> None:
-    site.start("--bus", bus)
-    path = site.folder / "nvshared.conf"
-    before = path.read_text()
-    path.write_text(f"{before}tq = banana\n")
-    wait_until(lambda: "nvshared --check" in advice(site, bus, "settings-refused"))
-    code, grades, _ = examine(site, bus)
-    assert (code, grades["settings-refused"]) == (0, "warning")
-    path.write_text(before)
-    wait_until(lambda: advice(site, bus, "settings-refused") == "")
 
 
 def test_run_command_has_the_daemon_at_the_programs_socket_after_its_advice(site: Site) -> None:

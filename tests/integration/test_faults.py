@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each fault of the table, produced in the real daemon, is seen everywhere that the table feeds."""
 
-import json
 import shlex
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from nvshared.tui.state import View, with_snapshot
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.conftest import ROOT, SAMPLED_OFTEN, Site, wait_until
 from tests.integration.fakehook import PATIENCE
+from tests.integration.test_doctor import findings
 from tests.integration.test_start import free_port
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -97,13 +97,8 @@ class Lab:
 
     def doctor(self) -> dict[str, tuple[str, str]]:
         """Grade and remedy by words of the doctor's findings."""
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; from nvshared.cli.main import main; "
-             "sys.exit(main())", "doctor", "--json", "--bus", self.bus.address],
-            env={**self.site.environment, "NVSHARE_SOCKET": str(self.site.socket)}, cwd=ROOT,
-            text=True, capture_output=True, check=False)
         return {one["words"]: (one["grade"], one["advice"])
-                for one in json.loads(done.stdout)["findings"]}
+                for one in findings(self.site, self.bus.address)[1]}
 
 
 Mend = Callable[[], object] | None
