@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 ACCEPTING_AT_A_TIME = 0.005             # seconds of accepting in one pass of the event loop
 ACCEPT_PAUSE = 1.0                      # seconds without accepting after descriptors ran out
-OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 WORK_SLICE = 0.001                      # seconds of queued work before other events are handled
 HELLO_WITHIN = 10 * SECOND              # us from a connection to its first record
 NAME_PATIENCE = 200 * MILLISECOND       # us to read a program's name: the program can block this
@@ -350,6 +349,8 @@ class Server:
         self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
+        self._is_short = False          # the last client could not be served: _lack()
+        self._few_descriptors = manager.faults.detail("few-descriptors")    # since the start
         listening.setblocking(False)
         refuse_descriptors(listening)
         self._loop.add_reader(listening, self._accept_queued)
@@ -394,12 +395,9 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in OUT_OF_RESOURCES:
+                if error.errno not in peer.OUT_OF_RESOURCES:
                     raise
-                if not self._warned:
-                    logger.warning("no new client can be accepted for now: %s; raise LimitNOFILE= "
-                                   "if this lasts", error.strerror)
-                self._warned = True
+                self._lack(error)
                 self._loop.remove_reader(self._listening)
                 self._pause = self._loop.call_later(
                     ACCEPT_PAUSE, self._loop.add_reader, self._listening, self._accept_queued)
@@ -407,6 +405,15 @@ class Server:
             self._queue_connection(connected)
             if self._loop.time() >= end:
                 return
+
+    def _lack(self, error: OSError) -> None:
+        """Notes that a client could not be served for a lack of descriptors or memory."""
+        if not self._warned:
+            logger.warning("no new client can be accepted for now: %s; raise LimitNOFILE= if this "
+                           "lasts", error.strerror)
+        self._warned = self._is_short = True
+        self.manager.faults.set(
+            "few-descriptors", f"no new client can be accepted for now: {error.strerror}")
 
     def _queue_connection(self, connected: socket.socket, name: str | None = None) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
@@ -424,6 +431,16 @@ class Server:
         except ProcessLookupError:
             self.shut_down(connected, name)
             return
+        except OSError as error:        # of peer.OUT_OF_RESOURCES
+            self._lack(error)
+            if name is None:
+                turn_away(connected, self._loop)
+                return
+            pidfd = None                # an earlier daemon's client, which cannot go elsewhere
+        else:
+            if self._is_short:
+                self._is_short = False
+                self.manager.faults.set("few-descriptors", self._few_descriptors)
         one = _Unserved(connected, name, owners, pidfd)
         self.unserved.add(one)
         self._unserved_of.update(owners)

@@ -121,16 +121,21 @@ def owner(pid: int) -> int:
         return NOBODY
 
 
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
 def watch(connection: socket.socket, pid: int) -> int | None:
     """A descriptor that becomes readable when the process ends; None if the kernel provides none.
 
     A forked child keeps its parent's socket open. Raises ProcessLookupError if the process has
     ended, as its id may have been reused; kernels before 6.5 detect that only while no process has
-    the id."""
+    the id. Raises OSError with a number of OUT_OF_RESOURCES."""
     found: int | None
     try:
         found = connection.getsockopt(socket.SOL_SOCKET, caller.SO_PEERPIDFD)
     except OSError as error:
+        if error.errno in OUT_OF_RESOURCES:
+            raise
         if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
             raise ProcessLookupError from error
         try:

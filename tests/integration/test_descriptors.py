@@ -2,12 +2,14 @@
 """Descriptors that a client sends to the daemon are not kept open, and delay no other client."""
 
 import os
+import resource
 import socket
+from pathlib import Path
 
 import pytest
 
 from nvshared.hook.protocol import ReportRecord, Type
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, Start, wait_until
 from tests.records import encode_report
 
 
@@ -31,3 +33,24 @@ def test_descriptors_that_a_client_sends_are_refused_by_the_kernel_or_closed_by_
     assert os.read(reading, 1) == b"", "the daemon keeps it open"
     os.close(reading)
     assert site.hook().hello() is not None
+
+
+@pytest.mark.parametrize("free", [0, 3])       # 3: it accepts a client that it cannot watch
+def test_daemon_without_a_free_descriptor_has_a_fault_until_it_accepts_clients_again(
+        site: Site, start: Start, free: int) -> None:
+    control = start("--max-clients", "64")
+    daemon = site.started[-1].pid
+    before = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
+    taken = max(int(one.name) for one in Path(f"/proc/{daemon}/fd").iterdir()) + 1
+
+    def has_fault() -> bool:
+        return "few-descriptors" in {fault.id for fault in control.snapshot().all_faults}
+
+    assert not has_fault()
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, (taken + free, before[1]))
+    for _ in range(20):
+        site.hook()
+    wait_until(has_fault)
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, before)
+    assert site.hook().hello() is not None
+    assert not has_fault()
