@@ -87,8 +87,8 @@ KINDS: dict[str, FaultKind] = {
         "start the message bus (systemctl start dbus): nvshared comes back by itself"),
     "socket-removed": FaultKind(
         CRITICAL, "programs that start do not find nvshared, and use the GPUs unshared",
-        "make the socket anew: systemctl restart nvshared.socket nvshared; one that was started "
-        "by hand: end it and start it again; programs that share go on meanwhile"),
+        "where nvshared was started by hand, end it and start it again; else: "
+        "systemctl restart nvshared.socket nvshared.service"),
     "tenants-hidden": FaultKind(
         WARNING, "what is set for units, jobs, containers and pods does not hold",
         "mount /proc with gid=GROUP, too, and give nvshared.service that group "

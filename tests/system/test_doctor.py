@@ -25,8 +25,8 @@ DAMAGE = {
     "both units masked": (
         f"systemctl mask {SERVICE} {SOCKET}; {STOP}", {SOCKET, SERVICE, "socket", "bus"}),
     "socket masked": (f"systemctl mask {SOCKET}; {STOP}", {SOCKET, SERVICE, "socket", "bus"}),
-    "socket removed": ("rm /run/nvshare/nvshare.sock", {"socket"}),
-    "folder removed": ("rm -r /run/nvshare", {"socket"}),
+    "socket removed": ("rm /run/nvshare/nvshare.sock", {"socket", "socket-removed"}),
+    "folder removed": ("rm -r /run/nvshare", {"socket", "socket-removed"}),
     "socket closed to users": ("chmod 600 /run/nvshare/nvshare.sock", {"socket"}),
     "checkpoint's socket removed": ("rm /run/nvshare-checkpoint/checkpoint.sock", {HELPER}),
     "checkpoint's folder removed": ("rm -r /run/nvshare-checkpoint", {HELPER, SAVER, NAMES}),
