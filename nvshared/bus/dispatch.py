@@ -331,9 +331,7 @@ class Bus:
         path, name, member = str(message.path), message.interface, message.member
         interface = next((one for one in self._exports.get(path, ()) if one.name == name), None)
         if interface is None:
-            if path in self._exports or self._children(path):
-                raise BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {name!r}")
-            raise _no_object(path)
+            raise self._missing(path, name)
         method = interface.methods.get(member)
         if method is None:
             raise BusError(ErrorType.UNKNOWN_METHOD, f"{name} has no method {member!r}")
@@ -342,12 +340,18 @@ class Bus:
                               f"not {message.signature!r}")
         return interface, method
 
+    def _missing(self, path: str, interface: str) -> BusError:
+        if path in self._exports or self._children(path):
+            return BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {interface!r}")
+        quoted = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
+        return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {quoted}")
+
     async def _access_properties(self, received: Received) -> tuple[str, list[Any]]:
         message = received.message
         path, member = str(message.path), message.member
         interfaces = self._exports.get(path)
         if interfaces is None:
-            raise _no_object(path)
+            raise self._missing(path, PROPERTIES)
         if {"Get": "ss", "GetAll": "s", "Set": "ssv"}.get(member) != message.signature:
             raise BusError(ErrorType.UNKNOWN_METHOD, f"no {member} takes {message.signature!r}")
         if member == "Set":
@@ -360,7 +364,7 @@ class Bus:
         name, *rest = _arguments(received)
         chosen = [one for one in interfaces if name in (one.name, "")]
         if not chosen and name not in STANDARD:         # the standard interfaces have no properties
-            raise BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {name!r}")
+            raise self._missing(path, name)
         for one in chosen:
             await one.refresh()
         if member == "GetAll":
@@ -505,11 +509,6 @@ def _arguments(received: Received) -> list[Any]:
     except WireError as error:
         member = received.message.member
         raise InvalidArgs(f"the arguments of {member} cannot be read: {error}") from error
-
-
-def _no_object(path: str) -> BusError:
-    quoted = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
-    return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {quoted}")
 
 
 def _machine_id() -> str:

@@ -113,6 +113,7 @@ async def test_dbus_call_with_a_wrong_value_is_refused_and_the_error_names_the_v
     (MANAGER_PATH, PROPERTIES, "Get", ["com.nvshare.Boss", "TQ"], "UnknownInterface"),
     (MANAGER_PATH, "com.nvshare.Boss", "Get", ["", ""], "UnknownInterface"),
     ("/com/nvshare/gpu/9", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownObject"),
+    ("/com/nvshare/gpu", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownInterface"),
     (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
     (MANAGER_PATH, "", "SetTQ", [5], "UnknownInterface"),
     (MANAGER_PATH, PROPERTIES, "Set", [MANAGER_INTERFACE, "TQ", Variant("u", 5)],
