@@ -189,9 +189,9 @@ class History:
         self._file.keep(middle - middle % MINUTE, bounded)
 
     def _client_joined(self, client: Client) -> None:
-        self._clients[client.id] = client
-        if not self._collected:
+        if not self._clients and not self._collected:
             self._start = self._wall()
+        self._clients[client.id] = client
 
     def _event_happens(self, now: int, event: Event) -> None:
         """Samples a leaving client while its scheduler still knows it."""

@@ -146,6 +146,17 @@ def test_history_stores_usage_of_programs_that_end_within_a_minute(machine: Mach
     assert machine.batches == [(NOON, {UUID: {JOB: used(12)}})]
 
 
+def test_history_counts_usage_for_its_minute_when_a_client_joins_before_the_late_timer(
+        machine: Machine) -> None:
+    alice = machine.joins(ALICE)
+    machine.time.pass_by(60 * SECOND)
+    machine.usage[alice.id] = used(9)
+    machine.time.now += 61 * SECOND     # the event loop was busy when the minute ended
+    machine.joins(BOB)
+    machine.time.pass_by(0)
+    assert machine.batches == [(NOON + 60, {UUID: {ALICE: used(9)}})]
+
+
 def test_history_loses_no_usage_when_the_clock_is_set(machine: Machine) -> None:
     client = machine.joins(ALICE)
     machine.time.pass_by(60 * SECOND)
