@@ -171,14 +171,16 @@ def test_saved_program_is_restored_by_a_later_daemon_and_continues_with_the_same
     assert program.ask("read()") == "{9}"
 
 
-def helpers(site: Site) -> list[int]:
-    """The processes of nvshare-save of this site."""
+def helpers(site: Site, *, criu: bool = True) -> list[int]:
+    """The processes of nvshare-save of this site. `criu`: also of CRIU, which it is an action of.
+    """
     mine = f"NVSHARE_SAVED={site.environment['NVSHARE_SAVED']}".encode()
-    found = []
+    works, found = f"{saver.FOLDER}=".encode(), []
     for process in Path("/proc").iterdir():
         with suppress(OSError):
-            if b"saver.py" in (process / "cmdline").read_bytes() and (
-                    mine in (process / "environ").read_bytes().split(b"\0")):
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if b"saver.py" in (process / "cmdline").read_bytes() and mine in variables and (
+                    criu or not any(one.startswith(works) for one in variables)):
                 found.append(int(process.name))
     return found
 
