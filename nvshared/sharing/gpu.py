@@ -98,6 +98,7 @@ class Client:
         self.link = link
         self.terms = terms or ClientTerms()
         self.past = EarlierTimes()
+        self.recalled = False           # an earlier daemon knew it, and kept its terms and times
         self.joined = gpu.now           # us, when it connected
         self.goes_on = False            # an earlier daemon knew it, or it was on another card
         self.pod: PodNames | None = None    # of its pod, once nvshare-kubelet has sent them

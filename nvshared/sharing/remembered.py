@@ -60,9 +60,10 @@ class RememberedTerms:
             self._store(dict(self._kept), dict(self._times))
 
     def _recall(self, client: Client, _: Memory) -> None:
-        if not self._kept and not self._times:
+        key = _key(client)
+        if key is None or (key not in self._kept and key not in self._times):
             return
-        key = _key(client) or (0, 0, "")
+        client.recalled = True
         held, waited, since = self._times.pop(key, (0, 0, 0))
         idle = max(0, int(self._clock()) - since) if since else 0
         client.remember(EarlierTimes(held, waited, idle), self._kept.get(key, client.terms))

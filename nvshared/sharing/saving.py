@@ -20,7 +20,7 @@ from nvshared.kept import NOISE
 from nvshared.machine import host, saving
 from nvshared.machine.saving import NoAnswer, Saved
 from nvshared.machine.tenant import Kind
-from nvshared.scheduler.events import Memory, Terms
+from nvshared.scheduler.events import Terms
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import PARKED, Moving, Places, start_task
@@ -48,17 +48,25 @@ class Saving:
         self._ask, self._list = ask, saved
         self._places, self._all = Places(AT_ONCE), asyncio.Semaphore(ALL_AT_ONCE)
         self._awaited: set[str] = set()         # folders of restored programs, not yet awake
-        # By process and start time: the terms of restored programs whose library is not back yet.
-        self._terms: dict[tuple[int, int], ClientTerms] = {}
+        # By process and start time of restored programs: the terms; None: the library got them.
+        self._terms: dict[tuple[int, int], ClientTerms | None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def follow(self, gpu: GPU) -> None:
-        gpu.client_joins.connect(self._joins)
+        gpu.client_new.connect(self._give_terms)
 
-    def _joins(self, client: Client, _: Memory) -> None:
-        terms = self._terms.pop((client.peer.pid, client.peer.started or 0), None)
-        if terms is not None:
-            client.remember(client.past, terms)
+    def _give_terms(self, client: Client) -> None:
+        """Gives a restored program the terms with which it was saved, unless it got them already.
+
+        What was set since counts. An earlier daemon may have kept the owner's terms alone, if it
+        ended before it could give the administrator's."""
+        key = client.peer.pid, client.peer.started or 0
+        if (terms := self._terms.get(key)) is None:
+            return
+        self._terms[key] = None
+        if client.terms.administrator == Terms():
+            owner = client.terms.owner if client.recalled else terms.owner
+            client.set_terms(ClientTerms(terms.administrator, owner))
 
     async def save(self, client: Client, to: str = "") -> Saved:
         """Saves a program, which ends. On NvshareError it goes on. `to`: the folder of the saved
@@ -186,8 +194,8 @@ class Saving:
         return pid
 
     def _set_terms(self, folder: str, pid: int, started: int, note: dict[str, Any]) -> None:
-        """Gives a restored program the terms with which it was saved: now, or whenever its library
-        comes back. Terms that an administrator has set since count."""
+        """Gives a restored program the terms with which it was saved, once: now, or whenever its
+        library comes back."""
         try:
             terms = client_terms(note["terms"])
         except NOISE as error:          # another version of nvshared has saved it
@@ -195,10 +203,8 @@ class Saving:
             return
         self._terms = {
             key: one for key, one in self._terms.items() if host.started(key[0]) == key[1]}
-        if (client := self._client(pid)) is None:
-            self._terms[pid, started] = terms
-        elif client.terms.administrator == Terms():
-            client.set_terms(terms)
+        if self._terms.setdefault((pid, started), terms) and (client := self._client(pid)):
+            self._give_terms(client)
 
     async def remove(self, saved: Saved) -> None:
         """Removes a saved program. Raises NvshareError."""

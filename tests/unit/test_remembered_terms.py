@@ -227,6 +227,20 @@ class Restoring:
             task.cancel()
 
 
+async def take_over(daemon: Daemon, restoring: Restoring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that finds the restored program in its folder."""
+    found = restoring.saved._replace(state="restored", started=host.started(OURS) or 0)
+
+    async def listed(_to: str) -> list[Saved]:
+        return [found]
+
+    monkeypatch.setattr(machine_saving, "has_saved", lambda: True)
+    daemon.manager.saving._list = listed
+    await daemon.manager.saving.take_over()
+    for task in tuple(daemon.manager.saving._tasks):
+        task.cancel()
+
+
 async def test_restored_program_has_its_terms_although_the_caller_of_the_restore_has_left(
         tmp_path: Path, time: Time) -> None:
     daemon = Daemon(tmp_path, time)
@@ -275,6 +289,49 @@ async def test_restored_program_has_its_terms_although_the_daemon_was_restarted_
     client = daemon.joins()
     await daemon.manager.saving.take_over()
     assert client.terms.in_force.compute_limit == 30
+    restoring.close()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the list", "after the list"])
+async def test_restored_program_keeps_what_its_user_has_set_since_over_a_restart_of_the_daemon(
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    first = Daemon(tmp_path, time)
+    restoring = Restoring(first)
+    restoring.note = {"terms": asdict(ClientTerms())}
+    restoring.saved = restoring.saved._replace(note=restoring.note)
+    restoring.answers.set()
+    client = first.joins()
+    await (await restoring.begin())
+    first.manager.set_term(client.id, TERMS["suspended"], True, by_owner=True)
+    restoring.close()
+    first.kept.close()
+    second = Daemon(tmp_path, time)
+    again = None if late else second.joins()
+    await take_over(second, restoring, monkeypatch)
+    assert (again or second.joins()).terms == client.terms
+
+
+async def test_restored_program_has_its_terms_although_an_earlier_daemon_kept_only_its_own_ones(
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Daemon(tmp_path, time)
+    first.manager.set_term(first.joins().id, TERMS["weight"], 7, by_owner=True)
+    first.kept.close()                  # it ends before nvshare-save has answered
+    second = Daemon(tmp_path, time)
+    await take_over(second, Restoring(first), monkeypatch)
+    assert second.joins().terms.in_force == Terms(weight=7, compute_limit=30)
+
+
+async def test_second_restore_does_not_undo_what_an_administrator_has_taken_back(
+        tmp_path: Path, time: Time) -> None:
+    daemon = Daemon(tmp_path, time)
+    restoring = Restoring(daemon)
+    restoring.answers.set()
+    client = daemon.joins()
+    await (await restoring.begin())
+    daemon.manager.set_term(client.id, TERMS["compute-limit"], 100)
+    assert client.terms == ClientTerms()
+    await (await restoring.begin())
+    assert client.terms == ClientTerms()
     restoring.close()
 
 
