@@ -111,6 +111,9 @@ class Places:
         return self._of.setdefault(account, asyncio.Semaphore(self._each))
 
 
+Targets = dict[Client, tuple[GPU, int]]     # where clients move to, and their bytes there
+
+
 class Moving:
     def __init__(
         self, gpus: Sequence[GPU], budget: SharedBudget, ask: Ask = checkpoint.ask, run: Run = here,
@@ -120,8 +123,8 @@ class Moving:
         self._gpus = gpus
         self._budget = budget
         self._ask, self._run = ask, run
-        # Moves in progress, until HELLO on the new card: the new card, and the client's bytes.
-        self.arriving: dict[Client, tuple[GPU, int]] = {}
+        # Moves in progress, until HELLO on the new card.
+        self.arriving: Targets = {}
         self._claimed = 0               # bytes of host memory that running checkpoints will need
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
@@ -218,30 +221,42 @@ class Moving:
         accounts: dict[str, list[Client]] = {}
         for client in gpu.clients.values():
             accounts.setdefault(client.peer.account, []).append(client)
-        left = await asyncio.gather(*(self._drain(gpu, one) for one in accounts.values()))
+        planned: Targets = {}
+        left = await asyncio.gather(
+            *(self._drain(gpu, one, planned) for one in accounts.values()))
         return [one for each in left for one in each]
 
-    async def _drain(self, gpu: GPU, clients: Iterable[Client]) -> list[tuple[Client, str]]:
+    async def _drain(
+        self, gpu: GPU, clients: Iterable[Client], planned: Targets
+    ) -> list[tuple[Client, str]]:
+        """`planned`: moves that this drain has ordered; they may not be in progress yet."""
         left = []
         for client in clients:
             why = ""
             targets = [card for card in self._possible_cards(client) if card is not gpu]
-            for target in (*sorted(targets, key=self._free, reverse=True), None):
+            targets.sort(key=partial(self._free, planned), reverse=True)
+            for target in (*targets, None):
                 try:
-                    await (self.park(client) if target is None else self.move(client, target))
+                    if target is None:
+                        await self.park(client)
+                    else:
+                        planned[client] = target, _size(client)
+                        await self.move(client, target)
                     why = ""
                     break
                 except NvshareError as error:
                     if target is not None or not why:
                         why = error.message
+                finally:
+                    planned.pop(client, None)
             if why and gpu.clients.get(client.id) is client and client.parking.state != PARKED:
                 left.append((client, why))
         return left
 
-    def _free(self, gpu: GPU) -> int:
-        """The free bytes of a card, less those of clients that are moving to it."""
+    def _free(self, planned: Targets, gpu: GPU) -> int:
+        """The free bytes of a card, less those of clients that move to it."""
         return gpu.snapshot().free - sum(
-            size for card, size in self.arriving.values() if card is gpu)
+            size for card, size in (planned | self.arriving).values() if card is gpu)
 
     def use(self, deep_idle: int | None) -> None:
         """Parks clients that are idle for longer than this; us. None: none."""

@@ -505,6 +505,27 @@ async def test_drain_of_a_card_parks_a_users_clients_although_another_users_do_n
             task.cancel()
 
 
+async def test_drain_of_a_card_has_no_two_users_choose_the_same_room(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    uuids = FACTS.uuid, OTHER.uuid, OTHER.uuid[:-1] + "3"
+    first, *others = [manager.add(replace(FACTS, index=number, uuid=uuid), Sample(), gather=False)
+                      for number, uuid in enumerate(uuids)]
+    clients = [joined(first, number, None, Memory(allocated=GIB), process=peer(4000 + number, uid))
+               for number, uid in enumerate((1000, 1001), start=1)]
+    chosen: list[GPU] = []
+
+    async def move(_: Client, target: GPU) -> None:
+        chosen.append(target)
+        while len(chosen) < len(clients):       # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(manager.moving, "move", move)
+    await manager.moving.drain(first)
+    assert sorted(one.facts.index for one in chosen) == [one.facts.index for one in others]
+
+
 async def test_client_is_neither_parked_nor_restored_while_nvml_is_silent(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)
