@@ -309,7 +309,7 @@ def watch(
             api = server(kubeconfig)
             if not version:
                 found, version = api.objects(path, node, read, cached=cached)
-                cached = False
+                cached, problem = False, ""
                 logger.info("%s of %s are read", words, node)
                 handle("LISTED", found)
             for event, objects, seen in api.events(path, node, read, version):

@@ -187,6 +187,14 @@ def test_pauses_between_attempts_grow_whatever_the_api_server_answers(
     assert watched(script, monkeypatch, 8)[0] != pauses         # spread at random
 
 
+def test_watch_that_fails_again_after_a_list_is_logged_again(
+        serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    busy: Answer = 503, {}, {"message": "busy"}
+    answers = iter([busy, busy, listed(1), busy, busy])
+    watched(serve(lambda *_: next(answers)), monkeypatch, 4)
+    assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"]
+
+
 @pytest.mark.parametrize(("refused", "least"), [
     ((429, {"Retry-After": "70"}, {"message": "later"}), 70),
     ((200, {}, [{"type": "ERROR", "object": {"details": {"retryAfterSeconds": 70}}}]), 70),
