@@ -13,13 +13,14 @@ from threading import Event
 from typing import Any
 
 import pytest
-from dbus_next.constants import MessageType
+from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from nvshared.bus import Publication
 from nvshared.bus.dispatch import Bus
 from nvshared.names import (
+    BUS_NAME,
     GPU_INTERFACE,
     LOG_CONTROL_INTERFACE,
     LOG_CONTROL_PATH,
@@ -33,7 +34,16 @@ from nvshared.settings.state import FILE_NAME, TENANTS_FILE, StateFile, TenantsF
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import SECOND
-from tests.bus.service import PROPERTIES, Peeper, PrivateBus, a_client, a_manager, peeper, published
+from tests.bus.service import (
+    PROPERTIES,
+    Peeper,
+    PrivateBus,
+    a_client,
+    a_manager,
+    peeper,
+    private_bus,
+    published,
+)
 from tests.unit.scripted import FACTS, OTHER, script
 
 STANDARD = "org.freedesktop.DBus.Error."
@@ -129,6 +139,30 @@ async def test_dbus_call_with_an_unknown_name_or_a_readonly_property_is_refused(
     assert name == STANDARD + error
     assert manager.tq == 30 * SECOND
     assert await other.properties(MANAGER_PATH, OBJECT_MANAGER) == {}   # as busctl asks
+
+
+async def test_dbus_call_that_expects_no_reply_is_carried_out_and_gets_none(
+        manager: Manager) -> None:
+    # A bus that passes on replies that the caller has not asked for.
+    policy = ('<allow own="*"/><allow send_requested_reply="false"/>'
+              '<allow receive_requested_reply="false"/>')
+    with private_bus(policy) as bus:
+        async with published(manager, bus.address), peeper(bus.address) as other:
+            replies: list[int] = []
+            other.bus.add_message_handler(lambda one: replies.append(one.reply_serial))
+            serials = []
+            for quantum in (0, 17):
+                message = Message(
+                    destination=BUS_NAME, path=MANAGER_PATH, interface=MANAGER_INTERFACE,
+                    member="SetTQ", signature="u", body=[quantum],
+                    flags=MessageFlag.NO_REPLY_EXPECTED)
+                await other.bus.send(message)
+                serials.append(message.serial)
+            while manager.tq != 17 * SECOND:
+                await other.settled()
+            await other.settled()
+            assert all(serials)
+            assert not {*replies} & {*serials}
 
 
 async def test_unexpected_exception_in_a_dbus_call_is_logged_and_not_sent_to_the_caller(

@@ -10,6 +10,7 @@ from dbus_next import introspection
 
 from nvshared import bus
 from nvshared.bus import Publication
+from nvshared.bus.dispatch import OBJECT_MANAGER
 from nvshared.bus.interface import ANYONE, Interface
 from nvshared.names import LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.sharing.manager import Manager
@@ -55,8 +56,9 @@ def written(name: str) -> ElementTree.Element:
 async def test_dbus_introspection_of_the_running_daemon_equals_the_xml_files(
         name: str, manager: Manager, other: Peeper) -> None:
     a_client(manager, manager.gpus[0])
-    (running,) = [one for one in await introspect(other, OURS[name]) if one.get("name") == name]
-    assert plain(running) == plain(written(name))
+    running = {one.get("name"): one for one in await introspect(other, OURS[name])}
+    assert plain(running[name]) == plain(written(name))
+    assert (OBJECT_MANAGER in running) == (OURS[name] == MANAGER_PATH)
 
 
 @pytest.mark.parametrize("name", OURS)
