@@ -349,7 +349,7 @@ class Server:
         self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
-        self._is_short = False          # the last client could not be served: _lack()
+        self._look: asyncio.TimerHandle | None = None   # for what a client needs, since _lack()
         self._few_descriptors = manager.faults.detail("few-descriptors")    # since the start
         listening.setblocking(False)
         refuse_descriptors(listening)
@@ -359,8 +359,8 @@ class Server:
 
     def close(self) -> None:
         """Stops accepting and drops all connections; clients run on, the keeper's copies stay."""
-        if self._pause is not None:
-            self._pause.cancel()
+        for timer in filter(None, (self._pause, self._look)):
+            timer.cancel()
         self._loop.remove_reader(self._listening)
         self.rotation.close()
         for one in tuple(self.unserved):
@@ -411,9 +411,26 @@ class Server:
         if not self._warned:
             logger.warning("no new client can be accepted for now: %s; raise LimitNOFILE= if this "
                            "lasts", error.strerror)
-        self._warned = self._is_short = True
+        self._warned = True
         self.manager.faults.set(
             "few-descriptors", f"no new client can be accepted for now: {error.strerror}")
+        if self._look is None:
+            self._look = self._loop.call_later(ACCEPT_PAUSE, self._look_for_descriptors)
+
+    def _look_for_descriptors(self) -> None:
+        """Ends the fault once a further client could be served: none may come for hours."""
+        found: list[int] = []
+        try:
+            while len(found) < DESCRIPTORS_EACH:
+                found.append(os.dup(self._listening.fileno()))
+        except OSError:
+            self._look = self._loop.call_later(ACCEPT_PAUSE, self._look_for_descriptors)
+        else:
+            self._look = None
+            self.manager.faults.set("few-descriptors", self._few_descriptors)
+        finally:
+            for one in found:
+                os.close(one)
 
     def _queue_connection(self, connected: socket.socket, name: str | None = None) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
@@ -437,10 +454,6 @@ class Server:
                 turn_away(connected, self._loop)
                 return
             pidfd = None                # an earlier daemon's client, which cannot go elsewhere
-        else:
-            if self._is_short:
-                self._is_short = False
-                self.manager.faults.set("few-descriptors", self._few_descriptors)
         one = _Unserved(connected, name, owners, pidfd)
         self.unserved.add(one)
         self._unserved_of.update(owners)
