@@ -74,8 +74,8 @@ KINDS: dict[str, FaultKind] = {
         "seconds"),
     "state-unread": FaultKind(
         WARNING, "part of what nvshared kept over its restart is not in force",
-        "see the file that was put aside (.aside-N), make settings of it again, and restart "
-        "nvshared"),
+        "see the file that was put aside (.aside-N), make settings that it held again, and "
+        "restart nvshared"),
     "history-unwritten": FaultKind(
         WARNING, "the history of usage is not written",
         "make room on the disk, or let nvshared write to the file: it tries again each minute"),
