@@ -141,6 +141,11 @@ class Client:
         """Takes over the client's times and terms from an earlier daemon, or another card."""
         self.past, self.terms = past, terms
 
+    def recall(self, past: EarlierTimes, terms: ClientTerms) -> None:
+        """Takes over what an earlier daemon has kept of the program."""
+        self.recalled = True
+        self.remember(past, terms)
+
     def rename(self, pod: PodNames | None) -> None:
         """Names the pod of the process."""
         self.pod = pod

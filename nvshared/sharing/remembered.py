@@ -63,10 +63,9 @@ class RememberedTerms:
         key = _key(client)
         if key is None or (key not in self._kept and key not in self._times):
             return
-        client.recalled = True
         held, waited, since = self._times.pop(key, (0, 0, 0))
         idle = max(0, int(self._clock()) - since) if since else 0
-        client.remember(EarlierTimes(held, waited, idle), self._kept.get(key, client.terms))
+        client.recall(EarlierTimes(held, waited, idle), self._kept.get(key, client.terms))
 
     def _note(self, client: Client) -> None:
         key = _key(client)
