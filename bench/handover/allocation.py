@@ -46,7 +46,7 @@ class Sizes:
 
 def allocation(card: Card) -> Result:
     sizes = Sizes(card.total // 16 // MIB * MIB, 64 * MIB, 48)
-    if card.simulated:                  # whose driver takes a page for each small block
+    if card.simulated:                  # that driver takes a page for each small block
         sizes = Sizes(8 * MIB, 4 * MIB, 16, 20, live=50, rounds=2)
     new = replace(sizes, smalls=1, live=1, growth=PAGE)
     rounds: Rounds = {"without": [], "with": []}

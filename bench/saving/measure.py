@@ -46,7 +46,7 @@ class Killed(NvshareError):
 
 class Bench:
     def __init__(self, folder: Path, user: int | None) -> None:
-        """`user`: the number of the user whose programs these are; None: the caller."""
+        """`user`: uid of the programs; None: that of the caller."""
         self.folder, self.images, self.user = folder, folder / "saved", user
         folder.chmod(0o755)
         os.environ["NVSHARE_SAVED"] = str(self.images)

@@ -349,7 +349,7 @@ class Server:
         self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
-        self._look: asyncio.TimerHandle | None = None   # for what a client needs, since _lack()
+        self._look: asyncio.TimerHandle | None = None   # for the needs of a client, since _lack()
         self._few_descriptors = manager.faults.detail("few-descriptors")    # since the start
         listening.setblocking(False)
         refuse_descriptors(listening)

@@ -184,7 +184,7 @@ class APIServer:
     def events(
         self, path: str, node: str, read: Callable[[Any], Any], version: str
     ) -> Iterator[tuple[str, list[Any], str]]:
-        """Yields what has happened to objects of a node since a resourceVersion: ADDED, MODIFIED,
+        """Yields the events of a node's objects since a resourceVersion: ADDED, MODIFIED,
         DELETED or BOOKMARK, with the object if read() makes one of it, and its resourceVersion.
 
         Ends after LISTEN seconds or more. Raises as ask() does: GONE if the objects have to be

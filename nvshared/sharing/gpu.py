@@ -142,7 +142,7 @@ class Client:
         self.past, self.terms = past, terms
 
     def recall(self, past: EarlierTimes, terms: ClientTerms) -> None:
-        """Takes over what an earlier daemon has kept of the program."""
+        """Takes over the times and terms that an earlier daemon has kept."""
         self.recalled = True
         self.remember(past, terms)
 

@@ -36,7 +36,7 @@ def test_descriptors_that_a_client_sends_are_refused_by_the_kernel_or_closed_by_
 
 
 @pytest.mark.parametrize("free", [0, 3])       # 3: it accepts a client that it cannot watch
-def test_daemon_without_a_free_descriptor_has_a_fault_until_it_can_accept_clients_again(
+def test_daemon_without_a_free_descriptor_shows_the_fault_few_descriptors(
         site: Site, start: Start, free: int) -> None:
     control = start("--max-clients", "64")
     daemon = site.started[-1].pid

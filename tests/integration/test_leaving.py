@@ -99,7 +99,7 @@ class Leaving(Process):
 
 
 def start_daemon(site: Site) -> subprocess.Popen[str]:
-    """With a quantum of an hour: a program whose thread has left a call hands over as idle."""
+    """With a quantum of an hour: a program hands over as idle after its thread has left a call."""
     return site.start("--tq", "3600", "--capacity", str(CAPACITY))
 
 

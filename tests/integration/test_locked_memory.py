@@ -27,7 +27,7 @@ assert bytes(get(address, 16)) != b""
 
 
 @pytest.mark.parametrize("kind", [Type.EVICT, Type.PREALLOCATE])
-def test_order_populates_no_more_host_memory_than_it_allows_in_a_program_that_locks_all(
+def test_order_to_a_program_with_mlockall_populates_at_most_the_ordered_bytes(
     site: Site, kind: Type
 ) -> None:
     daemon, program = begin(site, BODY)

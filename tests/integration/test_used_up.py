@@ -36,7 +36,7 @@ def attempts(program: Program) -> int:
 
 
 @pytest.mark.long
-def test_program_that_used_up_its_descriptors_connects_again_when_it_has_closed_some(
+def test_library_after_a_shortage_of_descriptors_reconnects(
     site: Site
 ) -> None:
     daemon = site.start()

@@ -166,7 +166,7 @@ def test_client_moved_to_another_gpu_keeps_terms_and_totals_of_held_and_waited_t
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_client_that_is_suspended_when_it_joins_gets_no_turn_until_it_is_resumed(
+def test_client_suspended_at_its_join_gets_no_turn_before_resume(
         time: Time, running: bool) -> None:
     gpu, link = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer), Noted()
     client = Client(1, gpu, peer(4001), link, ClientTerms(Terms(suspended=True)))

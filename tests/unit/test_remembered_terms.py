@@ -293,7 +293,7 @@ async def test_restored_program_has_its_terms_although_the_daemon_was_restarted_
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before the list", "after the list"])
-async def test_restored_program_keeps_what_its_user_has_set_since_over_a_restart_of_the_daemon(
+async def test_restored_program_after_a_restart_of_the_daemon_keeps_later_terms_of_its_user(
         tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     first = Daemon(tmp_path, time)
     restoring = Restoring(first)
@@ -321,7 +321,7 @@ async def test_restored_program_has_its_terms_although_an_earlier_daemon_kept_on
     assert second.joins().terms.in_force == Terms(weight=7, compute_limit=30)
 
 
-async def test_second_restore_does_not_undo_what_an_administrator_has_taken_back(
+async def test_second_restore_after_a_reset_by_an_administrator_sets_no_terms(
         tmp_path: Path, time: Time) -> None:
     daemon = Daemon(tmp_path, time)
     restoring = Restoring(daemon)

@@ -168,7 +168,7 @@ def process(tmp_path: Path) -> Iterator[Callable[..., int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_user_of_a_saved_process_with_a_misleading_name_is_the_real_one(
+def test_saved_process_with_a_misleading_name_keeps_its_real_user(
     base: Path, process: Callable[..., int], name: bytes
 ) -> None:
     pid = process(f"import ctypes; ctypes.CDLL(None).prctl(15, {name!r})")
@@ -178,7 +178,7 @@ def test_user_of_a_saved_process_with_a_misleading_name_is_the_real_one(
     assert saver.kilobytes(f"/proc/{pid}/status", "VmRSS") > 0
 
 
-def test_control_group_of_a_saved_process_with_a_misleading_name_is_the_real_one(
+def test_saved_process_with_a_misleading_name_keeps_its_real_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "7").mkdir()
