@@ -213,10 +213,15 @@ class Saving:
 
     async def take_over(self) -> None:
         """Goes on with programs that an earlier daemon has restored, or is having restored."""
+        tries = TRIES
         while saving.has_saved():
             try:
                 found = await self.saved()
             except NvshareError as error:
+                tries -= 1
+                if tries and isinstance(error, NoAnswer):       # nvshare-save was killed
+                    await asyncio.sleep(LISTED_EVERY)
+                    continue
                 logger.warning("restored programs of an earlier daemon: %s", error)
                 return
             for one in found:

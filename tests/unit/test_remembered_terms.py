@@ -16,7 +16,7 @@ from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine import saving as machine_saving
 from nvshared.machine.nvml import Sample
-from nvshared.machine.saving import Saved
+from nvshared.machine.saving import NoAnswer, Saved
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import Terms, WentIdle
 from nvshared.scheduler.turn import OTHERS_IDLE
@@ -278,9 +278,12 @@ async def test_restored_program_has_its_terms_although_the_daemon_was_restarted_
     daemon = Daemon(tmp_path, time)
     restoring = Restoring(daemon)
     found = restoring.saved._replace(started=host.started(OURS) or 0)
-    states = ["restoring", "restored"]
+    states = ["", "restoring", "restored"]
 
     async def listed(_to: str) -> list[Saved]:
+        if not states[0]:
+            states.pop(0)
+            raise NoAnswer("nvshare-save has ended without an answer")
         return [found._replace(state=states.pop(0) if len(states) > 1 else states[0])]
 
     monkeypatch.setattr(saving, "LISTED_EVERY", 0)
