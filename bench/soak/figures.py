@@ -2,7 +2,9 @@
 """Resources held by a process, from the kernel and the daemon's trace, and whether they grow.
 
 `growth` fits the Theil-Sen slope to the second half of a run, after one-time allocations; a figure
-grows if the rise exceeds its floor and twice the scaled median absolute deviation.
+grows if the rise exceeds its floor and twice the scaled median absolute deviation, and if all of
+the last fifth is above all of the first. The last condition is for figures that wander within
+bounds, such as the sum of a program's buffers: a line through two or three swings has a slope.
 """
 
 import json
@@ -33,9 +35,9 @@ def of_process(process: str, pid: int) -> Figures:
     """Returns a process's memory in 10^6 bytes, and its numbers of open files and threads.
 
     "own" is private memory; "resident" also counts pages of the simulated card, which all
-    programs map. Neither counts the library's host memory, which the daemon orders: it rises and
-    falls over minutes, and a short run would take that for growth. Raises FileNotFoundError or
-    ProcessLookupError if the process has ended.
+    programs map. Neither counts the library's host memory, which the daemon orders, and the
+    program's copies of its buffers: both rise and fall over minutes, and a short run would take
+    that for growth. Raises FileNotFoundError or ProcessLookupError if the process has ended.
     """
     folder = Path(f"/proc/{pid}")
     try:
@@ -50,7 +52,7 @@ def of_process(process: str, pid: int) -> Figures:
 
 
 def _not_inherited(folder: Path) -> int:
-    """Resident bytes of mappings with MADV_DONTFORK and MADV_DONTDUMP (tier/host.c)."""
+    """Resident bytes of mappings with MADV_DONTFORK and MADV_DONTDUMP (tier/host.c, stress.c)."""
     found = resident = 0
     for line in (folder / "smaps").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -111,7 +113,7 @@ def growth(samples: Sequence[tuple[float, float]], floor: float) -> Growth:
     spread = NORMAL * median(abs(value - level - slope * at) for at, value in half)
     added = slope * (half[-1][0] - half[0][0])
     fifth = max(1, len(half) // 5)
-    return Growth(first=median(value for _, value in half[:fifth]),
-                  last=median(value for _, value in half[-fifth:]),
+    first, last = ([value for _, value in part] for part in (half[:fifth], half[-fifth:]))
+    return Growth(first=median(first), last=median(last),
                   most=max(value for _, value in samples), added=added, spread=spread,
-                  grows=added > max(floor, SPREADS * spread))
+                  grows=added > max(floor, SPREADS * spread) and min(last) > max(first))

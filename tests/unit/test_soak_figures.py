@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a soak takes for the growth of a process."""
 
+import math
 import mmap
 import os
 
-from bench.soak.figures import FLOORS, of_process
+from bench.soak.figures import FLOORS, growth, of_process
 
 SIZE = 64_000_000                       # bytes
 
@@ -21,3 +22,18 @@ def test_memory_that_the_daemon_orders_does_not_count_as_the_programs_own() -> N
     for what in ("own MB", "resident MB"):
         assert counted["this", what] - ordered["this", what] > 60
         assert abs(ordered["this", what] - before["this", what]) < 2 * FLOORS[what]
+
+
+def test_growth_of_a_leak_below_swings_is_found() -> None:
+    taken = [(at, 200 + 0.3 * at + 5 * math.sin(at)) for at in range(600)]
+    assert growth(taken, 4).grows
+
+
+def test_growth_of_a_figure_that_swings_within_bounds_is_not_found() -> None:
+    def figure(at: int) -> float:
+        return (200 + 30 * math.sin(2 * math.pi * (at + 27) / 70)
+                + 8 * math.sin(2 * math.pi * at / 11))
+
+    found = growth([(at, figure(at)) for at in range(150)], 4)
+    assert found.added > 2 * found.spread
+    assert not found.grows
