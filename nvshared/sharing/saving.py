@@ -73,8 +73,7 @@ class Saving:
         program's folder; "": the usual one."""
         if why := refusal(client):
             raise NvshareError(f"{client} cannot be saved: {why}")
-        note = {"token": os.urandom(8).hex(), "gpu": client.gpu.facts.uuid,
-                "terms": asdict(client.terms)}
+        note: dict[str, Any] = {"token": os.urandom(8).hex(), "gpu": client.gpu.facts.uuid}
         order = {"pid": client.peer.pid, "started": client.peer.started, "to": to, "note": note}
         try:
             await self._carry_out(client.peer.account, "check", **order)
@@ -84,6 +83,7 @@ class Saving:
 
         async def dump() -> None:
             nonlocal folder
+            note["terms"] = asdict(client.terms)    # parking takes long: they may have changed
             folder = await self._dump(client.peer.account, order)
 
         try:

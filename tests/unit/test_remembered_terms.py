@@ -4,6 +4,7 @@
 import asyncio
 import json
 import os
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine import saving as machine_saving
+from nvshared.machine.checkpoint import Answer
 from nvshared.machine.nvml import Sample
 from nvshared.machine.saving import NoAnswer, Saved
 from nvshared.quantity import HEAVIEST
@@ -27,7 +29,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import FILE_NAME, RememberedTerms
 from nvshared.terms import TERMS
 from nvshared.units import GIB, SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, joined, peer, script
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined, peer, script
 
 OURS = os.getpid()
 
@@ -198,6 +200,38 @@ async def test_program_saved_by_another_version_is_restored_also_if_its_terms_ar
     assert ("are not used" in caplog.text) is (limit == 100)
     for task in daemon.manager.saving._tasks:
         task.cancel()
+
+
+async def test_saved_program_keeps_terms_that_an_administrator_sets_while_it_is_parked(
+        tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, Time())   # with the real scheduler
+    link = Noted()
+    client = joined(daemon.manager.gpus[0], 1, link, process=replace(
+        peer(1), pid=OURS, started=host.started(OURS)))
+    notes: dict[str, dict[str, object]] = {}
+
+    async def driver(command: str, *_: object) -> Answer:
+        if command == "park":
+            daemon.manager.set_term(client.id, TERMS["compute-limit"], 30)
+        return Answer("checkpointed" if command == "park" else "running")
+
+    async def measured(_pid: int | None) -> int:
+        return GIB
+
+    async def ask(order: str, note: dict[str, object], **_: object) -> dict[str, object]:
+        notes[order] = deepcopy(note)
+        return {"done": "/saved/one"}
+
+    async def listed(_to: str) -> list[Saved]:
+        return [Saved("/saved/one", "saved", 1, "", 0, OURS, 1000, "one", 1, 0, {})]
+
+    client.gpu.measure = measured
+    link.leave = lambda: client.gpu.leave(client)       # type: ignore[method-assign]
+    daemon.manager.budget.resize(200 * GIB)
+    daemon.manager.moving._ask = driver
+    daemon.manager.saving._ask, daemon.manager.saving._list = ask, listed
+    await daemon.manager.saving.save(client)
+    assert notes["save"]["terms"] == asdict(ClientTerms(Terms(compute_limit=30)))
 
 
 class Restoring:
