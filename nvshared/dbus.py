@@ -159,8 +159,8 @@ def size(start: bytes) -> tuple[int, int]:
 class Received:
     """A received message. Only its header is decoded until values(), as a call may be refused."""
 
-    def __init__(self, header: bytes, body: bytes | None) -> None:
-        """`body`: None if it was too long to be stored. Raises WireError."""
+    def __init__(self, header: bytes, body: bytes | None = None) -> None:
+        """`body`: None if it is too long to be stored, or not read yet. Raises WireError."""
         if len(SignatureTree._cache) > SIGNATURES:
             SignatureTree._cache.clear()
         self.body = body

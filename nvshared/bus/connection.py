@@ -10,8 +10,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
-from dbus_next.constants import ErrorType, MessageType
+from dbus_next.constants import ErrorType, MessageFlag, MessageType
 from dbus_next.message import Message
 
 from nvshared import dbus
@@ -22,7 +23,10 @@ logger = logging.getLogger(__name__)
 
 CONNECT_PATIENCE = 10.0                 # seconds for connecting and authenticating
 LONGEST = 8192                          # most bytes of a stored body; error replies are the longest
-LONGEST_HEADER = 1 << 16                # most bytes of a header; only its path can exceed 255 bytes
+LONG_CALLS = frozenset({"SetPods"})     # but for these methods: all pods of a node are more
+LONGEST_CALL = 1 << 18                  # most bytes of the body of such a call,
+LONG_TOGETHER = 1 << 21                 # of all that are not answered yet, as any user may call
+LONGEST_HEADER = 4096                   # most bytes of a header; only its path can exceed 255 bytes
 AT_A_TIME = 1 << 16                     # bytes read at once of a skipped message
 _READ = {one.value for one in MessageType if one is not MessageType.SIGNAL}
 _LOST = (OSError, EOFError, WireError)  # raised when the connection has ended
@@ -43,6 +47,7 @@ class BusConnection:
         self._serial = 0
         self._outgoing: list[tuple[Message, int]] = []  # queued in this iteration of the loop
         self._answers: dict[int, asyncio.Future[Received]] = {}     # by serial of the call
+        self._long: WeakSet[Received] = WeakSet()       # calls with bodies of more than LONGEST
         self._take = take
         # Ends when the connection is lost, with the transport's exception if there is one.
         self.reading = asyncio.get_running_loop().create_task(self._read())
@@ -146,21 +151,37 @@ class BusConnection:
                 await self._pass_over(header_size - dbus.START + body_size)
                 continue
             header = start + await self._reader.readexactly(header_size - dbus.START)
-            body = None                 # None: longer than LONGEST, so the body is not kept
-            if body_size <= LONGEST:
-                body = await self._reader.readexactly(body_size)
-            else:
-                await self._pass_over(body_size)
-            self._received(header, body)
+            await self._read_body(header, body_size)
             # readexactly() does not suspend on buffered data: let other tasks run.
             await asyncio.sleep(0)
 
-    def _received(self, header: bytes, body: bytes | None) -> None:
+    async def _read_body(self, header: bytes, size: int) -> None:
         try:
-            received = Received(header, body)
+            received = Received(header)
         except WireError as error:
-            logger.debug("passed over a message of %d bytes: %s", len(header), error)
+            logger.debug("passed over a message of %d bytes: %s", len(header) + size, error)
+            await self._pass_over(size)
             return
+        if self._may_keep(received, size):
+            received.body = await self._reader.readexactly(size)
+        else:
+            await self._pass_over(size)
+        self._received(received)
+
+    def _may_keep(self, received: Received, size: int) -> bool:
+        """Whether a body of this size is kept, and not passed over."""
+        if size <= LONGEST:
+            return True
+        kept = sum(len(one.body or b"") for one in self._long)
+        # While polkit asks for a password, a call waits as long as its user wants.
+        asks = received.message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
+        if (received.message.member not in LONG_CALLS or asks or size > LONGEST_CALL
+                or kept + size > LONG_TOGETHER):
+            return False
+        self._long.add(received)
+        return True
+
+    def _received(self, received: Received) -> None:
         message = received.message
         if message.message_type is MessageType.METHOD_CALL:
             self._take(self, received)

@@ -335,9 +335,7 @@ class PodTerms:
     def _synchronize(self, daemon: Daemon) -> None:
         """Sends nvshared names and terms that it lacks. Raises NvshareError if no reply comes."""
         if self._renamed:
-            daemon.set_pods(
-                (pod.tenant.partition(":")[2], pod.namespace, pod.name, pod.containers)
-                for pod in self._pods.values())
+            self._name(daemon)
             self._renamed = False
         while self._changed:
             pod = next(iter(self._changed))
@@ -353,6 +351,20 @@ class PodTerms:
         if self._listed:
             self._reset_leftovers(daemon)
             self._listed = False
+
+    def _name(self, daemon: Daemon) -> None:
+        """Sends the names of all pods; of the pods alone if nvshared refuses these. A refusal of
+        names must not keep terms from being sent."""
+        for containers in (True, False):
+            try:
+                daemon.set_pods(
+                    (pod.tenant.partition(":")[2], pod.namespace, pod.name,
+                     pod.containers if containers else {}) for pod in self._pods.values())
+            except InvalidArgs as error:
+                logger.warning("nvshared refuses the names of %s of %d pods: %s",
+                               "containers" if containers else "all", len(self._pods), error)
+            else:
+                return
 
     def _send(self, daemon: Daemon, pod: Pod, term: str, value: int, source: str) -> bool:
         """Sets a term, or resets it with value 0. False: nvshared refuses it for now."""

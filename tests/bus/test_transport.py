@@ -12,12 +12,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from dbus_next.constants import ErrorType, MessageType
+from dbus_next.constants import ErrorType, MessageFlag, MessageType
 from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
 from nvshared.bus import dispatch
-from nvshared.bus.connection import LONGEST, LONGEST_HEADER, BusConnection
+from nvshared.bus.connection import (
+    LONG_TOGETHER,
+    LONGEST,
+    LONGEST_CALL,
+    LONGEST_HEADER,
+    BusConnection,
+)
 from nvshared.bus.dispatch import CALLS_EACH, CALLS_EACH_USER
 from nvshared.bus.dispatch import Bus as Dispatcher
 from nvshared.bus.interface import ANYONE, Interface, method
@@ -68,9 +74,10 @@ async def bus() -> AsyncIterator[Bus]:
         await made.connection.close()
 
 
-def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes:
-    return pack(Message("com.nvshare", path, MANAGER_INTERFACE, "SetTQ", signature=signature,
-                        body=list(values)), 5)
+def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH, member: str = "SetTQ",
+           flags: MessageFlag = MessageFlag.NONE) -> bytes:
+    return pack(Message("com.nvshare", path, MANAGER_INTERFACE, member, signature=signature,
+                        body=list(values), flags=flags), 5)
 
 
 async def test_bus_transport_skips_the_body_of_a_message_over_the_maximum_length(bus: Bus) -> None:
@@ -85,8 +92,26 @@ async def test_bus_transport_skips_the_body_of_a_message_over_the_maximum_length
     assert after.values() == [7]
 
 
+async def test_bus_transport_keeps_a_bounded_number_of_long_lists_of_pods(bus: Bus) -> None:
+    body = bytes(LONGEST_CALL - 4)
+    most = LONG_TOGETHER // LONGEST_CALL
+    for _ in range(most + 1):
+        await bus.send(a_call("ay", body, member="SetPods"))
+    await bus.called(most + 1)
+    assert [one.body is not None for one in bus.calls] == [True] * most + [False]
+    bus.calls.clear()                   # they are answered
+    await bus.send(a_call("ay", body, member="SetPods"))
+    await bus.send(a_call("ay", body + b"x", member="SetPods"))
+    await bus.send(a_call(
+        "ay", body, member="SetPods", flags=MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION))
+    fits, long, asking = await bus.called(3)
+    assert fits.values() == [body]
+    assert long.body is asking.body is None
+
+
 async def test_bus_transport_skips_replies_signals_and_messages_of_unknown_type(bus: Bus) -> None:
     await bus.send(a_call("s", "x" * LONGEST, path="/" + "a" * LONGEST_HEADER))
+    await bus.send(a_call(path="/a" * 4096))    # takes so long to decode that others wait
     for kind in (MessageType.SIGNAL.value, 5, 200):
         await bus.send(a_call().replace(b"l\1", b"l" + bytes([kind]), 1))
     await bus.send(pack(Message(message_type=MessageType.METHOD_RETURN, reply_serial=77), 1))

@@ -6,8 +6,9 @@ import base64
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -460,12 +461,18 @@ class RecordedDaemon:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: SimpleQueue[tuple[str, dict[str, int], str]] = SimpleQueue()
         self.refused: list[dict[str, int]] = []     # terms to refuse, each once
+        self.pods: list[list[tuple[object, ...]]] = []
+        self.refused_pods = 0           # how many further calls of set_pods() to refuse
         self.replies = threading.Event()
         self.replies.set()
         monkeypatch.setattr(annotations, "Daemon", lambda *_: nullcontext(self))
 
-    def set_pods(self, _: object) -> None:
+    def set_pods(self, pods: Iterable[tuple[object, ...]]) -> None:
         assert self.replies.wait(60)
+        self.pods.append(list(pods))
+        if self.refused_pods:
+            self.refused_pods -= 1
+            raise InvalidArgs("the arguments of SetPods cannot be read: it is too long")
 
     def set_tenant_terms(self, tenant: str, terms: dict[str, int], source: str) -> None:
         self.sent.put((tenant, terms, source))
@@ -526,6 +533,20 @@ def test_refused_reset_of_a_pods_term_is_reported_and_repeated_when_the_pod_is_d
         assert weight or conditions.get(timeout=60) == refusal
     terms.handle("DELETED", annotated("a"))
     assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 0}, "class")
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_terms_of_pods_are_sent_although_nvshared_refuses_the_names_of_pods(
+        monkeypatch: pytest.MonkeyPatch, refusals: int) -> None:
+    daemon = RecordedDaemon(monkeypatch)
+    daemon.refused_pods = refusals
+    terms = PodTerms("", lambda *_: None, lambda *_: None)
+    one = replace(annotated("a", weight="7"), containers={"9f1c": "main"})
+    terms.handle("LISTED", [one])
+    assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 7}, "annotation")
+    assert terms.claim({annotated("b"): {"weight": 7}}).result(60) is None
+    assert daemon.pods[:2] == [
+        [("a", "lab", "a", {"9f1c": "main"})], [("a", "lab", "a", {})]]
 
 
 def test_refused_priority_class_is_reported_for_the_pod_and_fails_no_claim(
