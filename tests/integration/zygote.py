@@ -115,6 +115,8 @@ def main() -> None:
     options, environment = request
     os.environ.clear()
     os.environ.update(environment)
+    if saver := sys.modules.get("nvshared.saver"):
+        importlib.reload(saver)         # it reads NVSHARE_SAVED when it is imported
     replace_constants()
     sys.exit(module.main(options))
 
