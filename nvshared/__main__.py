@@ -3,11 +3,15 @@
 
 import sys
 
-# The daemon does not use TLS. Without the ssl module, asyncio takes 4 MiB less and loads faster.
-sys.modules["ssl"] = None               # type: ignore[assignment]
+# The daemon uses neither TLS nor compression. Without these modules, asyncio and shutil, which
+# import them if they are there, take 5 MiB less and load faster.
+UNUSED = [one for one in ("ssl", "bz2", "lzma", "zlib") if one not in sys.modules]
+sys.modules.update(dict.fromkeys(UNUSED))           # type: ignore[arg-type]
 import asyncio  # noqa: E402, F401
+import shutil  # noqa: E402, F401
 
-del sys.modules["ssl"]                  # later imports of ssl must still work
+for name in UNUSED:
+    del sys.modules[name]               # later imports of them must still work
 from nvshared.daemon import main  # noqa: E402
 
 if __name__ == "__main__":

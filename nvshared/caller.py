@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the caller of a helper that systemd starts for a connection: it must be the daemon.
 
-The helpers run as root, by python3 -I, and import no other module of nvshared than this."""
+The helpers run as root, by python3 -I, and import no other module of nvshared than this and
+saved.py."""
 
 import errno
 import os

@@ -3,7 +3,7 @@
 """nvshare-save: has CRIU save parked programs in folders, and restore them from there, as root.
 
 systemd starts one for each order of the daemon, which sends one line of JSON and gets lines of
-JSON. Of nvshared it imports caller.py alone: root runs it, with python3 -I.
+JSON. Of nvshared it imports caller.py and saved.py alone: root runs it, with python3 -I.
 
 A user who could change an image would become, at its restore, the user in it. So a program is saved
 into a folder that root alone can write, with a digest of each file, and a MAC over all of these by
@@ -46,8 +46,8 @@ if not __package__:                     # root runs this file
 
 from nvshared import caller
 from nvshared.caller import is_same, started
+from nvshared.saved import BASE, MADE
 
-BASE = Path(os.environ.get("NVSHARE_SAVED", "/var/lib/nvshare-saved"))
 OLDEST = (4, 0)                         # of CRIU: older ones cannot dump CUDA's threads reliably
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALL = "install criu 4.0 or later, see docs/saving.md"
@@ -83,8 +83,6 @@ OURS = frozenset({RESTORE_LOG, "stats-restore"}).union(*(
 DUMPED, RESUMED = "Unfreezing tasks into 2", "Restore finished successfully"
 LOOKS, LOOK_EVERY = 20, 0.05            # at threads that may be in CRIU's code; seconds
 FOLDER = "NVSHARE_SAVING_IN"            # variable of CRIU's environment: work_mark() of its folder
-# Names of folders that this program makes. No other folder is looked at, completed or removed.
-MADE = re.compile(r"(new-)?\w{1,15}-[0-9]+-[0-9]{8}T[0-9]{6}(\.partial)?", re.ASCII)
 COMMON = ("--shell-job", "--file-locks", "--ext-unix-sk", "--tcp-close", "--manage-cgroups=ignore")
 PROCESSES = Path("/proc")
 BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from nvshared import checkpointer
+from nvshared import caller
 from nvshared.errors import NvshareError
 
-COMMAND: tuple[str, ...] = (sys.executable, "-I", checkpointer.__file__)    # without systemd
+PROGRAM = str(Path(caller.__file__).with_name("checkpointer.py"))
+COMMAND: tuple[str, ...] = (sys.executable, "-I", PROGRAM)      # without systemd
 SOCKET = Path("/run/nvshare-checkpoint/checkpoint.sock")
 READY_WITHIN = 30.0                     # most seconds until a helper answers; cuInit() takes 10
 PATIENCE = 120.0                        # most seconds of a command; a 100 GiB checkpoint takes 40

@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nvshared import saver
+from nvshared import caller
 from nvshared.errors import NvshareError
 from nvshared.machine.checkpoint import start
 from nvshared.machine.peer import printable
+from nvshared.saved import BASE, MADE
 
+# Not imported: it would take 4 MiB, most of them for digests.
+PROGRAM = str(Path(caller.__file__).with_name("saver.py"))
 SOCKET = Path("/run/nvshare-checkpoint/save.sock")
 PATIENCE = 3600.0                       # most seconds of an order; 1 TiB at 0.3 GB/s takes as long
 LONGEST = 1 << 24                       # most bytes of an answer: a list of saved programs
@@ -46,7 +49,7 @@ async def ask(order: str, **words: Any) -> dict[str, Any]:
     NoAnswer if none came."""
     try:
         reader, writer, process = await start(
-            SOCKET, sys.executable, "-I", saver.__file__, longest=LONGEST)
+            SOCKET, sys.executable, "-I", PROGRAM, longest=LONGEST)
         writer.write(json.dumps({"order": order, **words}).encode() + b"\n")
         async with asyncio.timeout(PATIENCE):
             line = await reader.readline()
@@ -75,12 +78,12 @@ async def saved(to: str = "") -> list[Saved]:
 
 def is_elsewhere(folder: str) -> bool:
     """Whether the folder of a saved program is not in the usual folder."""
-    return "/" in folder and Path(folder).parent != saver.BASE
+    return "/" in folder and Path(folder).parent != BASE
 
 
 def has_saved() -> bool:
     """Whether there may be saved programs in the usual folder."""
     try:
-        return any(saver.MADE.fullmatch(one.name) for one in saver.BASE.iterdir())
+        return any(MADE.fullmatch(one.name) for one in BASE.iterdir())
     except OSError:
         return False

@@ -7,6 +7,8 @@ before it in ORDER.
 """
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +17,8 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the lowest package to the highest.
 ORDER = [
     "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
-    "tiers", "library", "kept", "locks", "lanes", "caller", "checkpointer", "saver",
+    "tiers", "library", "kept", "locks", "lanes", "caller", "saved", "checkpointer",
+    "saver",
     "scheduler", "machine", "containers",
     "settings", "sharing", "history", "report", "hook", "dbus", "control", "bus", "program",
     "preload", "tui", "demo", "doctor", "cli", "kubelet", "daemon", "__main__",
@@ -27,7 +30,8 @@ WORDS = {"errors", "names", "faults", "units", "parser", "signal", "clock", "qua
 ONLY_FROM: dict[str, set[str]] = {
     "caller": set(),
     "checkpointer": {"caller"},
-    "saver": {"caller"},
+    "saved": set(),
+    "saver": {"caller", "saved"},
     "scheduler": WORDS,
     "containers": {*WORDS, "library", "kept", "machine"},
     "preload": {"errors", "library", "kept", "locks"},
@@ -121,3 +125,14 @@ def test_third_party_library_is_imported_only_by_the_modules_listed_for_that_lib
 
 def test_every_python_package_is_listed_in_the_order_of_imports() -> None:
     assert {name.split(".")[0] for name in NAMES} - {""} == set(ORDER)
+
+
+def test_daemon_loads_no_module_of_tls_digests_or_compression_and_no_program_of_roots() -> None:
+    """Each takes memory of every daemon; _hashlib alone 3 MiB."""
+    heavy = {"_ssl", "_hashlib", "bz2", "lzma", "zlib", "nvshared.saver", "nvshared.checkpointer"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, nvshared.__main__, nvshared.bus, nvshared.history, "
+         "nvshared.machine.nvml, pynvml\nprint(*sys.modules)\nimport ssl, zlib"],
+        cwd=PACKAGE.parent, text=True, check=True, stdout=subprocess.PIPE).stdout.split()
+    assert "nvshared.daemon" in loaded
+    assert not heavy & {*loaded}

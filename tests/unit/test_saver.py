@@ -70,7 +70,8 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The usual folder of saved programs."""
     if os.geteuid() != 0:
         pytest.skip("only root can save programs")
-    monkeypatch.setattr(saver, "BASE", tmp_path / "saved")
+    for one in (saver, saving):
+        monkeypatch.setattr(one, "BASE", tmp_path / "saved")
     saver.mac({})                       # makes the folder, and the key in it
     return tmp_path / "saved"
 
