@@ -182,7 +182,7 @@ class Bus:
         self._checks: PolkitChecks | None = None
         self._calls: dict[str, set[asyncio.Task[None]]] = {}    # pending calls by caller
         self._of_user: Counter[int | str] = Counter()           # number of pending calls
-        self._uids: dict[str, int] = {}     # by caller; a name on the bus is never used again
+        self._uids: dict[str, int] = {}     # by caller; a bus gives a name once, until it restarts
         self._presence: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()  # held while a reply is sent: large replies one by one
         self._dirty: dict[Interface, None] = {}
@@ -195,6 +195,7 @@ class Bus:
     def attach(self, connection: BusConnection | None) -> None:
         """Sets the connection that signals are sent over; None: signals are dropped."""
         self._connection = connection
+        self._uids.clear()              # another bus gives these names to others
         if connection is not None and self._polkit:
             self._checks = PolkitChecks(connection)
 

@@ -291,3 +291,27 @@ async def test_user_that_did_not_start_the_daemon_may_change_nothing(
     assert "AccessDenied" in errors.decode()
     assert f"uid {NOBODY_UID}" in errors.decode()
     assert manager.tq == 30 * SECOND
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_user_with_a_name_that_root_had_before_the_bus_restarted_may_change_nothing(
+        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
+    async with published(manager, private.address) as publication:
+        async with peeper(private.address) as root:
+            await root.result("ListGPUs")
+            assert str(root.bus.unique_name) == ":1.1"
+        lost = publication._connection
+        assert lost is not None
+        private.stop()
+        await asyncio.wait([lost.reading])
+        private.start()
+        while publication._connection in (lost, None):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        process = await asyncio.create_subprocess_exec(
+            "dbus-send", f"--bus={private.address}", "--dest=com.nvshare", "--print-reply",
+            "/com/nvshare", "com.nvshare.Manager.SetTQ", "uint32:5",
+            stderr=asyncio.subprocess.PIPE, user=NOBODY_UID, extra_groups=[])
+        _, errors = await process.communicate()
+    assert f"uid {NOBODY_UID}" in errors.decode()
+    assert manager.tq == 30 * SECOND
