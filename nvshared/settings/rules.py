@@ -25,7 +25,7 @@ SECTION = "tenant"
 GROUP = "group"
 KINDS = frozenset(map(str, Kind))
 WILDCARDS = re.compile(r"[*?]")
-LONGEST = 256                           # characters of a tenant's name
+LONGEST = 512                           # characters after the kind: a user's name, a unit's of 255
 DIGITS = re.compile(r"[0-9]+")          # of a number of a user or group, whatever users are called
 
 

@@ -517,6 +517,17 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     assert [one.name for one in daemon.manager.tenancy.tenants()] == ["pod:lab/train", "user:alice"]
 
 
+@pytest.mark.parametrize("name", [
+    f"pod:{'n' * 63}/{'p' * 253}", f"unit:{'u' * 255}/{'s' * 255}", f"user:{'é' * 255}"])
+def test_tenant_with_the_longest_name_of_its_kind_gets_terms_that_outlive_a_restart(
+        daemon: Daemon, tmp_path: Path, name: str) -> None:
+    kind, _, text = name.partition(":")
+    daemon.manager.tenancy.name({str(POD): PodNames(*text.partition("/")[::2], {})})
+    daemon.set(name, weight=7)
+    kept = str(POD) if kind == Kind.POD else name
+    assert Daemon(tmp_path).manager.tenancy.tenant(kept).terms[0].value == 7
+
+
 def test_pod_of_the_same_name_as_an_earlier_pod_is_another_tenant(daemon: Daemon) -> None:
     daemon.set("pod:lab/train", weight=7)
     daemon.joins(ALICE, POD)
