@@ -24,13 +24,23 @@ def monotonic() -> int:
     return time.monotonic_ns() // 1000
 
 
-async def repeat(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Awaits act() after each pause of `seconds`; never returns.
+def until_next(seconds: float) -> float:
+    """Returns the seconds until the event loop's time is a multiple of `seconds` again.
+
+    Whoever waits that long does so together with others, so the daemon wakes up once for all."""
+    return seconds and seconds - asyncio.get_running_loop().time() % seconds
+
+
+async def repeat(seconds: float, act: Callable[[], Awaitable[None]],
+                 wanted: asyncio.Event | None = None) -> None:
+    """Awaits act() at each multiple of `seconds` while `wanted`, if given, is set; never returns.
 
     An exception of act() must not end the later calls. Logs the first of several in a row."""
     level = logging.ERROR
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(until_next(seconds))
+        if wanted is not None:
+            await wanted.wait()
         try:
             await act()
             level = logging.ERROR

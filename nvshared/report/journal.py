@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from nvshared.clock import until_next
 from nvshared.machine.peer import Peer, shown
 from nvshared.quantity import counted
 from nvshared.report.log import Limited
@@ -116,5 +117,5 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
             notifier.status(status)
             last = status
         with suppress(TimeoutError):
-            async with asyncio.timeout(interval):
+            async with asyncio.timeout(until_next(interval)):
                 await stopped.wait()

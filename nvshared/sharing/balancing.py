@@ -86,7 +86,7 @@ def _spared(one: Contender, loads: Mapping[str, CardLoad], card: str) -> float:
 
 class Balancing:
     def __init__(self, gpus: Sequence[GPU], moving: Moving) -> None:
-        self._on = False
+        self._on = asyncio.Event()
         self._gpus = gpus
         self._moving = moving
         self._lost: dict[int, float] = {}       # us by client id; see choose()
@@ -98,11 +98,15 @@ class Balancing:
 
     def use(self, *, on: bool) -> None:
         """Moves clients by itself, or not."""
-        self._on = on
+        if on:
+            self._on.set()
+        else:
+            self._on.clear()
+            self._lost, self._loads, self._chosen_at = {}, {}, None
 
     async def watch(self) -> None:
-        """Periodically chooses a client and moves it; never returns."""
-        await repeat(CHOOSE_EVERY, self._choose_and_move)
+        """Periodically chooses a client and moves it, while that is on; never returns."""
+        await repeat(CHOOSE_EVERY, self._choose_and_move, self._on)
 
     async def _choose_and_move(self) -> None:
         if (choice := self.find_move()) is not None:
@@ -121,7 +125,7 @@ class Balancing:
             return None
         now = cards[0].now
         passed, self._chosen_at = now - (now if self._chosen_at is None else self._chosen_at), now
-        if not self._on or len(cards) < 2 or any(
+        if len(cards) < 2 or any(
                 gpu.settings.draining or gpu.state == "gathering" for gpu in cards):
             self._lost, self._loads = {}, {}
             return None

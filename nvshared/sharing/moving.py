@@ -120,6 +120,7 @@ class Moving:
     ) -> None:
         """`budget`: of host memory. `run`: Lanes.run, for reading the limits of control groups."""
         self._deep_idle: int | None = None      # us: clients idle for longer are parked; None: none
+        self._parks_idle = asyncio.Event()      # set unless that is None
         self._gpus = gpus
         self._budget = budget
         self._ask, self._run = ask, run
@@ -261,6 +262,10 @@ class Moving:
     def use(self, deep_idle: int | None) -> None:
         """Parks clients that are idle for longer than this; us. None: none."""
         self._deep_idle = deep_idle
+        if deep_idle is None:
+            self._parks_idle.clear()
+        else:
+            self._parks_idle.set()
 
     def wake(self, client: Client) -> None:
         """Restores a parked client when its turn comes. No-op for a client that is not parked."""
@@ -338,7 +343,7 @@ class Moving:
                         await places.acquire()      # at once; _park_idle() gives it back
                         start_task(parks, self._park_idle(client, places))
 
-        await repeat(IDLE_CHECK_EVERY, park_idle_clients)
+        await repeat(IDLE_CHECK_EVERY, park_idle_clients, self._parks_idle)
 
     async def _park_idle(self, client: Client, places: asyncio.Semaphore) -> None:
         try:

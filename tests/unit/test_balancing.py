@@ -59,17 +59,45 @@ def test_balancing_moves_a_waiting_client_to_an_empty_card_unless_all_clients_fi
     assert chosen(manager, time) == ([waiting.id] if moves else [])
 
 
-@pytest.mark.parametrize(("part", "attribute", "value"), [
-    ("balancing", "_on", False),
-    ("waiting", "impossible", "checkpoint: operation not supported (801)"),
-    ("waiting", "moves", 1_000_000),    # each failed try raises the cost of a move
+@pytest.mark.parametrize(("attribute", "value"), [
+    ("impossible", "checkpoint: operation not supported (801)"),
+    ("moves", 1_000_000),               # each failed try raises the cost of a move
 ])
-def test_balancing_moves_no_client_while_off_or_if_parking_failed(
-        manager: Manager, time: Time, part: str, attribute: str, value: object) -> None:
+def test_balancing_moves_no_client_whose_parking_failed(
+        manager: Manager, time: Time, attribute: str, value: object) -> None:
     join(manager)
     waiting = join(manager)
-    setattr(waiting.parking if part == "waiting" else getattr(manager, part), attribute, value)
+    setattr(waiting.parking, attribute, value)
     assert chosen(manager, time) == []
+
+
+async def test_balancing_does_not_look_while_off_and_forgets_earlier_waits(
+        manager: Manager, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Choice | None] = []
+
+    async def look() -> None:
+        looks.append(manager.balancing.find_move())
+
+    monkeypatch.setattr(balancing, "CHOOSE_EVERY", 0)
+    monkeypatch.setattr(manager.balancing, "_choose_and_move", look)
+    join(manager)
+    join(manager)
+    manager.balancing.find_move()
+    time.now += 100 * SECOND
+    before = manager.balancing.find_move()
+    manager.balancing.use(on=False)
+    watch = asyncio.create_task(manager.balancing.watch())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert looks == []
+    time.now += 100 * SECOND
+    manager.balancing.use(on=True)
+    while not looks:                    # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert before is not None
+    assert looks[0] is not None
+    assert looks[0].lost < before.lost
+    watch.cancel()
 
 
 def test_balancing_counts_a_client_that_moves_to_a_card_for_the_load_of_that_card(

@@ -9,7 +9,7 @@ from time import monotonic as now
 
 import pytest
 
-from nvshared.clock import repeat
+from nvshared.clock import repeat, until_next
 from nvshared.lanes import AGAIN, Lanes
 from tests.unit.scripted import Time
 
@@ -99,6 +99,15 @@ def test_pending_call_is_made_once_a_worker_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", start)
     time.pass_by(AGAIN)
     assert loop.until(1) == ["late"]
+
+
+async def test_periods_end_at_common_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    for moment in (7.25, 7.875, 6.0):
+        monkeypatch.setattr(loop, "time", lambda moment=moment: moment)
+        assert moment + until_next(2.0) == 8.0
+        assert moment + until_next(10.0) == 10.0
+    assert until_next(0) == 0
 
 
 async def test_repeat_logs_only_the_first_of_three_exceptions_and_continues(
