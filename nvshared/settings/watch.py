@@ -7,10 +7,11 @@ leads to, and on some file systems inotify(7) reports nothing."""
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 from nvshared.clock import repeat
 from nvshared.errors import ConfigError
-from nvshared.lanes import Run, call, here
+from nvshared.lanes import Run, call
 from nvshared.settings.config import drop_ins
 
 INTERVAL = 1.0                          # seconds between two reads of the files' metadata
@@ -23,26 +24,35 @@ class SettingsWatch:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._ended = Event()           # run() has ended
         self.note()
 
     def note(self) -> None:
         """Records the files' metadata; to be called before the files are read."""
         self._noted = self._read_metadata()
 
-    async def run(self, changed: Callable[[], None], run: Run = here) -> None:
+    async def run(self, changed: Callable[[], None], run: Run) -> None:
         """Calls `changed` for each change that has lasted INTERVAL, so that a writer can finish.
 
-        `run`: Lanes.run, as a file system may hang."""
-        before = self._noted
-
+        `run`: Lanes.run. A thread polls, as a file system may hang; the event loop sleeps on."""
         async def look() -> None:
-            nonlocal before
-            now = await call(run, self, self._read_metadata)
-            lasting, before = now == before, now or {}
-            if now is not None and lasting and now != self._noted:
+            if await call(run, self, self._wait_for_change):
                 changed()
 
-        await repeat(INTERVAL, look)
+        try:
+            await repeat(INTERVAL, look)
+        finally:
+            self._ended.set()
+
+    def _wait_for_change(self) -> bool:
+        """Blocks until metadata differs from the last note()'s, and has lasted. False: run() ended.
+        """
+        before = None
+        while (now := self._read_metadata()) != before or now == self._noted:
+            before = now
+            if self._ended.wait(INTERVAL):
+                return False
+        return True
 
     def _read_metadata(self) -> Metadata:
         found: Metadata = {}

@@ -2,11 +2,16 @@
 """Changes of a configuration file are noticed: written, replaced, deleted or behind links."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nvshared.clock import monotonic
+from nvshared.lanes import Lanes
 from nvshared.settings import watch
 from nvshared.settings.watch import SettingsWatch
 
@@ -33,10 +38,17 @@ class Changes:
 async def changes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Path], Changes]]:
     monkeypatch.setattr(watch, "INTERVAL", 0.01)
     tasks = []
+    loop = asyncio.get_running_loop()
+
+    def post(function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):    # the event loop has ended
+            loop.call_soon_threadsafe(function)
+
+    lanes = Lanes("test", 1, post, monotonic, lambda *_: lambda: None)
 
     def start(file: Path) -> Changes:
         made = Changes(file)
-        tasks.append(asyncio.create_task(made.watch.run(made.read)))
+        tasks.append(asyncio.create_task(made.watch.run(made.read, lanes.run)))
         return made
 
     yield start
@@ -138,3 +150,27 @@ async def test_config_watch_on_a_file_system_that_hangs_reports_nothing_and_look
         await asyncio.sleep(0)
     assert len(looks) == 1
     watching.cancel()
+
+
+async def test_config_watch_without_changes_leaves_the_event_loop_asleep(
+        changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = changes(file)
+    put(file, "[gpu]\ntq = 3\n")
+    await watched.noticed()
+    looks = threading.Semaphore(0)
+    read = watched.watch._read_metadata
+
+    def look() -> Any:
+        looks.release()
+        return read()
+
+    monkeypatch.setattr(watched.watch, "_read_metadata", look)
+    async with asyncio.timeout(60):
+        while not looks.acquire(blocking=False):    # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    posted: list[object] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_soon_threadsafe", posted.append)
+    for _ in range(5):
+        assert looks.acquire(timeout=60)
+    assert posted == []
