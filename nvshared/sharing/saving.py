@@ -48,7 +48,7 @@ class Saving:
         self._ask, self._list = ask, saved
         self._places, self._all = Places(AT_ONCE), asyncio.Semaphore(ALL_AT_ONCE)
         self._awaited: set[str] = set()         # folders of restored programs, not yet awake
-        # By process and start time of restored programs: the terms; None: the library got them.
+        # By process and start time of programs that come back: the terms; None: they have them.
         self._terms: dict[tuple[int, int], ClientTerms | None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -56,7 +56,7 @@ class Saving:
         gpu.client_new.connect(self._give_terms)
 
     def _give_terms(self, client: Client) -> None:
-        """Gives a restored program the terms with which it was saved, unless it got them already.
+        """Gives a program that comes back the terms that it had, unless it got them already.
 
         What was set since counts. An earlier daemon may have kept the owner's terms alone, if it
         ended before it could give the administrator's."""
@@ -91,6 +91,9 @@ class Saving:
         except NvshareError as error:
             if client.gpu.clients.get(client.id) is client:
                 raise                   # it was not parked, or is woken
+            key = client.peer.pid, client.peer.started or 0
+            self._terms.pop(key, None)
+            self._set_terms(key, client.terms)
             start_task(self._tasks, self._wake(client))
             raise NvshareError(f"{client} was not saved: {error.message}") from error
         logger.info("%s: %s of %s was saved: %s", client.gpu, client, client.user, folder)
@@ -139,7 +142,6 @@ class Saving:
         if client is None:
             logger.error("%s was not saved, and has ended or does not come back", old)
             return
-        client.set_terms(old.terms)
         self._moving.wake(client)
 
     async def _await_client(self, pid: int, started: int | None) -> Client | None:
@@ -183,7 +185,7 @@ class Saving:
     async def _restore(self, saved: Saved) -> int:
         done = await self._order("restore", folder=saved.folder)
         pid, started = int(done["pid"]), int(done["started"])
-        self._set_terms(saved.folder, pid, started, done["note"])
+        self._read_terms(saved.folder, pid, started, done["note"])
         client = await self._await_client(pid, started)
         if client is None:
             raise NvshareError(f"process {pid} was restored from {saved.folder}, and has ended or "
@@ -193,17 +195,20 @@ class Saving:
         self._await_answer(saved.folder, pid, started)
         return pid
 
-    def _set_terms(self, folder: str, pid: int, started: int, note: dict[str, Any]) -> None:
-        """Gives a restored program the terms with which it was saved, once: now, or whenever its
-        library comes back."""
+    def _read_terms(self, folder: str, pid: int, started: int, note: dict[str, Any]) -> None:
+        """Gives a restored program the terms with which it was saved."""
         try:
             terms = client_terms(note["terms"])
         except NOISE as error:          # another version of nvshared has saved it
             logger.warning("%s: the terms with which it was saved are not used: %r", folder, error)
             return
+        self._set_terms((pid, started), terms)
+
+    def _set_terms(self, process: tuple[int, int], terms: ClientTerms) -> None:
+        """Gives a process terms once: now, or whenever its library comes back."""
         self._terms = {
             key: one for key, one in self._terms.items() if host.started(key[0]) == key[1]}
-        if self._terms.setdefault((pid, started), terms) and (client := self._client(pid)):
+        if self._terms.setdefault(process, terms) and (client := self._client(process[0])):
             self._give_terms(client)
 
     async def remove(self, saved: Saved) -> None:
@@ -226,7 +231,7 @@ class Saving:
                 return
             for one in found:
                 if one.state == "restored" and one.folder not in self._awaited:
-                    self._set_terms(one.folder, one.pid, one.started, one.note)
+                    self._read_terms(one.folder, one.pid, one.started, one.note)
                     self._await_answer(one.folder, one.pid, one.started)
             if all(one.state != "restoring" for one in found):
                 return

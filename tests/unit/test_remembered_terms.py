@@ -26,6 +26,7 @@ from nvshared.sharing import saving
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import Client, EarlierTimes
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.moving import PARKED, RESTORING
 from nvshared.sharing.remembered import FILE_NAME, RememberedTerms
 from nvshared.terms import TERMS
 from nvshared.units import GIB, SECOND
@@ -202,36 +203,68 @@ async def test_program_saved_by_another_version_is_restored_also_if_its_terms_ar
         task.cancel()
 
 
-async def test_saved_program_keeps_terms_that_an_administrator_sets_while_it_is_parked(
-        tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path, Time())   # with the real scheduler
-    link = Noted()
-    client = joined(daemon.manager.gpus[0], 1, link, process=replace(
-        peer(1), pid=OURS, started=host.started(OURS)))
-    notes: dict[str, dict[str, object]] = {}
+class Dump:
+    """A program of ours and the driver, which parks it, as nvshare-save dumps it."""
 
-    async def driver(command: str, *_: object) -> Answer:
-        if command == "park":
-            daemon.manager.set_term(client.id, TERMS["compute-limit"], 30)
+    def __init__(self, folder: Path) -> None:
+        self.daemon = Daemon(folder, Time())    # with the real scheduler
+        self.manager, self.saving = self.daemon.manager, self.daemon.manager.saving
+        self.client = self.come()
+        self.note: dict[str, object] = {}
+        self.fails = False
+        self.manager.budget.resize(200 * GIB)
+        self.manager.moving._ask, self.saving._ask = self.driver, self.ask
+        self.saving._list = self.listed
+
+    def come(self) -> Client:
+        link = Noted()
+        client = joined(self.manager.gpus[0], self.manager.next_id(), link, process=replace(
+            peer(1), pid=OURS, started=host.started(OURS)))
+        link.leave = lambda: client.gpu.leave(client)       # type: ignore[method-assign]
+        client.gpu.measure = self.measured
+        return client
+
+    async def driver(self, command: str, *_: object) -> Answer:
+        if command == "park":           # an administrator sets a limit meanwhile
+            self.manager.set_term(self.client.id, TERMS["compute-limit"], 30)
         return Answer("checkpointed" if command == "park" else "running")
 
-    async def measured(_pid: int | None) -> int:
+    async def measured(self, _pid: int | None) -> int:
         return GIB
 
-    async def ask(order: str, note: dict[str, object], **_: object) -> dict[str, object]:
-        notes[order] = deepcopy(note)
+    async def ask(self, order: str, note: dict[str, object], **_: object) -> dict[str, object]:
+        if order == "save":
+            self.note = deepcopy(note)
+            if self.fails:
+                raise NvshareError("CRIU cannot dump it")
         return {"done": "/saved/one"}
 
-    async def listed(_to: str) -> list[Saved]:
+    async def listed(self, _to: str) -> list[Saved]:
         return [Saved("/saved/one", "saved", 1, "", 0, OURS, 1000, "one", 1, 0, {})]
 
-    client.gpu.measure = measured
-    link.leave = lambda: client.gpu.leave(client)       # type: ignore[method-assign]
-    daemon.manager.budget.resize(200 * GIB)
-    daemon.manager.moving._ask = driver
-    daemon.manager.saving._ask, daemon.manager.saving._list = ask, listed
-    await daemon.manager.saving.save(client)
-    assert notes["save"]["terms"] == asdict(ClientTerms(Terms(compute_limit=30)))
+
+async def test_saved_program_keeps_terms_that_an_administrator_sets_while_it_is_parked(
+        tmp_path: Path) -> None:
+    dump = Dump(tmp_path)
+    await dump.saving.save(dump.client)
+    assert dump.note["terms"] == asdict(ClientTerms(Terms(compute_limit=30)))
+
+
+@pytest.mark.parametrize("later", [0, 20], ids=["terms of before", "terms of afterwards"])
+async def test_program_that_was_not_saved_comes_back_with_its_terms_or_later_ones(
+        tmp_path: Path, later: int) -> None:
+    dump = Dump(tmp_path)
+    dump.fails = True
+    with pytest.raises(NvshareError, match="CRIU cannot dump it"):
+        await dump.saving.save(dump.client)
+    client = dump.come()
+    client.parking.enter(RESTORING)     # the driver is asked about it
+    if later:
+        dump.manager.set_term(client.id, TERMS["compute-limit"], later)
+    client.parking.enter(PARKED)
+    while client.parking.state:         # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert client.terms.in_force.compute_limit == (later or 30)
 
 
 class Restoring:
