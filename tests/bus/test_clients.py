@@ -9,7 +9,6 @@ from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
-from nvshared import saver
 from nvshared.machine.saving import Saved
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
 from nvshared.scheduler.events import Preempted, Terms, TermsChanged
@@ -195,7 +194,7 @@ async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
 async def test_only_the_user_of_a_program_may_save_restore_and_remove_it_without_polkit(
         manager: Manager, caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saver, "BASE", Path("/saved"))
+    monkeypatch.setattr("nvshared.machine.saving.BASE", Path("/saved"))
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     done: list[tuple[object, ...]] = []
     row = Saved("/saved/one", "saved", 1, "its words", 0, 7, OTHER_UID, "one", 1, 0, {})

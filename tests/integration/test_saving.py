@@ -171,7 +171,7 @@ def test_saved_program_is_restored_by_a_later_daemon_and_continues_with_the_same
     control = start()                   # it takes over the restored program
     wait_until(lambda: state(control, program) == "parked")
     assert [one.state for one in control.saved()] == ["restored"]
-    assert [one.terms["weight"] for one in control.snapshot().clients] == [300]
+    wait_until(lambda: [one.terms["weight"] for one in control.snapshot().clients] == [300])
     assert program.ask("read()") == "{9}"
     wait_until(lambda: control.saved() == [])
 

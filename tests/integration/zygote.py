@@ -115,8 +115,8 @@ def main() -> None:
     options, environment = request
     os.environ.clear()
     os.environ.update(environment)
-    if saver := sys.modules.get("nvshared.saver"):
-        importlib.reload(saver)         # it reads NVSHARE_SAVED when it is imported
+    if folder := os.environ.get("NVSHARE_SAVED"):       # read when the module was imported
+        vars(importlib.import_module("nvshared.machine.saving"))["BASE"] = Path(folder)
     replace_constants()
     sys.exit(module.main(options))
 
