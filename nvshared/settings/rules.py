@@ -122,9 +122,10 @@ def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
 
 def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
     named: dict[str, Rule] = {}
+    index = RuleIndex(rules)
     for pattern in dict.fromkeys(rule.pattern for rule in rules):
         terms: dict[str, Rule] = {}
-        for rule in holding(rules, (pattern,), ()):
+        for rule in index.holding((pattern,)):
             terms.setdefault(rule.term, rule)
         request, most = terms.get("compute-request"), terms.get("compute-limit")
         if request is not None and most is not None and request.value > most.value:
@@ -180,22 +181,42 @@ def is_tenant(pattern: str) -> bool:
     return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
-def holding(rules: Iterable[Rule], names: Collection[str], groups: Collection[str],
-            numbers: Collection[str] = ()) -> list[Rule]:
-    """The rules that match a tenant with these names and its user's groups, most specific first.
+class RuleIndex:
+    """Rules by their patterns: a tenant's are found without a look at each of hundreds."""
 
-    `numbers`: its names with numbers of users, in which no wildcard stands for digits."""
-    found = []
-    for number, rule in enumerate(rules):
-        kind, _, name = rule.pattern.partition(":")
-        if rule.pattern in names or rule.pattern in numbers:
-            found.append((2, 0, number, rule))
-        elif kind == GROUP and name in groups:
-            found.append((1, 0, number, rule))
-        elif any(map(_expression(rule.pattern).fullmatch, (
-                *names, *(numbers if DIGITS.fullmatch(user_of(rule.pattern) or "") else ())))):
-            found.append((0, len(WILDCARDS.sub("", rule.pattern)), number, rule))
-    return [rule for *_, rule in sorted(found, key=lambda one: one[:3], reverse=True)]
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        self._by_pattern: dict[str, list[tuple[int, Rule]]] = {}    # rules with their numbers
+        self._with_wildcards: dict[str, list[str]] = {}     # patterns by their _begin()
+        for number, rule in enumerate(rules):
+            if rule.pattern not in self._by_pattern and WILDCARDS.search(rule.pattern):
+                self._with_wildcards.setdefault(_begin(rule.pattern), []).append(rule.pattern)
+            self._by_pattern.setdefault(rule.pattern, []).append((number, rule))
+
+    def holding(self, names: Collection[str], groups: Iterable[str] = (),
+                numbers: Collection[str] = ()) -> list[Rule]:
+        """The rules that match a tenant with these names and its user's groups, most specific
+        first.
+
+        `numbers`: its names with numbers of users, in which no wildcard stands for digits."""
+        ranks = dict.fromkeys((*names, *numbers), (2, 0))       # by pattern
+        for group in groups:
+            ranks.setdefault(f"{GROUP}:{group}", (1, 0))
+        for name in {*names, *numbers}:
+            kind, begin = name.partition(":")[0], name.partition("/")[0]
+            for pattern in {*self._with_wildcards.get(kind, ()),
+                            *self._with_wildcards.get(begin, ())} - ranks.keys():
+                may_match = name in names or DIGITS.fullmatch(user_of(pattern) or "")
+                if may_match and _expression(pattern).fullmatch(name):
+                    ranks[pattern] = (0, len(WILDCARDS.sub("", pattern)))
+        found = [(rank, *one) for pattern, rank in ranks.items()
+                 for one in self._by_pattern.get(pattern, ())]
+        return [rule for *_, rule in sorted(found, key=lambda one: one[:2], reverse=True)]
+
+
+def _begin(pattern: str) -> str:
+    """What the names begin with that a pattern may match: all before the slash, or the kind."""
+    begin, slash, _ = pattern.partition("/")
+    return begin if slash and not WILDCARDS.search(begin) else pattern.partition(":")[0]
 
 
 @cache

@@ -47,6 +47,8 @@ class Directory:
         """`run`: Lanes.run, of lanes in which nothing else waits."""
         self._run, self._clock, self._timer = run, clock, timer
         self._entries: dict[Question, _Entry] = {}
+        self._names: dict[int, set[str]] = {}       # by number: names with it as the last answer
+        self._most = MOST               # at so many entries, those that do not matter are forgotten
         self._of_caller: Counter[Hashable] = Counter()      # questions under way
         self._due = 0                   # time of the timer that is set
         self._disarm: Callable[[], None] | None = None      # None: no timer is set
@@ -74,10 +76,15 @@ class Directory:
         found: int = entry.answer
         return found
 
+    def names(self, uid: int) -> set[str]:
+        """The names with this number()."""
+        return {name for name in self._names.get(uid, ()) if self.number(name) == uid}
+
     def expect(self, name: str, uid: int) -> None:
         """Takes a user's name and number from an earlier daemon, until the database replies."""
         for question, answer in (Question("number", name), uid), (Question("name", uid), name):
-            self._entries[question] = _Entry(self._clock() - FRESH, answer=answer, done=True)
+            entry = self._entries[question] = _Entry(self._clock() - FRESH, done=True)
+            self._set_answer(question, entry, answer)
 
     def last(self, question: Question) -> Any:
         """The last answer, without a question; None: there is none."""
@@ -99,7 +106,7 @@ class Directory:
         if caller is not None and self._of_caller[caller] >= OF_A_CALLER:
             return
         if entry is None:
-            if len(self._entries) >= MOST:
+            if len(self._entries) >= self._most:
                 self._forget()
             entry = self._entries[question] = _Entry(now)
         entry.asked, entry.pending = now, True
@@ -140,6 +147,10 @@ class Directory:
             return
         disarm = self._timer(self._clock() + PATIENCE, over)
 
+    def later(self, then: Callable[[], None]) -> None:
+        """Calls `then` in a second, for what one call is enough for many answers."""
+        self._timer(self._clock() + SECOND, then)
+
     def refresh(self) -> None:
         """Asks all that is in use again, if it has no answer."""
         for question in self._in_use():
@@ -167,9 +178,15 @@ class Directory:
         entry.pause = min(AGAIN_MOST, 2 * entry.pause) if found is None else AGAIN
         is_new = found is not None and found != entry.answer
         if is_new:
-            entry.answer = found
+            self._set_answer(question, entry, found)
         if is_new or first:
             self.changed.emit(question)
+
+    def _set_answer(self, question: Question, entry: _Entry, answer: Any) -> None:
+        if question.kind == "number":
+            self._names.get(entry.answer, set()).discard(question.key)
+            self._names.setdefault(answer, set()).add(question.key)
+        entry.answer = answer
 
     def _arm(self, due: int) -> None:
         """Sets the timer for the next question that is in use."""
@@ -193,6 +210,11 @@ class Directory:
         used = {*self._in_use()}
         self._entries = {question: entry for question, entry in self._entries.items()
                          if question in used or entry.pending}
+        self._most = MOST + len(self._entries)
+        self._names = {}
+        for question, entry in self._entries.items():
+            if question.kind == "number" and entry.answer is not None:
+                self._names.setdefault(entry.answer, set()).add(question.key)
 
 
 def _reply(question: Question) -> tuple[Any]:

@@ -23,8 +23,8 @@ from nvshared.settings.rules import (
     GROUP,
     WILDCARDS,
     Rule,
+    RuleIndex,
     doubt,
-    holding,
     is_tenant,
     named_in,
     tenant,
@@ -68,9 +68,17 @@ class Tenancy:
         self._pods: dict[str, PodNames] = {}         # by tenant, pod:UID
         self._store = store
         self._by_hand: KeptTerms = {} if store is None else store.load()
+        self._unsettled: dict[str, set[str]] = {}   # names in _by_hand by users without a number
+        for name in self._by_hand:
+            self._note_unsettled(name)
+        self._keep_is_due = False             # in a second, if need be
+        self._numbers: dict[str, int] = {}          # by user, as _learn() got it last
         for name, uid in ({} if store is None else store.users).items():
             self.directory.expect(name, uid)
+            self._numbers[name] = uid
         self._rules: tuple[Rule, ...] = ()
+        self._index = RuleIndex()       # of these
+        self._kinds: tuple[str, ...] = ()   # of the questions that they need about each user
         # By the name of a user or group that rules name: the place of such a rule, for messages.
         self._named_in_rules: dict[Question, str] = {}
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
@@ -87,16 +95,20 @@ class Tenancy:
         self._sent.pop(gpu, None)
 
     def use(self, rules: tuple[Rule, ...]) -> None:
-        self._rules = rules
+        self._rules, self._index = rules, RuleIndex(rules)
         self._named_in_rules = {}
         for rule in rules:
             if (question := _question_of(rule.pattern)) is not None:
                 self._named_in_rules.setdefault(question, rule.place)
+        parts = {user_of(one.pattern) for one in rules} - {None, "*"}
+        self._kinds = (
+            *(["groups"] if any(one.kind == "group" for one in self._named_in_rules) else []),
+            *(["name"] if any(WILDCARDS.search(part or "") for part in parts) else []))
         known = [*filter(self.directory.has_replied, self._named_in_rules)]
         self.directory.refresh()
         for question in known:
             self._report(question)
-        for name in tuple(self._by_hand):
+        for name in set[str]().union(*self._unsettled.values()) & self._by_hand.keys():
             self._settle(name)
         self._send_all((*self._clients, *self._ended))
 
@@ -128,23 +140,25 @@ class Tenancy:
 
     def _questions(self) -> set[Question]:
         """The questions about users and groups for the present programs, rules and terms."""
-        names = {*self._clients, *self._by_hand}
-        return {*self._named_in_rules, *(one for name in names for one in self._of_name(name))}
+        found = {*self._named_in_rules}
+        users = {user for name in (*self._clients, *self._by_hand) if (user := user_of(name))}
+        for user in users:
+            found.update(self._of_user(user))
+        return found
 
-    def _of_name(self, name: str) -> list[Question]:
+    def _of_user(self, user: str | None) -> list[Question]:
         """The questions about the user of a tenant that has programs or terms."""
-        found = [Question("name", self._owner(uid)) for uid in _user_ids(name)]
-        for uid in _user_ids(name):
-            found += [*_of_range(uid), *self._of_rules(uid)]
-        user = user_of(name)
-        return [Question("number", user)] if _is_name(user) else found
+        if user is None:
+            return []
+        if _is_name(user):
+            return [Question("number", user)]
+        owner = self._owner(uid := int(user))
+        return [Question("name", owner), *_of_range(uid),
+                *(Question(kind, owner) for kind in self._kinds)]
 
     def _of_rules(self, uid: int) -> list[Question]:
         """The questions of rules about a user: the groups, and the name for patterns."""
-        kinds = {"groups"} if any(one.kind == "group" for one in self._named_in_rules) else set()
-        parts = {user_of(one.pattern) for one in self._rules} - {None, "*"}
-        kinds |= {"name"} if any(WILDCARDS.search(part or "") for part in parts) else set()
-        return [Question(kind, self._owner(uid)) for kind in sorted(kinds)]
+        return [Question(kind, self._owner(uid)) for kind in self._kinds]
 
     def _owner(self, uid: int) -> int:
         """The user that a number counts for: programs may run since before that was known."""
@@ -153,11 +167,19 @@ class Tenancy:
     def _learn(self, question: Question) -> None:
         """Applies a new answer of the database of users, also to programs that run."""
         names = [*self._clients, *self._ended]
-        if question.kind in ("number", "group"):
-            if question in self._named_in_rules:
-                self._report(question)
-            for name in [one for one in self._by_hand if user_of(one) == question.key]:
-                self._settle(name)
+        if question.kind in ("number", "group") and question in self._named_in_rules:
+            self._report(question)
+        if question.kind == "number":
+            before, now = self._numbers.get(question.key), self.directory.number(question.key)
+            if now is not None:
+                self._numbers[question.key] = now
+                for name in self._unsettled.pop(question.key, set()) & self._by_hand.keys():
+                    self._settle(name)
+            names = [one for one in names for uid in _user_ids(one)
+                     if question.key == subordinate.lender(uid)
+                     or self._owner(uid) in (before, now)]
+        elif question.kind == "group":
+            names = [one for one in names if one.startswith(f"{Kind.USER}:")]
         else:
             names = [one for one in names if question.key in map(self._owner, _user_ids(one))]
         if question.kind == "name":
@@ -165,8 +187,7 @@ class Tenancy:
             for client in sorted(found, key=lambda one: one.id):
                 self.renamed.emit(client)
         self._send_all(names)
-        if self._store is not None and self._users() != self._store.users:
-            self._keep()                # a failure is logged, and matters at the next start alone
+        self._keep_soon()
 
     def _settle(self, name: str) -> None:
         """Moves terms set for a user's name to the user's number, once that is known."""
@@ -174,6 +195,22 @@ class Tenancy:
         if known != name:
             self._by_hand[known] = self._by_hand.pop(name) | self._by_hand.get(known, {})
             self._keep()
+
+    def _note_unsettled(self, name: str) -> None:
+        if _is_name(user := user_of(name)):
+            self._unsettled.setdefault(user or "", set()).add(name)
+
+    def _keep_soon(self) -> None:
+        """Writes what the database of users has told, once for many answers. A failure is logged,
+        and matters at the next start alone."""
+        def keep() -> None:
+            self._keep_is_due = False
+            if self._store is not None and self._users() != self._store.users:
+                self._keep()
+
+        if not self._keep_is_due:
+            self._keep_is_due = True
+            self.directory.later(keep)
 
     def _keep(self) -> Future[None]:
         """Writes the terms set by hand, and the numbers of the users in terms and rules."""
@@ -228,10 +265,11 @@ class Tenancy:
         given = {term: (value, source) for term, value in new.items()}
         changed = self._by_hand.get(name, {}) | given
         self._by_hand[name] = {term: one for term, one in changed.items() if one[0]}
+        self._note_unsettled(name)
         if not self._by_hand[name]:
             del self._by_hand[name]
         self._send_all([name])
-        for question in self._of_name(name):
+        for question in self._of_user(user_of(name)):
             self.directory.ask(question)
         return self._keep()
 
@@ -314,9 +352,8 @@ class Tenancy:
         for uid in _user_ids(name):
             owner = self._owner(uid)
             users = {self.directory.name(owner) or str(owner), *(
-                one.key for one in self._named_in_rules
-                if one.kind == "number" and _is_name(one.key)
-                and self.directory.number(one.key) == owner)}
+                one for one in self.directory.names(owner)
+                if _is_name(one) and Question("number", one) in self._named_in_rules)}
             names = {with_user(name, user) for user in users}
             if name.startswith(f"{Kind.USER}:"):
                 groups = self._groups(owner)
@@ -324,7 +361,7 @@ class Tenancy:
                 numbers.add(theirs := with_user(name, str(owner)))
                 terms = self._by_hand.get(theirs, {})
                 by_hand += [Rule("", term, *given) for term, given in terms.items()]
-        rules = holding(self._rules, names, groups, numbers)
+        rules = self._index.holding(names, groups, numbers)
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
 
     def _groups(self, uid: int) -> frozenset[str]:
@@ -336,7 +373,7 @@ class Tenancy:
 
     def _join(self, client: Client) -> dict[str, TenantTerms]:
         """Adds a client. Returns the terms of its tenants that its scheduler does not have."""
-        for question in self._of_name(str(client.peer.tenants[0])):
+        for question in self._of_user(user_of(str(client.peer.tenants[0]))):
             self.directory.ask(question)
         for one in client.peer.tenants:
             name, by_id = str(one), f"{Kind.CONTAINER}:{one.container}"

@@ -9,7 +9,7 @@ from nvshared.daemon import main
 from nvshared.errors import ConfigError, ExitCode
 from nvshared.machine import host
 from nvshared.settings.config import Config, load
-from nvshared.settings.rules import Rule, doubt, holding, tenant
+from nvshared.settings.rules import Rule, RuleIndex, doubt, tenant
 from nvshared.terms import TERMS
 from nvshared.units import GIB
 
@@ -149,9 +149,9 @@ def test_rule_of_a_later_file_or_line_overrides_an_equally_specific_rule(file: P
     folder.mkdir()
     (folder / "a.conf").write_text("[tenant user:a]\nweight = 2\n")
     found = read(file, "[tenant user:a]\nweight = 1\n").rules
-    assert [rule.value for rule in holding(found, "user:a", ())] == [2, 1]
+    assert [rule.value for rule in RuleIndex(found).holding(("user:a",))] == [2, 1]
     rules = [Rule("user:a*", "weight", 1, "1"), Rule("user:*e", "weight", 2, "2")]
-    assert [rule.value for rule in holding(rules, ("user:ae",), ())] == [2, 1]
+    assert [rule.value for rule in RuleIndex(rules).holding(("user:ae",))] == [2, 1]
 
 
 @pytest.mark.parametrize(("name", "groups", "order"), [
@@ -170,18 +170,18 @@ def test_most_specific_rule_that_matches_a_tenant_is_applied(
         "user:alice", "group:staff", "group:b", "user:*", "user:al*", "user:?ob", "unit:*",
         "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*")
     rules = [Rule(one, "weight", 1, "") for one in patterns]
-    assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
+    assert [rule.pattern for rule in RuleIndex(rules).holding((name,), groups)] == order
 
 
 def test_rule_by_number_matches_the_number_and_wildcards_match_names_alone() -> None:
     patterns = ("user:1000", "user:1*", "user:al*", "unit:1000/*.service", "unit:1*/*")
     rules = [Rule(one, "weight", 1, "") for one in patterns]
-    found = holding(rules, ("user:alice",), (), ("user:1000",))
+    found = RuleIndex(rules).holding(("user:alice",), (), ("user:1000",))
     assert [rule.pattern for rule in found] == ["user:1000", "user:al*"]
-    found = holding(rules, ("unit:alice/a.service",), (), ("unit:1000/a.service",))
+    found = RuleIndex(rules).holding(("unit:alice/a.service",), (), ("unit:1000/a.service",))
     assert [rule.pattern for rule in found] == ["unit:1000/*.service"]
     # A number that no user has, or whose user is not known now, counts as the name.
-    found = holding(rules, ("user:1000",), (), ("user:1000",))
+    found = RuleIndex(rules).holding(("user:1000",), (), ("user:1000",))
     assert [rule.pattern for rule in found] == ["user:1000", "user:1*"]
 
 

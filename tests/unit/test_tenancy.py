@@ -3,6 +3,7 @@
 
 import grp
 import pwd
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -217,6 +218,46 @@ def test_rule_by_name_holds_for_running_programs_once_the_directory_knows_the_na
     daemon.joins(*{user: None, tenant: None}, gpu=1)
     assert daemon.sent_terms() == []
     assert [one.tenant for one in daemon.sent_terms(1)] == [str(tenant)]
+
+
+def steps(act: Callable[[], object]) -> int:
+    """How many functions are called."""
+    called = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal called
+        called += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def test_steps_of_a_reload_and_a_list_grow_with_rules_programs_and_terms_and_not_their_product(
+        users: Users, daemon: Daemon, tmp_path: Path) -> None:
+    def measured(number: int, folder: Path) -> tuple[int, ...]:
+        folder.mkdir()
+        users.users = {f"u{user}": 2000 + user for user in range(number)}
+        many = Daemon(folder)
+        kept = {f"user:{5000 + user}": {"weight": (7, "")} for user in range(number)}
+        many.manager.tenancy._by_hand.update(kept)
+        for user in range(number):
+            uid = f"{2000 + user}"
+            many.joins(Tenant(Kind.UNIT, f"{uid}/a.scope"), Tenant(Kind.USER, uid))
+        many.rules = tuple(
+            Rule(f"{kind}:u{user}{rest}", "weight", 9, "a") for user in range(number)
+            for kind, rest in (("user", ""), ("unit", "/a*")))
+        found = steps(many.manager.reload), steps(many.manager.tenancy.tenants)
+        assert {one.terms.weight for one in many.sent_terms()} == {9}
+        assert len(many.manager.tenancy.tenants()) == 3 * number
+        return found
+
+    few, many = measured(10, tmp_path / "few"), measured(100, tmp_path / "many")
+    for small, large in zip(few, many, strict=True):
+        assert large < 40 * small       # of ten times as many
 
 
 def test_rule_by_name_does_not_hold_for_another_user_who_got_the_number(
