@@ -152,7 +152,8 @@ def watch(connection: socket.socket, pid: int) -> int | None:
 
 def printable(text: str) -> str:
     """Replaces control characters: a process chooses its own name, which is shown on terminals."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return text if text.isprintable() else (
+        "".join(c if c.isprintable() else "?" for c in text))
 
 
 def _owner_of(number: Callable[[str], int | None], controllers: str, path: str) -> int | None:

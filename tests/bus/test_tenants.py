@@ -262,8 +262,9 @@ async def test_pods_are_shown_by_name_after_a_setpods_call(
     await announced(publication, other)
     await other.watch()
     pods = [["7d1c", "lab", "train", {"9f1c": "ma\x1bin"}]]
-    pods += [[f"{number:036}", "x" * 63, "y" * 63, {f"{number:064}": "z" * 63}]
-             for number in range(500)]
+    # The longest names of as many pods as a node has, and of ten containers each.
+    pods += [[f"{pod:036}", "x" * 63, "y" * 253, {
+        f"{pod:032}{container:032}": "z" * 63 for container in range(10)}] for pod in range(250)]
     await other.call("SetPods", "a(sssa{ss})", [pods])
     assert (client.tenant, client.container) == ("pod:lab/train", "ma?in")
     assert await announced(publication, other) == [(client_path(client.id), CLIENT_INTERFACE, {
