@@ -98,7 +98,7 @@ class Client:
         self.link = link
         self.terms = terms or ClientTerms()
         self.past = EarlierTimes()
-        self.recalled = False           # an earlier daemon knew it, and kept its terms and times
+        self.recalled = False           # an earlier daemon has kept its terms
         self.joined = gpu.now           # us, when it connected
         self.goes_on = False            # an earlier daemon knew it, or it was on another card
         self.pod: PodNames | None = None    # of its pod, once nvshare-kubelet has sent them
@@ -141,10 +141,10 @@ class Client:
         """Takes over the client's times and terms from an earlier daemon, or another card."""
         self.past, self.terms = past, terms
 
-    def recall(self, past: EarlierTimes, terms: ClientTerms) -> None:
-        """Takes over the times and terms that an earlier daemon has kept."""
-        self.recalled = True
-        self.remember(past, terms)
+    def recall(self, past: EarlierTimes, terms: ClientTerms | None) -> None:
+        """Takes over the times and terms that an earlier daemon has kept; None: no terms."""
+        self.recalled = terms is not None
+        self.remember(past, terms or self.terms)
 
     def rename(self, pod: PodNames | None) -> None:
         """Names the pod of the process."""

@@ -65,7 +65,7 @@ class RememberedTerms:
             return
         held, waited, since = self._times.pop(key, (0, 0, 0))
         idle = max(0, int(self._clock()) - since) if since else 0
-        client.recall(EarlierTimes(held, waited, idle), self._kept.get(key, client.terms))
+        client.recall(EarlierTimes(held, waited, idle), self._kept.get(key))
 
     def _note(self, client: Client) -> None:
         key = _key(client)
@@ -85,7 +85,6 @@ class RememberedTerms:
         for key in dead or ():
             self._times.pop(key, None)
             self._kept.pop(key, None)
-        self._kept = {key: kept for key, kept in self._kept.items() if kept != ClientTerms()}
 
     def _store(
         self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int, int]]
@@ -100,8 +99,8 @@ class RememberedTerms:
         with suppress(NotKept):         # keep() has logged the failure
             self.file.keep({
                 "version": VERSION, "boot": host.boot(),
-                "programs": living({
-                    key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),
+                # With terms that were reset: a restored program must not get its saved ones then.
+                "programs": living({key: asdict(one) for key, one in kept.items()}),
                 "times": living({
                     key: {"held": held, "waited": waited, "idle_since": since}
                     for key, (held, waited, since) in times.items()})})

@@ -64,7 +64,8 @@ class Saving:
         if (terms := self._terms.get(key)) is None:
             return
         self._terms[key] = None
-        if client.terms.administrator == Terms():
+        were_reset = client.recalled and client.terms == ClientTerms()
+        if client.terms.administrator == Terms() and not were_reset:
             owner = client.terms.owner if client.recalled else terms.owner
             client.set_terms(ClientTerms(terms.administrator, owner))
 

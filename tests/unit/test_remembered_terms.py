@@ -405,6 +405,25 @@ async def test_second_restore_after_a_reset_by_an_administrator_sets_no_terms(
     restoring.close()
 
 
+@pytest.mark.parametrize("by_owner", [False, True], ids=["administrator", "owner"])
+async def test_restored_program_after_a_restart_of_the_daemon_stays_without_terms_that_were_reset(
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, by_owner: bool) -> None:
+    first = Daemon(tmp_path, time)
+    restoring = Restoring(first)
+    one = ClientTerms().having(TERMS["compute-limit"], 30, by_owner=by_owner)
+    restoring.note["terms"] = asdict(one)
+    restoring.answers.set()
+    client = first.joins()
+    await (await restoring.begin())
+    assert client.terms == one
+    first.manager.set_term(client.id, TERMS["compute-limit"], 100, by_owner=by_owner)
+    time.pass_by(SECOND)                # the daemon is killed then
+    restoring.close()
+    second = Daemon(tmp_path, time)
+    await take_over(second, restoring, monkeypatch)
+    assert second.joins().terms == ClientTerms()
+
+
 async def test_orders_whose_callers_have_left_keep_their_places_and_no_other_user_waits(
         tmp_path: Path, time: Time) -> None:
     restoring = Restoring(Daemon(tmp_path, time))
