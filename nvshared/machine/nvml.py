@@ -129,6 +129,7 @@ class NVML:
         self._renewing = False
         self.renewals = 0               # how often the library was initialised anew
         self._left_out: dict[int, str] = {}     # why find() left cards out, by index
+        self.seen: tuple[object, ...] | None = None     # the last fingerprint() of watch_faults()
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -266,11 +267,13 @@ class NVML:
         """Calls `report` with a card's UUID and a text for each error not caused by a program.
 
         Blocks while at least one card reports errors. Cards that NVML loses are left out. After
-        renew(), `uuids` is read again."""
+        renew(), `uuids` is read again. Updates `seen` after each wait, as the thread runs then."""
+        self.seen = None
         try:
             while (watched := self._register(uuids)).cards:
+                self.seen = self.fingerprint()
                 while self._report_fault(watched, report):
-                    pass
+                    self.seen = self.fingerprint()
                 if watched.renewals == self.renewals:
                     time.sleep(FAULT_PAUSE)
         except Exception as error:

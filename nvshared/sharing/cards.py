@@ -167,7 +167,9 @@ class Cards:
         if missing != self._missing:
             self._missing = missing
             self._search_soon()
-        fingerprint = await call(self._queries, self, self._nvml.fingerprint, PATIENCE)
+        fingerprint = self._nvml.seen
+        if self._watcher is None or not self._watcher.is_alive():
+            fingerprint = await call(self._queries, self, self._nvml.fingerprint, PATIENCE)
         is_changed = fingerprint not in (None, self._fingerprint)
         if is_changed or (missing and self._clock() >= self._search_at):
             self._fingerprint = fingerprint

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of one card are reported when another card is lost."""
+"""Events of one card, and added cards, are noticed when NVML fails for another card."""
 
 import subprocess
 import sys
@@ -28,6 +28,27 @@ nvml.watch_faults(uuids, tell)
 '''
 
 
+SEES = '''
+import sys, threading, time
+from pathlib import Path
+from nvshared.machine import nvml as module
+module.FAULT_PAUSE = 0.01
+nvml = module.NVML()
+uuids = [facts.uuid for facts in nvml.find()]
+library = nvml._nvml
+def fail(*_):
+    raise library.NVMLError(library.NVML_ERROR_NOT_SUPPORTED)
+library.nvmlEventSetWait_v2 = fail
+threading.Thread(target=nvml.watch_faults, args=(uuids, print), daemon=True).start()
+while nvml.seen is None:
+    time.sleep(0.01)
+before = nvml.seen
+Path(sys.argv[1]).unlink()
+while nvml.seen == before:
+    time.sleep(0.01)
+'''
+
+
 def test_xid_error_of_a_card_is_reported_after_another_card_was_lost(tmp_path: Path) -> None:
     environment, _ = simulate(tmp_path)
     (tmp_path / "xid").write_text("1 79")
@@ -35,3 +56,11 @@ def test_xid_error_of_a_card_is_reported_after_another_card_was_lost(tmp_path: P
         [sys.executable, "-c", WATCHES], env=environment, cwd=ROOT, capture_output=True, text=True,
         timeout=PATIENCE, check=True)
     assert done.stdout == "1 Xid 79\n", done.stderr
+
+
+def test_added_card_is_seen_although_nvml_does_not_wait_for_events(tmp_path: Path) -> None:
+    environment, _ = simulate(tmp_path)
+    cards = tmp_path / "cards"
+    cards.write_text("0 absent\n")
+    subprocess.run([sys.executable, "-c", SEES, str(cards)], env=environment, cwd=ROOT,
+                   timeout=PATIENCE, check=True)
