@@ -376,7 +376,7 @@ def anti_thrash(options: Options) -> None:
              choices=[*POLICIES]),
     GPU)
 def policy(options: Options) -> None:
-    """Set which waiting program goes next: fair, fifo or deadline.
+    """Set which waiting program goes next.
 
     With fair, tenants get equal time, or time by their weights and requests. With fifo, programs go
     in the order in which they began to wait, for one quantum each. With deadline, programs for

@@ -38,7 +38,7 @@ class GPUSnapshot(NamedTuple):
     tq_usec: int
     tq_auto: bool                       # True: tq and tq_usec are the last automatic value
     anti_thrash: str                    # auto, on or off
-    policy: str                         # fair, fifo or deadline
+    policy: str                         # a name of names.POLICIES
     state: str                          # gathering, idle, shared, turns, busy or lost
     holders: tuple[int, ...]            # ids of clients
     queue_length: int

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from nvshared import daemon
 from nvshared.errors import ConfigError, ExitCode, InvalidArgs
 from nvshared.kubelet import options
+from nvshared.names import POLICIES
 from nvshared.quantity import Amount
 from nvshared.settings import config
 from nvshared.settings.config import Config, load
 from nvshared.units import GIB
+
+*MOST_POLICIES, LAST_POLICY = POLICIES
 
 
 @pytest.fixture
@@ -73,7 +76,8 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
     ("[gpu\ntq = 3\n", ":1: '[gpu' is no section; write [gpu], [nvshared] or [tenant PATTERN]"),
     ("tq = 3\n",
      ":1: 'tq' stands in no section; put it below [gpu], [nvshared] or [tenant PATTERN]"),
-    ("[gpu]\npolicy = lifo\n", ":2: policy cannot be 'lifo'; give fair, fifo or deadline"),
+    ("[gpu]\npolicy = lifo\n",
+     f":2: policy cannot be 'lifo'; give {', '.join(MOST_POLICIES)} or {LAST_POLICY}"),
     ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
     ("[gpu]\ncapacity = 0%\n",
      ":2: capacity cannot be '0%'; give at least 32MiB, a percentage above 0%, or card for all "
