@@ -133,8 +133,8 @@ async def test_set_client_terms_sets_all_terms_or_none(
     assert client.terms.in_force == Terms(GIB, 50, True)
     shown = await caller.properties(client_path(client.id))
     assert {name: one.value for name, one in shown["Terms"].items()} == {
-        "memory-limit": GIB, "compute-limit": 100, "weight": 50, "suspended": 1,
-        "deadline": 0}
+        **{term.name: term.default for term in CLIENT_TERMS if term.of_client},
+        "memory-limit": GIB, "weight": 50, "suspended": 1}
 
 
 async def test_methods_of_single_terms_set_what_setterms_sets(

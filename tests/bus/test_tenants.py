@@ -19,6 +19,7 @@ from nvshared.scheduler.events import TenantTerms
 from nvshared.settings.rules import Rule
 from nvshared.sharing.gpu import PodNames
 from nvshared.sharing.manager import Manager
+from nvshared.terms import TERMS
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
 from tests.bus.test_announcements import announced
@@ -27,6 +28,8 @@ from tests.bus.test_commands import Run, ctl, sentence
 __all__ = ["ctl"]                       # a fixture
 
 GIVE = "give user:NAME, unit:NAME, container:NAME, job:ID or pod:NAMESPACE/NAME"
+*MOST_LIMITS, LAST_LIMIT = (
+    f"{term.option} {term.unit.metavar}" for term in TERMS.values() if term.option)
 RULES = (
     Rule("user:*", "memory-limit", 60 * GIB, "/etc/a.conf:2"),
     Rule("user:*", "weight", 50, "/etc/a.conf:3"),
@@ -203,8 +206,8 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
     (["weight", "user:a", "3", "--gpu", "0"],
      "the terms of a tenant apply to each GPU; leave out --gpu"),
     (["limit", "7", "--request", "30"], f"a process has no compute request; {GIVE}"),
-    (["limit", "user:a"], "no limit is given; give --memory SIZE, --host-memory SIZE, "
-     "--disk SIZE, --neighbour SIZE, --compute PERCENT, --request PERCENT or --deadline TIME"),
+    (["limit", "user:a"],
+     f"no limit is given; give {', '.join(MOST_LIMITS)} or {LAST_LIMIT}"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
 ])
