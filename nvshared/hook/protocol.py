@@ -373,7 +373,8 @@ def _figure(name: str, text: str, where: str, unit: str = "bytes", group: str = 
 
 
 WITHOUT_ANSWERS = "NAME GANG HELLO BORROWED"
-# Attributes of Memory. `allocated`, `resident` and `pinned` count whole blocks.
+# Attributes of Memory. `allocated`, `resident` and `pinned` count whole blocks. A new figure here
+# would move the fields behind it: it is a row of ReportRecord with the group "memory".
 FIGURES = (
     _figure("allocated", "can be evicted: resident or swapped", _in_figures(16)),
     _figure("resident", "can be evicted, and is on the card now", _in_figures(24)),
