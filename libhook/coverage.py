@@ -250,8 +250,9 @@ def table() -> str:
         "# What the library does with each function of the driver",
         "",
         f"{len(functions)} functions in {len(hooks)} versions and variants are hooked, "
-        f"{len(without)} more of the {len(entries)} entry points of the driver of CUDA 13.5 have "
-        f"a reason for having no hook, and {len(harmless)} neither submit work nor take, give "
+        f"{len(without)} more of the {len(entries)} entry points of the driver of CUDA "
+        f"{recorded.LATEST // 1000}.{recorded.LATEST % 1000 // 10} have a reason for having no "
+        f"hook, and {len(harmless)} neither submit work nor take, give "
         "back or touch device memory nor tell of it. Variants: `plain` is the function's own "
         "name, `_v2` and so on are later versions, `_ptsz` and `_ptds` are for programs whose "
         "default stream is one per thread.",

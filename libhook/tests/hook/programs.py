@@ -6,7 +6,7 @@ from pathlib import Path
 
 from libhook.tests.hook import recorded_driver as recorded
 
-HEADER = """
+HEADER = f"#define LATEST {recorded.LATEST}\n" + """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -18,7 +18,6 @@ from pathlib import Path
 RECORDED = Path(__file__).with_name("entry_points.txt")
 FILES = (RECORDED, RECORDED.with_name("entry_points_newer.txt"))
 LEGACY, PER_THREAD = 1, 2
-LATEST = 13050
 ADDED = 9998                         # result of an entry point that no driver has
 
 
@@ -49,6 +48,9 @@ def recorded(*files: Path) -> tuple[Answer, ...]:
                 version, entry = word.split(":")
                 answers.append(Answer(symbol, flags, int(version), entry))
     return tuple(answers)
+
+
+LATEST = max(answer.version for answer in recorded())   # of CUDA
 
 
 @cache

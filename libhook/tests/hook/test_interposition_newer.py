@@ -103,11 +103,11 @@ int main(void)
     int (*ask)(const char *, void **, int, long, int *) = dlsym(driver, "cuGetProcAddress_v2");
     for (int i = 0; i < 4; i++) {
         void *found = dlsym(driver, names[i]), *asked = NULL;
-        ask(names[i], &asked, 13050, 0, NULL);
+        ask(names[i], &asked, LATEST, 0, NULL);
         printf("%s %s %d %s %d\\n", names[i], owner(found), call(found),
                found == asked ? "same" : "differ", dlerror() == NULL);
     }
-    ask("cuLaunchKernel", &launch, 13050, 0, NULL);
+    ask("cuLaunchKernel", &launch, LATEST, 0, NULL);
     printf("cuLaunchKernel %s %d\\n", owner(launch), call(launch));
     long (*copy)(long, ...) = dlsym(driver, names[0]);
     copy(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12);

@@ -168,7 +168,7 @@ def test_process_that_gets_an_unknown_version_of_a_memory_function_stays_unshare
             *(int *)dlsym(driver, "result_of_cuCtxCreate_v2") = 0;
             *(int *)dlsym(driver, "result_of_cuDeviceGetUuid_v2") = 0;
             for (int i = 0; i < 2; i++) {
-                ask("cuMemAlloc", &entry, 13050, 0, NULL);
+                ask("cuMemAlloc", &entry, LATEST, 0, NULL);
                 printf("%d\\n", call(entry));
                 ((int (*)(void **, int, int))dlsym(driver, "cuCtxCreate_v2"))(&context, 0, i);
             }
