@@ -319,37 +319,52 @@ LATEST = 1 << 40                        # largest end of a query in seconds sinc
 
 # Users are stored by number, and shown by the name that was known. Use from a time without a known
 # name counts for the latest name; names are not joined otherwise, as a number may get another user.
-# total() adds as floating point, so it cannot overflow.
-_SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
-_QUERY = """
-WITH piece (long, low, high) AS (VALUES {pieces}),
-called AS (
+# total() adds as floating point, so it cannot overflow. Temporary tables have the order of the
+# joins: sqlite would compare each row of usage with each party, as it expects few rows.
+_TABLES = """
+CREATE TEMP TABLE who (id INTEGER PRIMARY KEY, uid, user, tenant);
+CREATE TEMP TABLE part (first, name, low, high, {fields});
+CREATE TEMP TABLE largest (name PRIMARY KEY) WITHOUT ROWID;
+""".format(fields=", ".join(FIELDS))
+_WHO = """
+INSERT INTO who
+WITH called AS (
     SELECT uid, user AS latest, max(id) FROM party WHERE user != CAST(uid AS TEXT) GROUP BY uid),
 known AS (
     SELECT id, uid, iif(user = CAST(uid AS TEXT), coalesce(latest, user), user) AS user, tenant
-    FROM party LEFT JOIN called USING (uid)),
-who AS (
-    SELECT id, uid, user, CASE
-        WHEN tenant = 'user:' || uid THEN 'user:' || user
-        WHEN tenant LIKE 'unit:' || uid || '/%' OR tenant LIKE 'container:' || uid || '/%'
-        THEN substr(tenant, 1, instr(tenant, ':')) || user || substr(tenant, instr(tenant, '/'))
-        ELSE tenant END AS tenant
-    FROM known),
-part AS (
-    SELECT start, {name} AS name, user, {fields} FROM piece
-    JOIN step ON length = long AND start >= low AND start < high
-    JOIN usage ON usage.step = step.id JOIN who ON who.id = party JOIN card ON card.id = card
-    WHERE (:card = '' OR uuid = :card) AND (:uid IS NULL OR uid = :uid)),
-largest AS (
-    SELECT name FROM part WHERE name != ''
-    GROUP BY name ORDER BY total(gpu) DESC, total(held) DESC, name LIMIT :most)
-SELECT :since + (start - :since) / :step * :step AS first,
-    CASE WHEN name IN largest THEN name ELSE '' END AS shown,
-    CASE WHEN min(user) = max(user) THEN min(user) ELSE '' END, {sums}
+    FROM party LEFT JOIN called USING (uid) WHERE :uid IS NULL OR uid = :uid)
+SELECT id, uid, user, CASE
+    WHEN tenant = 'user:' || uid THEN 'user:' || user
+    WHEN tenant LIKE 'unit:' || uid || '/%' OR tenant LIKE 'container:' || uid || '/%'
+    THEN substr(tenant, 1, instr(tenant, ':')) || user || substr(tenant, instr(tenant, '/'))
+    ELSE tenant END
+FROM known
+"""
+# The users of a row are the same if the first and last in the alphabet are.
+_PART = f"""
+INSERT INTO part
+WITH piece (long, low, high) AS (VALUES {{pieces}})
+SELECT :since + (start - :since) / :step * :step AS first, {{name}} AS shown, min(user), max(user),
+    {", ".join(f"total({name})" for name in FIELDS)}
+FROM piece CROSS JOIN step ON length = long AND start >= piece.low AND start < piece.high
+CROSS JOIN usage ON usage.step = step.id CROSS JOIN who ON who.id = party
+CROSS JOIN card ON card.id = card
+WHERE :card = '' OR uuid = :card
+GROUP BY first, shown
+"""
+_LARGEST = """
+INSERT INTO largest SELECT name FROM part WHERE name != ''
+GROUP BY name ORDER BY total(gpu) DESC, total(held) DESC, name LIMIT :most
+"""
+_ROWS_OF_RESULT = f"""
+SELECT first, CASE WHEN name IN largest THEN name ELSE '' END AS shown,
+    CASE WHEN min(low) = max(high) THEN min(low) ELSE '' END,
+    {", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)}
 FROM part GROUP BY first, shown
 ORDER BY first, shown = '', total(gpu) DESC, total(held) DESC, shown
-LIMIT {most_rows}
+LIMIT {MOST_ROWS + 1}
 """
+_DROP = "".join(f"DROP TABLE IF EXISTS temp.{name};" for name in ("who", "part", "largest"))
 
 
 def validate(query: Query) -> None:
@@ -374,12 +389,19 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     # Lengths of steps that fill each row of the result exactly.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
     pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
-    statement = _QUERY.format(
-        pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[query.by],
-        fields=", ".join(FIELDS), sums=_SUMS, most_rows=MOST_ROWS + 1)
-    rows = file.execute(statement, {
+    values = {
         "since": since, "step": step or until - since, "card": query.card, "uid": query.uid,
-        "most": min(query.most or MOST_NAMES, MOST_NAMES)}).fetchall()
+        "most": min(query.most or MOST_NAMES, MOST_NAMES)}
+    part = _PART.format(pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[query.by])
+    try:
+        for table in _TABLES.split(";")[:-1]:
+            file.execute(table)
+        for statement in (_WHO, part, _LARGEST):
+            file.execute(statement, values)
+        rows = file.execute(_ROWS_OF_RESULT, values).fetchall()
+    finally:
+        for drop in _DROP.split(";")[:-1]:
+            file.execute(drop)
     if len(rows) > MOST_ROWS:
         raise InvalidArgs(f"the answer would have more than {MOST_ROWS} lines",
                           "ask for a shorter time, longer steps, or fewer names")

@@ -30,6 +30,7 @@ from nvshared.history.store import (
     Party,
     Query,
     QueryResult,
+    find,
 )
 from nvshared.kept import ASIDES
 from nvshared.machine import subordinate
@@ -365,3 +366,29 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
     assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * MOST_PENDING
     assert not history._pending
     history._store.close()
+
+
+def test_steps_of_a_query_grow_with_the_usage_and_not_with_its_product_with_the_tenants(
+        tmp_path: Path) -> None:
+    midnight = NOON - NOON % 86400
+
+    def steps(tenants: int) -> int:
+        store = HistoryStore(tmp_path / f"{tenants}.db", 1 << 24)
+        parties = [Party(number, f"u{number}", f"user:{number}") for number in range(tenants)]
+        store.add([(midnight + 86400 * day, {UUID: dict.fromkeys(parties, used(1))})
+                   for day in range(3)])
+        done = 0
+
+        def count() -> int:
+            nonlocal done
+            done += 1
+            return 0
+
+        with store.opened() as file:
+            file.set_progress_handler(count, 10)
+            found = find(file, Query(midnight, midnight + 3 * 86400, 0, "tenant"))
+        store.close()
+        assert len(found.rows) == tenants
+        return done
+
+    assert steps(500) < 20 * steps(50)      # of ten times as many
