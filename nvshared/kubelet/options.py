@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
         "--settings", metavar="DIR", type=absolute,
         help=f"folder of files with more options (--replicas, --priority-class, "
              f"--foreign-annotations): the file holds that the node's label {SETTINGS_LABEL} "
-             f"names, or else the file {SETTINGS_DEFAULT}; a change holds at once")
+             f"names, or else the file {SETTINGS_DEFAULT}; a change holds within a minute")
     made.add_argument(
         "--ready", action="store_true",
         help="exit with 0 if the nvshare-kubelet that uses the folder --state is ready: kubelet "

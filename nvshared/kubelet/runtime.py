@@ -123,6 +123,9 @@ def refusal(name: str, version: str, config: str) -> str:
     oldest = {"containerd": (1, 7, 2) if enabled is True else (2, 0, 0), "cri-o": (1, 28, 0)}
     if name in oldest and number >= oldest[name] and enabled in (None, True):
         return ""
+    if name == "containerd" and number >= (1, 7, 2):
+        return (f"{name} {version} has CDI devices switched off: set enable_cdi = true in its "
+                "configuration and restart it")
     return (
         f"{name} {version} does not support CDI devices: containerd does from 1.7.2 with "
         "enable_cdi, and from 2.0; CRI-O from 1.28")

@@ -31,6 +31,9 @@ CHECKED_AT_ONCE = 4                     # most clients for which one plan checks
 CHECKS_APART = MILLISECOND              # us until the LIMITS of further clients are checked
 EXACT_RUNS = 8                          # most clients for which _beside_disk_limits() is exact
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
+ALL_PROMISED = (                        # why a request is refused for which the card has room
+    "programs are promised all that fits on the GPU and in the host memory that nvshared may use "
+    "(swap-budget)")
 
 
 @dataclass(slots=True)
@@ -72,9 +75,10 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     if client.claims.over.beyond <= _beyond_card(card, client):
         client.claims.overclaim(client.claims.over._replace(beyond=0))
     left, domain = _tightest_limit(card, client)
-    reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
-    reason = next((tenant.reason for tenant in client.bounds.memory_limits), reason)
     granted = client.memory.beyond <= _most_beyond(card, client)
+    full = "" if granted or client.terms.memory_limit else ALL_PROMISED
+    reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else full
+    reason = next((tenant.reason for tenant in client.bounds.memory_limits), reason)
     _send_limits(card, client, number, _largest_commit(card, client), reason, granted=granted)
 
 
@@ -225,8 +229,11 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
             lambda: sum(c.committed - c.memory.need for c in clients) >= short)
     if waits:
         return False
-    refused = domain is not None and within < 0 and (domain.of_tenant or (fits and not squeezed))
-    reason = domain.reason if refused and domain is not None else ""
+    lacks = fits and not squeezed       # it would fit on the card alone
+    if domain is not None and within < 0 and (domain.of_tenant or lacks):
+        reason = domain.reason
+    else:
+        reason = ALL_PROMISED if lacks and left < 0 else ""
     _send_limits(card, client, request.number, _largest_commit(card, client), reason)
     return True
 

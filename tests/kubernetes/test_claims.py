@@ -19,7 +19,7 @@ from tests.system import card
 
 CLAIMS = MANIFESTS / "claims"
 CLASS = CLAIMS / "deviceclass.yaml"
-DROP_IN = "/etc/systemd/system/nvshare-kubelet.service.d/claims.conf"
+DROP_IN = "/etc/systemd/system/nvshare-kubelet.service.d/zz-claims.conf"
 
 
 pytestmark = pytest.mark.usefixtures("cdi")

@@ -92,9 +92,9 @@ def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
         for file in filter(Path.is_file, FILES.rglob("*")):
             container.copy(file, f"{CHECKOUT}/{file.relative_to(ROOT)}")
         for package in (built.nvshared, built.libnvshare):
-            container.copy(package, f"{CHECKOUT}/{package.name}")
+            container.copy(package, f"{CHECKOUT}/dist/{package.name}")
         for block in (
-            pages.block("docs/slurm.md", "apt install ./libnvshare"),
+            pages.block("docs/slurm.md", "apt install ./dist/libnvshare"),
             pages.block("docs/slurm.md", "apt install make"),
             pages.block("docs/slurm.md", "install -D"),
             pages.block("docs/slurm.md", "apt install slurmctld"),

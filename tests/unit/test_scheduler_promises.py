@@ -31,6 +31,7 @@ from nvshared.scheduler.events import (
     Tick,
     WrittenBack,
 )
+from nvshared.scheduler.promises import ALL_PROMISED
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.scheduler_talk import Talk, answer, limits, runs, stops
@@ -108,6 +109,17 @@ def test_commit_request_is_dropped_when_a_later_request_has_been_answered() -> N
     talk.beyond(2, 2, 0)
     talk.changed(2, answered=2)
     assert [a.number for a in limits(talk.evicted(probe), 2) if a.number] == []
+
+
+@pytest.mark.parametrize(("wanted", "reason"), [(60, ALL_PROMISED), (101, "")])
+def test_commit_is_refused_with_a_reason_only_if_the_card_alone_had_room(
+        wanted: int, reason: str) -> None:
+    """Programs try how much they can get: beyond the card that is what they expect."""
+    talk = one_has_half()
+    talk.ask(2, 1, wanted)
+    talk.wait(10)                       # the wait for unused commit of others ends
+    (refused,) = [one for one in limits(talk.ask(2, 2, wanted), 2) if one.number == 2]
+    assert (refused.granted, refused.reason) == (False, reason)
 
 
 @pytest.mark.parametrize(("used", "is_granted"), [(50, True), (50.5, False), (None, False)])
