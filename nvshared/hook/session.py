@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
-from uuid import UUID
 
 from nvshared.errors import GPULost, InvalidArgs, NoSuchGPU, NvshareError, ProtocolError
 from nvshared.hook.protocol import (
@@ -26,7 +25,7 @@ from nvshared.hook.protocol import (
     Type,
     Wait,
 )
-from nvshared.machine.nvml import uuid_bytes
+from nvshared.machine.nvml import uuid_bytes, uuid_text
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.client_terms import ClientTerms
@@ -556,7 +555,7 @@ class Session:
             self._refuse(Refusal.VERSION)
             return
         try:
-            gpu = self._manager.gpu(str(UUID(bytes=record.uuid)))
+            gpu = self._manager.gpu(uuid_text(record.uuid))
             total, wants = gpu.facts.memory_total, record.has(Flag.WANTS)
             self._storing.handle_hello(self.peer, total)
             memory = _bounded(record.memory, total)

@@ -45,6 +45,12 @@ def uuid_bytes(uuid: str) -> bytes:
     return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
 
 
+def uuid_text(uuid: bytes) -> str:
+    """The reverse of uuid_bytes(). The module uuid would take 0.4 MiB of the daemon."""
+    digits = uuid.hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
 @dataclass(frozen=True)
 class Facts:
     index: int                          # NVML's index, which follows the order of PCI addresses
