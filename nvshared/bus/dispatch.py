@@ -24,9 +24,10 @@ from dbus_next.constants import ErrorType, MessageFlag
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
+from nvshared.bus.collected import Collected
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.interface import ANYONE, Interface, Method
-from nvshared.dbus import BUS, BusError, Received, WireError, array, marshalled
+from nvshared.dbus import BUS, BusError, Received, WireError, marshalled
 from nvshared.errors import InvalidArgs, NotPermitted, NotRunning, NvshareError, PasswordNeeded
 from nvshared.machine import subordinate
 from nvshared.names import MANAGER_PATH
@@ -40,7 +41,6 @@ CALLERS_KNOWN = 4096                    # most callers of which the user is reme
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between PropertiesChanged rounds
 SLICE = 0.000_25                        # seconds of a round before other tasks of the loop may run
-SHARE = 5                               # GetManagedObjects takes up to 1/SHARE of the loop's time
 
 POLKIT = (
     "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority",
@@ -188,9 +188,8 @@ class Bus:
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._next: asyncio.Task[bytes] | None = None       # the _collect() that has not begun yet
-        self._collecting = asyncio.Lock()
-        self._not_before = 0.0
+        # Every managed object, its interfaces and their properties: a{oa{sa{sv}}}.
+        self._everything = Collected(self._paths, self._described)
 
     def attach(self, connection: BusConnection | None) -> None:
         """Sets the connection that signals are sent over; None: signals are dropped."""
@@ -314,7 +313,7 @@ class Bus:
                 if path != MANAGER_PATH:
                     raise BusError(
                         ErrorType.UNKNOWN_INTERFACE, f"the object manager is {MANAGER_PATH}")
-                return "a{oa{sa{sv}}}", await self.everything()
+                return "a{oa{sa{sv}}}", await self._everything.get()
             case name, _, _ if name == PROPERTIES:
                 return await self._access_properties(received)
         interface, method = self._method(message)
@@ -427,31 +426,14 @@ class Bus:
         if self._dirty:
             self._timer = loop.call_later(0, self.announce)
 
-    async def everything(self) -> bytes:
-        """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
-        if self._next is None:
-            # A task of its own: the first call may be cancelled while other calls wait for it.
-            self._next = asyncio.get_running_loop().create_task(self._collect())
-        return await asyncio.shield(self._next)
+    async def _paths(self) -> list[str]:
+        await self._refresh()
+        return [*filter(_managed, self._exports)]
 
-    async def _collect(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        async with self._collecting:
-            await asyncio.sleep(self._not_before - loop.time())
-            self._next = None           # later calls wait for the next _collect()
-            await self._refresh()
-            found, spent = [], 0.0
-            for path in filter(_managed, tuple(self._exports)):
-                await asyncio.sleep(0)  # a hand-over waits for one object at most
-                if path in self._exports:   # else it was unexported meanwhile
-                    began = loop.time()
-                    found.append(self._described(path))
-                    spent += loop.time() - began
-            self._not_before = loop.time() + (SHARE - 1) * spent
-            return array(found)
-
-    def _described(self, path: str) -> bytes:
+    def _described(self, path: str) -> bytes | None:
         """An object with its interfaces and their properties, as a marshalled {oa{sa{sv}}}."""
+        if path not in self._exports:
+            return None                 # it was unexported meanwhile
         interfaces = {one.name: one.values() for one in self._exports[path]}
         return marshalled("(oa{sa{sv}})", [path, interfaces])
 

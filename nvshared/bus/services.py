@@ -12,6 +12,7 @@ from typing import Any
 from dbus_next.signature import Variant
 
 from nvshared import __version__, names, tiers
+from nvshared.bus.collected import Collected
 from nvshared.bus.dispatch import Caller, caller
 from nvshared.bus.interface import (
     ANYONE,
@@ -312,6 +313,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     def __init__(self, manager: Manager, history: History | None = None) -> None:
         super().__init__(manager)
         self._history = history
+        self._tenants = Collected(self._tenant_names, self._tenant)
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
         # By fault, tasks that end faults when the callers that reported them leave the bus.
         self._reporters: dict[str, asyncio.Task[None]] = {}
@@ -429,8 +431,17 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         self.manager.faults.set(fault, "")
 
     @method("ListTenants", "tenants", action=ANYONE)
-    def list_tenants(self) -> "a(suttttasa(stss)a{sv})":
-        return [_row(one) for one in self.manager.tenancy.tenants()]
+    async def list_tenants(self) -> "a(suttttasa(stss)a{sv})":
+        return await self._tenants.get()
+
+    async def _tenant_names(self) -> list[str]:
+        return self.manager.tenancy.names()
+
+    def _tenant(self, name: str) -> bytes | None:
+        found = self.manager.tenancy.view(name)
+        if not found.programs and all(one.pattern for one in found.terms):
+            return None                 # its programs have ended meanwhile
+        return marshalled("(suttttasa(stss)a{sv})", _row(found))
 
     @method("GetTenant", "found", action=ANYONE)
     async def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":

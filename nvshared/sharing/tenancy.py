@@ -339,11 +339,15 @@ class Tenancy:
 
     def tenants(self) -> list[TenantView]:
         """Returns tenants that have programs or terms set by hand, by name."""
-        return sorted(map(self._view, self._clients | self._by_hand), key=lambda one: one.name)
+        return [self.view(name) for name in self.names()]
+
+    def names(self) -> list[str]:
+        """Returns the internal names of these tenants, in the order of the displayed ones."""
+        return sorted(self._clients | self._by_hand, key=self.shown)
 
     def tenant(self, name: str) -> TenantView:
         """Returns a tenant, with or without programs. Raises InvalidArgs for an invalid name."""
-        return self._view(self._named(name))
+        return self.view(self._named(name))
 
     def _rules_of(self, name: str) -> list[Rule]:
         """Returns all settings of a tenant's terms; of each term the setting in force is first."""
@@ -419,7 +423,7 @@ class Tenancy:
             del sent[name]
         return True
 
-    def _view(self, name: str) -> TenantView:
+    def view(self, name: str) -> TenantView:
         clients = tuple(self._clients.get(name, {}).values())
         figures = [client.memory for client in clients]
         others = {str(one): None for client in clients for one in client.peer.tenants}

@@ -17,8 +17,8 @@ from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
-from nvshared.bus import Publication
-from nvshared.bus.dispatch import Bus
+from nvshared.bus import Publication, dispatch
+from nvshared.dbus import marshalled
 from nvshared.names import (
     BUS_NAME,
     GPU_INTERFACE,
@@ -245,16 +245,15 @@ async def test_getmanagedobjects_omits_clients_that_disconnect_during_the_call(
     clients = [a_client(manager, manager.gpus[0]) for _ in range(5)]
     call = asyncio.ensure_future(other.result("GetManagedObjects", interface=OBJECT_MANAGER))
     gone = 0
-    described = Bus._described
 
-    def describing(self: Bus, path: str) -> bytes:
+    def describing(signature: str, *values: Any) -> bytes:
         nonlocal gone
-        if path == client_path(clients[1].id) and not gone:
+        if client_path(clients[1].id) in values[0] and not gone:
             gone = clients[3].id
             manager.gpus[0].leave(clients[3])
-        return described(self, path)
+        return marshalled(signature, *values)
 
-    monkeypatch.setattr(Bus, "_described", describing)
+    monkeypatch.setattr(dispatch, "marshalled", describing)
     found = await call
     kept = {client_path(one.id) for one in clients if one.id != gone}
     assert gone

@@ -19,6 +19,7 @@ from nvshared.scheduler.events import TenantTerms
 from nvshared.settings.rules import Rule
 from nvshared.sharing.gpu import PodNames
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.tenancy import Tenancy
 from nvshared.terms import TERMS
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
@@ -256,6 +257,32 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
             {"name": "priority", "value": 1, "rule": "", "place": "", "holds": True}]}
     assert [term["holds"] for term in root["terms"]] == [True, False, True]
     assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job
+
+
+async def test_list_of_many_tenants_is_made_while_the_event_loop_goes_on(
+        manager: Manager, publication: Publication, other: Peeper,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.JOB, str(number)),))
+    rounds, seen = 0, set()
+    rules_of = Tenancy._rules_of
+
+    def looks(self: Tenancy, name: str) -> list[Rule]:
+        seen.add(rounds)
+        return rules_of(self, name)
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            await asyncio.sleep(0)
+            rounds += 1
+
+    monkeypatch.setattr(Tenancy, "_rules_of", looks)
+    counting = asyncio.create_task(count())
+    found = await other.result("ListTenants")
+    counting.cancel()
+    assert [row[0] for row in found] == sorted(f"job:{number}" for number in range(300))
+    assert len(seen) == 300             # a round for each tenant
 
 
 async def test_pods_are_shown_by_name_after_a_setpods_call(
