@@ -87,11 +87,12 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
         if terms.get("disk-limit") and not daemon.snapshot().disk:
             print("nvsharectl: warning: no memory is swapped to a disk: nvshared.conf has no "
                   "setting disk", file=sys.stderr)
-    if not _has_account(now.name) and not now.programs:
+    sets = any(terms.values())          # and does not only take back
+    if sets and not _has_account(now.name) and not now.programs:
         name = now.name.partition(":")[2]
         print(f"nvsharectl: warning: this machine has no user {name!r} now; the setting takes "
               "effect when a program of such a user starts", file=sys.stderr)
-    if not now.programs and is_unknown_container(now.name):
+    if sets and not now.programs and is_unknown_container(now.name):
         name = now.name.partition(":")[2]
         print(f"nvsharectl: warning: no container {name!r} is known to nvshared, or to Docker and "
               "Podman as far as you may ask them; the setting takes effect when one with this name "

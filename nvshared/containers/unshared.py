@@ -36,7 +36,7 @@ def reason(pid: int) -> tuple[str, str]:
     mounts = host.process(pid, "mountinfo")
     if mounts and f" {cdi.LIBRARY} " not in mounts:
         return ("its container was started without nvshare's device",
-                f"start it with {DEVICE} in the place of --gpus all")
+                f"start it with {DEVICE} in the place of its NVIDIA device or --gpus")
     names = {name for line in host.process(pid, "maps").split("\n")
              for name in line.split(None, 5)[5:] if "/" in name}
     if not names:

@@ -388,7 +388,8 @@ def _no_driver(nvml: Any, error: Exception) -> NoDriver:
     match getattr(error, "value", None):
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return NoDriver("libnvidia-ml.so.1 is not installed, so no GPU can be managed",
-                            "install the NVIDIA driver, or in a container let its toolkit mount it")
+                            "install the NVIDIA driver, or in a container let its toolkit mount it"
+                            "; to try nvshared without a GPU: nvsharectl trial start")
         case nvml.NVML_ERROR_DRIVER_NOT_LOADED if not LOADED.exists():
             return NoDriver("the NVIDIA driver is not loaded",
                             "load it with: modprobe nvidia, or see dmesg for why it is not")

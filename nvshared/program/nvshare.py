@@ -16,12 +16,23 @@ SECOND = 1e6                            # microseconds, the unit of times in STA
 
 
 def nvshare(_line: str = "") -> None:
+    """Prints this notebook's memory and time on each GPU that it shares, and who holds the GPU."""
     try:
         done = subprocess.run(STATUS, capture_output=True, text=True, check=False)
     except OSError as error:
         print(f"nvsharectl cannot be run: {error.strerror}")
         return
-    print(done.stderr.strip() if done.returncode else report(json.loads(done.stdout), os.getpid()))
+    print(_failure(done.stderr) if done.returncode
+          else report(json.loads(done.stdout), os.getpid()))
+
+
+def _failure(said: str) -> str:
+    """The error of `nvsharectl --json`, as nvsharectl words it without --json."""
+    try:
+        error = json.loads(said)
+        return f"nvsharectl: {error['error']}; {error['hint']}".rstrip("; ")
+    except (ValueError, LookupError, TypeError):
+        return said.strip()
 
 
 def report(status: dict[str, Any], pid: int) -> str:

@@ -148,6 +148,8 @@ async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, 
     assert ended.code == ExitCode.OK
     assert "no container 'nosuchbox' is known to nvshared" in ended.err
     assert (await ctl("limit", f"container:{64 * 'a'}", "--memory", "4GB")).err == ""
+    for unknown in ("user:nosuchuser", "container:nosuchbox"):
+        assert (await ctl("limit", unknown, "--memory", "none")).err == ""
     ended = await ctl("limit", "user:root", "--memory", "40")
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS,

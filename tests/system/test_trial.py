@@ -21,13 +21,13 @@ ENVIRONMENT = {"LD_LIBRARY_PATH": f"{card.HOME}/simulator", "NVSHARE_SIM_DIR": F
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 UNITS = "/run/systemd/system"
 DROP_INS = [f"{UNITS}/nvshared.service.d", f"{UNITS}/nvshare-checkpoint@.service.d"]
-START = pages.block("docs/trial.md", "sudo nvsharectl trial start")
+START = pages.block("docs/trial.md", "nvsharectl trial start")
 # As printed, but that the programs run until they are told: a busy machine may need longer than the
 # page's minute for a few turns.
 PROGRAM = pages.block("docs/trial.md", "export LD_LIBRARY_PATH").replace(
     "--seconds 60", "--until-told")
 LOOK = pages.block("docs/trial.md", "nvsharectl  ")
-STOP = pages.block("docs/trial.md", "sudo nvsharectl trial stop")
+STOP = pages.block("docs/trial.md", "nvsharectl trial stop")
 
 
 @pytest.fixture(scope="module")

@@ -77,3 +77,15 @@ def test_notebook_magic_reports_the_notebooks_memory_and_the_holder_of_the_gpu(
         "      yours: 4 MiB on the GPU, 1.5 GiB swapped; held for 4 s, waited for 12 s"]
     assert report(status, 13).splitlines()[-1] == (
         "This notebook has no memory on a GPU that it shares.")
+
+
+def test_notebook_magic_without_a_daemon_prints_one_sentence(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(library.program())
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    importlib.import_module("nvshare").nvshare()
+    said = capsys.readouterr().out
+    assert said.startswith("nvsharectl: cannot connect to the message bus")
+    assert said.count("\n") == 1
+    assert "{" not in said
