@@ -293,7 +293,8 @@ def test_two_cards_that_fill_the_shared_disk_each_keep_host_memory_for_transit()
     host, disk = SharedBudget(64 * GIB), SharedBudget(100 * GIB)
     talks = [with_disk(100), with_disk(100)]
     for talk in talks:
-        talk.scheduler = Scheduler(talk.settings, 0, budgets={"host": host, "disk": disk})
+        talk.scheduler = Scheduler(talk.settings, 0, budgets={
+            **dict.fromkeys(talk.settings.budgets, SharedBudget(0)), "host": host, "disk": disk})
         talk.tell(Tick())
     for client in range(20):
         talk = talks[client // 10]
