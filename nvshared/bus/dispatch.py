@@ -117,6 +117,8 @@ class Caller:
         self._connection = connection
         self._checks = checks
         self.name: str = message.sender
+        # After a restart of the bus another process may have the name.
+        self.key = connection, self.name
         self.known_uid: int | None = None       # None: the bus has not been asked
         self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 

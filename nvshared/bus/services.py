@@ -4,7 +4,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
@@ -314,7 +314,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         super().__init__(manager)
         self._history = history
         self._tenants = Collected(self._tenant_names, self._tenant)
-        self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
+        self._drainers: dict[Hashable, asyncio.Task[None]] = {}     # by Caller.key
         # By fault, tasks that end faults when the callers that reported them leave the bus.
         self._reporters: dict[str, asyncio.Task[None]] = {}
 
@@ -488,10 +488,10 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     def drain(self) -> None:
         """Drains until DRAINER_LINGER after the caller has left the bus."""
         sender = caller.get()
-        if sender.name not in self._drainers:
+        if sender.key not in self._drainers:
             self.manager.drain(True)
             task = asyncio.get_running_loop().create_task(self._drain(sender))
-            self._drainers[sender.name] = task
+            self._drainers[sender.key] = task
 
     @method("ResetSettings", action=names.ACTION_RELOAD)
     async def reset_settings(self) -> None:
@@ -500,7 +500,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     async def _drain(self, sender: Caller) -> None:
         await sender.departure()
         await asyncio.sleep(DRAINER_LINGER)
-        del self._drainers[sender.name]
+        del self._drainers[sender.key]
         self.manager.drain(bool(self._drainers))
 
     async def _saved(self, folder: str) -> Saved:

@@ -138,3 +138,27 @@ async def test_daemon_reconnects_to_dbus_until_the_bus_has_restarted(
     levels = [one.levelname for one in caplog.records if one.name.startswith("nvshared.bus")]
     assert trouble or levels == ["ERROR", "INFO"]
     assert caplog.text.count("unexpected exception") == (trouble == "faults")
+
+
+async def test_drain_lasts_while_a_caller_is_there_that_has_an_earlier_callers_name(
+        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
+    monkeypatch.setattr("nvshared.bus.dispatch.DEPARTURE_INTERVAL", 0.01)
+    monkeypatch.setattr("nvshared.bus.services.DRAINER_LINGER", 1)
+    async with published(manager, private.address) as publication:
+        async with peeper(private.address) as one:
+            await one.call("Drain")
+            name = one.bus.unique_name
+        (drain,) = publication._manager_interface._drainers.values()
+        lost, back = logged("lost the message bus"), logged("back on the message bus")
+        private.stop()
+        await lost
+        private.start()
+        await back
+        async with peeper(private.address) as other:
+            assert other.bus.unique_name == name
+            await other.call("Drain")
+            await asyncio.wait([drain])
+            assert manager.gpus[0].settings.draining
