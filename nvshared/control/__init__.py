@@ -73,7 +73,8 @@ class Daemon:
 
     @property
     def peer(self) -> str:
-        """The unique bus name of the nvshared that replied last: it differs after a restart."""
+        """The bus, and the unique name there, of the nvshared that replied last: they differ after
+        a restart of either."""
         return self._connection.peer
 
     def gpu(self, name: str) -> int:

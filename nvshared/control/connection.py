@@ -35,7 +35,8 @@ class ControlConnection:
         self._socket.settimeout(self._patience)
         self._buffer = bytearray()
         self._serial = 0
-        self.peer = ""                  # unique bus name of the sender of the last reply
+        # The bus that runs now, and there the unique name of the sender of the last reply.
+        self._bus_id, self.peer = "", ""
         try:
             self._authenticate()
         except BaseException:
@@ -71,7 +72,7 @@ class ControlConnection:
                 message = received.message
                 if message.message_type is MessageType.METHOD_RETURN:
                     answers[message.reply_serial] = received.values()
-                    self.peer = message.sender
+                    self.peer = f"{self._bus_id} {message.sender}"
                 elif message.message_type is MessageType.ERROR:
                     reason = "".join(map(str, received.values()[:1]))
                     raise self._error(message.error_name, reason)
@@ -95,6 +96,7 @@ class ControlConnection:
                 line += byte
             if not line.startswith(dbus.LET_IN):
                 raise BusUnavailable(f"{refused}uid {os.geteuid()} in")
+            self._bus_id = line.removeprefix(dbus.LET_IN).strip().decode(errors="replace")
             self._socket.sendall(dbus.BEGIN + self._pack(Message(*BUS, "Hello")))
         except OSError as error:
             raise BusUnavailable(f"{refused}us in: {error}") from error

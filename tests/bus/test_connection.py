@@ -12,6 +12,7 @@ from dbus_next.message import Message
 
 from nvshared.bus import Publication, publish
 from nvshared.bus.connection import BusConnection, Take
+from nvshared.control import Daemon
 from nvshared.dbus import START, Received, pack, size
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
 from nvshared.sharing.manager import Manager
@@ -162,3 +163,20 @@ async def test_drain_lasts_while_a_caller_is_there_that_has_an_earlier_callers_n
             await other.call("Drain")
             await asyncio.wait([drain])
             assert manager.gpus[0].settings.draining
+
+
+async def test_daemon_with_the_name_of_an_earlier_one_on_a_bus_that_restarted_is_told_apart(
+        manager: Manager, private: PrivateBus) -> None:
+    def peer() -> str:
+        with Daemon(private.address) as daemon:
+            daemon.tenants()
+            return daemon.peer
+
+    peers = []
+    for _ in range(2):                  # the daemon is the first on the bus each time
+        async with published(manager, private.address):
+            peers += [await asyncio.to_thread(peer), await asyncio.to_thread(peer)]
+        private.stop()
+        private.start()
+    first, again, after, last = peers
+    assert first == again != after == last
