@@ -528,15 +528,19 @@ def test_epilog_without_nvshared_succeeds_and_the_next_job_removes_the_ended_job
 def test_failing_prolog_with_drain_on_failure_drains_the_slurm_node(cluster: Container) -> None:
     line = "required spank_nvshare.so drain-on-failure\n"
     before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
+    # An epilog of the last job that reads the new line would fail, too.
+    cluster.until(lambda: node(cluster) == "idle", "no epilog runs")
     cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", line)
     mend = stop_by_mask(cluster)
-    job = Job(cluster, "alice", memory=16)
-    cluster.until(lambda: "drain" in node(cluster), "the node is drained")
-    assert '"allocated"' not in job.said
-    assert "Prolog" in cluster.output("sinfo", "--noheader", "--format=%E")
-    cluster.run("scancel", str(job.id))
-    mend()
-    cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", before)
+    try:
+        job = Job(cluster, "alice", memory=16)
+        cluster.until(lambda: "drain" in node(cluster), "the node is drained")
+        assert '"allocated"' not in job.said
+        assert "Prolog" in cluster.output("sinfo", "--noheader", "--format=%E")
+        cluster.run("scancel", str(job.id))
+    finally:
+        mend()
+        cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", before)
     cluster.run("systemctl", "start", "nvshared")
     cluster.run("scontrol", "update", "NodeName=gpuhost", "State=RESUME")
     cluster.until(lambda: node(cluster) == "idle", "the node is back")
