@@ -152,7 +152,7 @@ async def test_drain_lasts_while_a_caller_is_there_that_has_an_earlier_callers_n
         async with peeper(private.address) as one:
             await one.call("Drain")
             name = one.bus.unique_name
-        (drain,) = publication._manager_interface._drainers.values()
+            (drain,) = publication._manager_interface._drainers.values()
         lost, back = logged("lost the message bus"), logged("back on the message bus")
         private.stop()
         await lost
