@@ -6,6 +6,7 @@ root runs, each id counts as a user of its own."""
 
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -26,8 +27,8 @@ def owner(uid: int, number: Callable[[str], int | None] = users.number) -> int:
 
     `number`: the number of the user with a name; the default may block. While it is unknown, the
     whole range counts as the user of its first id, lest one user become thousands meanwhile."""
-    for name, first, count in _all():
-        if first <= uid < first + count and name != CONTAINERS:
+    for name, first, _ in _of(uid):
+        if name != CONTAINERS:
             found = int(name) if name.isdecimal() else number(name)
             if found is None:
                 return first
@@ -38,24 +39,42 @@ def owner(uid: int, number: Callable[[str], int | None] = users.number) -> int:
 
 def lender(uid: int) -> int | str:
     """The user as written in the file, a name or a number; any other user id itself."""
-    return next((name for name, first, count in _all() if first <= uid < first + count), uid)
+    return next((name for name, _, _ in _of(uid)), uid)
 
 
-def _all() -> tuple[Range, ...]:
+def _of(uid: int) -> list[Range]:
+    """The ranges with this id, in the order of the file."""
     try:
         now = FILE.stat()
     except OSError:
-        return ()
-    return _ranges(FILE, now.st_ino, now.st_mtime_ns, now.st_size)
+        return []
+    starts, ranges = _ranges(FILE, now.st_ino, now.st_mtime_ns, now.st_size)
+    return ranges[bisect_right(starts, uid) - 1] if starts and starts[0] <= uid else []
 
 
 @lru_cache(maxsize=1)
-def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
+def _ranges(file: Path, *_version: int) -> tuple[list[int], list[list[Range]]]:
+    """The ids at which ranges begin or end, and from each on the ranges up to the next: the file
+    may have thousands of users."""
     try:
         lines = os.fsdecode(read_regular(file)).split("\n")
     except OSError:
-        return ()
+        return [], []
     found = [line.groups() for line in map(LINE.fullmatch, lines) if line]
-    return tuple(
+    ranges = [
         (name, int(first), int(number)) for name, first, number in found
-        if not name.isdecimal() or (len(name) <= 10 and int(name) <= users.LAST))
+        if not name.isdecimal() or (len(name) <= 10 and int(name) <= users.LAST)]
+    edges: dict[int, list[tuple[int, Range]]] = {}
+    for number, one in enumerate(ranges):
+        for edge in (one[1], one[1] + one[2]):
+            edges.setdefault(edge, []).append((number, one))
+    starts, here = sorted(edges), dict[int, Range]()
+    there = []
+    for start in starts:
+        for number, one in edges[start]:
+            if one[1] == start and one[2]:
+                here[number] = one
+            else:
+                here.pop(number, None)
+        there.append([here[number] for number in sorted(here)])
+    return starts, there

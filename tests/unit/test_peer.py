@@ -207,6 +207,32 @@ def test_owner_of_a_subuid_is_the_user_of_the_range(lent: Path) -> None:
     assert found == [99999, ALICE, ALICE, 1001, 1001, 231072, ALICE, 300010]
 
 
+def test_first_of_overlapping_ranges_has_their_common_subuids(lent: Path) -> None:
+    lent.write_text("1001:10:20\n1002:0:100\n1003:15:0\n1004:15:5\n1005:90:20\n")
+    expected = {0: 1002, 9: 1002, 10: 1001, 15: 1001, 29: 1001, 30: 1002, 99: 1002, 100: 1005,
+                109: 1005, 110: 110}
+    assert {uid: subordinate.owner(uid) for uid in expected} == expected
+
+
+def test_owner_of_a_subuid_is_found_without_a_look_at_the_range_of_each_user(lent: Path) -> None:
+    compared = 0
+
+    class Uid(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < other
+
+        def __ge__(self, other: int) -> bool:
+            return not self < other
+
+    lent.write_text("".join(
+        f"{2000 + user}:{100000 + 65536 * user}:65536\n" for user in range(1000)))
+    for find in (subordinate.owner, subordinate.lender):
+        find(Uid(100001 + 65536 * 999))
+    assert compared < 50
+
+
 def test_owner_of_a_subuid_is_found_in_ranges_given_by_user_name(
         lent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = pwd.struct_passwd(("alice", "x", ALICE, ALICE, "", "/", "/bin/sh"))
