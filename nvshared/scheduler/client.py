@@ -82,7 +82,10 @@ class ScheduledClient(Counting):
     @property
     def charged(self) -> int:
         """Bytes counted against capacity: its room, or the largest room of unanswered orders."""
-        most = max(self.memory.filled - self.claims.over.filled, *self.orders.rooms)
+        orders = self.orders
+        most = max(self.memory.filled - self.claims.over.filled, orders.room)
+        if orders.moves:
+            most = max(most, *[move.order.room for move in orders.moves])
         seen = self.claims.evidence.card
         return min(most, seen) if self.claims.silenced and seen is not None else most
 

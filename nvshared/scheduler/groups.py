@@ -163,17 +163,20 @@ class Groups:
             now = NOTHING if client is None else counted(client)
             if client is not None:
                 self._counted[id] = now
-            for part, change in ((before, sub), (now, add)):
-                sums = self._accounts.pop(part.account, Account())
-                if any(sums := Account(*map(change, sums, part.of_account))):
-                    self._accounts[part.account] = sums
+            # Most changes leave the sums of accounts, and half of them those of the card.
+            if now.account != before.account or now.of_account != before.of_account:
+                for part, change in ((before, sub), (now, add)):
+                    sums = self._accounts.pop(part.account, Account())
+                    if any(sums := Account(*map(change, sums, part.of_account))):
+                        self._accounts[part.account] = sums
             if now.groups != before.groups:
                 for name in {*before.groups}.difference(now.groups):
                     members = self._members[name]
                     del members[bisect_left(members, id, key=ID)]
                 for name in {*now.groups}.difference(before.groups):
                     insort(self._members[name], self._clients[id], key=ID)
-            self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
+            if now.figures != before.figures:
+                self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
             for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
                 if held != new_stakes:
                     for domain in held[0]:
