@@ -413,8 +413,11 @@ def installation_findings() -> Iterator[Finding]:
     yield ok("nvsharectl", f"version {__version__}, in {Path(__file__).parent}")
     try:
         path = library.hook().resolve()
-        trial.check(MACHINE, path)
-        yield ok("library", f"{path} can be loaded by this machine's programs")
+        if MACHINE.has(trial.TRUE):
+            trial.check(MACHINE, path)
+            yield ok("library", f"{path} can be loaded by this machine's programs")
+        else:                           # an image with nvshared alone
+            yield note("library", f"{path} is not tried: there is no program {trial.TRUE} here")
     except NvshareError as error:
         yield fault("library", error.message, error.hint or "install it again")
     yield _preload_finding()
@@ -471,7 +474,7 @@ def _budget_finding(cards: int, *, answered: bool = False) -> Finding:
     else:
         budget, how = settings.swap_budget.of(total), "as configured"
     words = f"{rounded(budget)} of host memory, {how}"
-    more = "give more with swap-budget in /etc/nvshare/nvshared.conf, or add memory"
+    more = "give more with swap-budget under [gpu] in /etc/nvshare/nvshared.conf, or add memory"
     if budget > total:
         return fault(topic, f"{words}, and the host has {rounded(total)}", "configure less")
     if budget > free:

@@ -32,8 +32,8 @@ CHECKS_APART = MILLISECOND              # us until the LIMITS of further clients
 EXACT_RUNS = 8                          # most clients for which _beside_disk_limits() is exact
 PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
 ALL_PROMISED = (                        # why a request is refused for which the card has room
-    "programs are promised all that fits on the GPU and in the host memory that nvshared may use "
-    "(swap-budget)")
+    "all that fits on the GPU and in the host memory that nvshared may use (swap-budget) is "
+    "promised to programs")
 
 
 @dataclass(slots=True)

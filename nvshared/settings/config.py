@@ -337,7 +337,9 @@ class _Files:
         parse = PARSERS.get(name) if pattern else option and option.parse
         if parse is None:
             names = [name for where, name in self._known if where == section] or list(PARSERS)
-            raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _hint(name, names))
+            there = [where for where, known in self._known if known == name]
+            raise ConfigError(f"{place}: [{section}] has no setting {name!r}",
+                              f"it belongs under [{there[0]}]" if there else _hint(name, names))
         value = _parse(parse, text, f"{place}: {name}", ConfigError)
         if pattern:
             self.rules.append(Rule(pattern, name, value, place))

@@ -72,6 +72,7 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
      "give a size such as 40GiB or 512M, or a percentage such as 75%"),
     ("[gpu]\n\ntq 3\n", ":3: 'tq 3' is no setting; write NAME = VALUE"),
     ("[gpu]\ncapcity = 1\n", ":2: [gpu] has no setting 'capcity'; did you mean capacity?"),
+    ("[nvshared]\ntq = 1\n", ":2: [nvshared] has no setting 'tq'; it belongs under [gpu]"),
     ("[gpus]\n", ":1: there is no section [gpus]; did you mean gpu?"),
     ("[gpu\ntq = 3\n", ":1: '[gpu' is no section; write [gpu], [nvshared] or [tenant PATTERN]"),
     ("tq = 3\n",

@@ -20,6 +20,7 @@ from nvshared.doctor import Finding, Grade, InspectedGPU, Inspection
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
 from nvshared.machine import host
 from nvshared.machine.nvml import Process, Sample
+from nvshared.preload import trial
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
 
@@ -245,6 +246,12 @@ def test_doctor_warns_of_a_daemon_that_listens_on_another_socket_or_has_another_
     assert "start it" not in found.advice
     assert (bus.grade, version.grade) == (Grade.OK, Grade.WARNING)
     assert "version 0.0.9" in version.words
+
+
+def test_doctor_notes_a_library_that_it_cannot_try(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(trial, "TRUE", tmp_path / "true")   # an image of nvshared alone has none
+    assert grades(checks.installation_findings())[1] == ("library", "note")
 
 
 @pytest.mark.parametrize(
