@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from nvshared.clock import until_next
@@ -20,7 +20,7 @@ from nvshared.units import MIB, SECOND
 logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL = 2.0                   # seconds between two checks whether the status has changed
-MOST_HOLDERS = 3                        # most processes named in a line about unshared use of a GPU
+MOST_HOLDERS = 3                        # most processes of a GPU named in a line, and in the status
 MOST_NAMED = 20                         # the log names at most so many waiting clients
 
 
@@ -91,6 +91,11 @@ def log_waiting_clients(manager: Manager) -> None:
         logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)
 
 
+def _named(holders: Sequence[Client]) -> str:
+    more = f" and {len(holders) - MOST_HOLDERS} more" if len(holders) > MOST_HOLDERS else ""
+    return ", ".join(map(str, holders[:MOST_HOLDERS])) + more
+
+
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
     """Sends watchdog pings and changes of the status to systemd until `stopped` is set.
 
@@ -112,7 +117,7 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
         notifier.catch_up()
         status = ", ".join([
             counted(len(manager.gpus), "GPU"), counted(len(tuple(manager.clients)), "client"),
-            *(f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders)])
+            *(f"{gpu}: {_named(gpu.holders)}" for gpu in manager.gpus if gpu.holders)])
         if status != last:
             notifier.status(status)
             last = status

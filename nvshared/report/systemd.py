@@ -13,6 +13,7 @@ import sdnotify
 from nvshared.errors import InvalidArgs
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
+NOTIFICATION = 4096                     # bytes from which on systemd ignores a notification
 KEPT_AS = "client-"                     # prefix of the names of stored sockets
 FILES_KEPT_AS = "disk-"                 # prefix of the names of stored files of the disk tier
 
@@ -88,7 +89,10 @@ class Notifier:
             self._notifier.socket.setblocking(False)
 
     def status(self, words: str) -> None:
-        self._notify("STATUS=" + words.replace("\n", "; "))
+        line = ("STATUS=" + words.replace("\n", "; ")).encode()
+        if len(line) >= NOTIFICATION:
+            line = line[:NOTIFICATION - 4].decode(errors="ignore").encode() + "…".encode()
+        self._notify(line.decode())
 
     def alive(self) -> None:
         self._notify("WATCHDOG=1")
@@ -130,4 +134,5 @@ class Notifier:
 
     def _notify(self, line: str) -> None:
         if self._notifier is not None:
-            self._notifier.notify(line)
+            # sdnotify would encode it as Latin-1, and drop all that has other characters.
+            self._notifier.notify(line.encode().decode("latin-1"))

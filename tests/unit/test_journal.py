@@ -114,6 +114,36 @@ async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
         "2 GPUs, 0 clients"]
 
 
+async def test_systemd_status_names_few_of_many_holders_of_a_gpu(
+        manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
+    stopped, systemd = asyncio.Event(), Systemd()
+    gpu = manager.gpus[0]               # the GPU with the latest scripted scheduler
+    for number in range(1, 6):
+        joined(gpu, number, Noted())
+    Scripted.latest.holders = tuple(gpu.clients)
+    report = asyncio.create_task(journal.report(systemd, manager, stopped))
+    await systemd.heard.wait()
+    stopped.set()
+    await report
+    (words,) = systemd.words
+    assert words.startswith("2 GPUs, 5 clients, gpu0: ")
+    assert words.count("python[") == 3
+    assert words.endswith(" and 2 more")
+
+
+def test_systemd_status_that_is_too_long_for_a_notification_is_cut(listener: socket.socket) -> None:
+    """systemd ignores notifications of 4,096 bytes, with a warning in the journal."""
+    notifier = notifier_for(listener)
+    for words in ("é" * 3000, "x" + "é" * 3000, "y" * 4096, "z" * 4088):
+        notifier.status(words)
+        said = listener.recv(10_000)
+        assert 4080 < len(said) < 4096
+        shown = said.decode().removeprefix("STATUS=").removesuffix("…")
+        assert words.startswith(shown)
+    notifier.close()
+
+
 @pytest.mark.parametrize("fault", ["stuck", "overdue"])
 async def test_systemd_watchdog_gets_no_ping_while_a_scheduler_hangs(
         manager: Manager, caplog: pytest.LogCaptureFixture, fault: str) -> None:
