@@ -10,7 +10,6 @@ from nvshared.errors import ConfigError, ExitCode
 from nvshared.machine import host
 from nvshared.settings.config import Config, load
 from nvshared.settings.rules import Rule, RuleIndex, doubt, tenant
-from nvshared.terms import TERMS
 from nvshared.units import GIB
 
 
@@ -61,7 +60,7 @@ GIVE = "user:NAME, unit:NAME, container:NAME, job:ID or pod:NAMESPACE/NAME"
     ("[tenant user:*]\nmemroy-limit = 1\n",
      ":2: [tenant user:*] has no setting 'memroy-limit'; did you mean memory-limit?"),
     ("[tenant user:*]\ntq = 1\n",
-     f":2: [tenant user:*] has no setting 'tq'; there are {', '.join(TERMS)}"),
+     ":2: [tenant user:*] has no setting 'tq'; it belongs under [gpu]"),
     ("[tenant user:*]\nhost-memory-limit = 0%\n",
      ":2: host-memory-limit cannot be '0%'; give more than 0%, or none"),
     ("[tenant user:*]\nmemory-limit = 0\n", ":2: memory-limit cannot be '0'; "
