@@ -57,7 +57,8 @@ KINDS: dict[str, FaultKind] = {
         "stop one of the two daemons", of_gpu=True),
     "gpu-unshared": FaultKind(
         WARNING, "programs use GPU {gpu} without sharing it: others lack their memory, and they "
-        "take no turns", "restart them with: nvsharectl run -- PROGRAM", of_gpu=True),
+        "take no turns", "restart them with: nvsharectl run -- PROGRAM; for containers see: "
+        "nvsharectl doctor", of_gpu=True),
     "disk-unusable": FaultKind(
         WARNING, "no memory goes to the disk",
         "after the repair nvshared uses the disk within a minute; or set disk = off"),

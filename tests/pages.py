@@ -23,13 +23,14 @@ CALL = "pages.block"
 OUTPUT = "output of a command"
 # Page and first words of each block that no test runs, and the reason.
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("docs/lab-server.md", "apt-get install ./nvshared"):
+    ("docs/lab-server.md", "apt-get install ./dist"):
         "each test of the system level does so, with options of apt that ask nobody",
     ("docs/install.md", "apt-get install ./nvshared"):
         "each test of the system level does so, with options of apt that ask nobody",
     ("docs/install.md", "polkit.addRule"):
         "a rule of polkit's; tests/unit/test_documents.py looks for the names in it",
     ("docs/install.md", "nvsharectl drain"): "tests/system/test_removal.py removes the packages",
+    ("docs/lab-server.md", "c.Spawner.cmd"): "lines of the example file, which tests/system uses",
     ("docs/lab-server.md", "python3 -m venv ~/torch"): "downloads PyTorch, gigabytes",
     ("docs/lab-server.md", "systemd-run"):
         "needs a user's session; tests/unit/test_tenant.py has its control group",

@@ -536,6 +536,9 @@ def drain(options: Options) -> None:
             if options.no_wait and (settled >= patience or time.monotonic() >= end):
                 raise _error(left, "end these programs or the holders of their GPU, or wait: "
                              "nvsharectl drain")
+            if settled == patience and not options.json:
+                print("nvsharectl: waits until these programs or the holders of their GPU end; "
+                      "Ctrl-C gives up", file=sys.stderr)
             time.sleep(DRAIN_POLL)
         if not options.json:
             _report([], reported)

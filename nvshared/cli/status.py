@@ -131,7 +131,8 @@ def tenants(options: Options) -> None:
             show_table(TENANT_COLUMNS, [
                 one._replace(name=names.get(one.name, one.name)) for one in found])
         else:
-            print("No program uses a GPU through nvshare, and no tenant has terms.")
+            print("No program uses a GPU through nvshared, and no tenant has terms set by hand. "
+                  "Rules show with: nvsharectl tenants --explain TENANT")
 
     show(options, {"tenants": [one.as_dict() for one in found]}, text)
 

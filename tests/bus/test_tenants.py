@@ -222,7 +222,8 @@ async def test_tenant_command_with_invalid_arguments_prints_one_error_sentence(
 
 async def test_tenants_command_shows_the_source_of_each_term(ruled: Manager, ctl: Run) -> None:
     assert (await ctl("tenants")).out == (
-        "No program uses a GPU through nvshare, and no tenant has terms.\n")
+        "No program uses a GPU through nvshared, and no tenant has terms set by hand. Rules show "
+        "with: nvsharectl tenants --explain TENANT\n")
     a_client(ruled, ruled.gpus[0])
     ruled.tenancy.set_terms("user:root", {"memory-limit": 40 * GIB})
     ruled.tenancy.set_terms(
