@@ -89,7 +89,8 @@ class Notifier:
             self._notifier.socket.setblocking(False)
 
     def status(self, words: str) -> None:
-        line = ("STATUS=" + words.replace("\n", "; ")).encode()
+        # Paths may have bytes that are no UTF-8, and systemd ignores a status with such.
+        line = ("STATUS=" + words.replace("\n", "; ")).encode(errors="replace")
         if len(line) >= NOTIFICATION:
             line = line[:NOTIFICATION - 4].decode(errors="ignore").encode() + "…".encode()
         self._notify(line.decode())

@@ -144,6 +144,14 @@ def test_systemd_status_that_is_too_long_for_a_notification_is_cut(listener: soc
     notifier.close()
 
 
+def test_systemd_status_with_a_path_that_is_not_utf_8_is_sent(listener: socket.socket) -> None:
+    """Such a settings file with a wrong line ended the daemon with a traceback and status 1."""
+    notifier = notifier_for(listener)
+    notifier.status(os.fsdecode(b"/etc/nvshared.conf.d/\xff.conf:1: wrong"))
+    assert listener.recv(10_000) == b"STATUS=/etc/nvshared.conf.d/?.conf:1: wrong"
+    notifier.close()
+
+
 @pytest.mark.parametrize("fault", ["stuck", "overdue"])
 async def test_systemd_watchdog_gets_no_ping_while_a_scheduler_hangs(
         manager: Manager, caplog: pytest.LogCaptureFixture, fault: str) -> None:
