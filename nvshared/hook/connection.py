@@ -30,7 +30,7 @@ from nvshared.machine import host, peer, subordinate
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.names import COMM_LONGEST
-from nvshared.report.systemd import KEPT_AS, Notifier
+from nvshared.report.systemd import Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
 from nvshared.units import MILLISECOND, SECOND
@@ -130,7 +130,7 @@ class HookConnection:
     ) -> None:
         """`name`: systemd's name for a connection of an earlier daemon; None: a new connection."""
         self.peer, self.account = identity, identity.account
-        self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
+        self.name = name or server.keeper.new_name()
         self._server, self._socket = server, connected
         self._complain = partial(server.complain, identity)     # takes a fault's kind and text
         self._queue: deque[tuple[bytes, int | None]] = deque()
@@ -149,7 +149,9 @@ class HookConnection:
         else:
             timeout = HELLO_WITHIN / SECOND
             self._timeout = self._loop.call_later(timeout, self._hello_overdue)
-            server.keeper.keep(self.name, connected.fileno())
+            if not server.keeper.keep(self.name, connected.fileno()):
+                self._complain("unstored", "systemd has no room for the name of its connection, so "
+                               "a restart of nvshared ends the connection")
 
     def send(self, order: OrderRecord, descriptor: int | None = None) -> None:
         if self._ended:

@@ -3,8 +3,10 @@
 
 systemd also stores clients' sockets and files (FDSTORE), which the next daemon inherits by name."""
 
+import base64
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +18,10 @@ FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
 NOTIFICATION = 4096                     # bytes from which on systemd ignores a notification
 KEPT_AS = "client-"                     # prefix of the names of stored sockets
 FILES_KEPT_AS = "disk-"                 # prefix of the names of stored files of the disk tier
+# systemd passes the names of all stored descriptors in LISTEN_FDNAMES. Linux executes no program
+# with 128 KiB in one variable (MAX_ARG_STRLEN, E2BIG), so with longer names no daemon could start.
+NAMES_MOST = 124 << 10                  # bytes of all names; the rest is for those of socket units
+NAMES_OF_SOCKETS = 48 << 10             # bytes that names of files leave to sockets: 4,096 of them
 
 
 class Inherited(NamedTuple):
@@ -69,6 +75,15 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._notifier: Any = None
         self._unstored: dict[str, int] = {}     # descriptors to store once systemd's queue has room
+        self._names: Counter[str] = Counter()           # number of stored descriptors by name
+        self._sums = {KEPT_AS: 0, FILES_KEPT_AS: 0}     # bytes of these names, by prefix
+        self._connections: Counter[str] = Counter()     # sockets and files, by the socket's name
+        self._refused: set[str] = set()                 # names for which there was no room
+        if environment.get("LISTEN_PID") == str(os.getpid()):
+            for name in environment.get("LISTEN_FDNAMES", "").split(":"):
+                if name.startswith((KEPT_AS, FILES_KEPT_AS)):
+                    self._count(name)
+                    self._names[name] = 1               # inherited() gives one of each name
         self.watchdog: int | None = None    # most microseconds between two pings; None: off
         if not environment.get("NOTIFY_SOCKET"):
             return
@@ -98,13 +113,40 @@ class Notifier:
     def alive(self) -> None:
         self._notify("WATCHDOG=1")
 
-    def keep(self, name: str, descriptor: int) -> None:
-        """Has systemd store a descriptor for the next daemon, now or at catch_up()."""
+    def new_name(self) -> str:
+        """Returns a short name for a socket that differs from all known names, files' included."""
+        while True:
+            name = KEPT_AS + base64.b64encode(os.urandom(3), b"_.").decode()
+            if name not in self._connections and name not in self._refused:
+                return name
+
+    def keep(self, name: str, descriptor: int) -> bool:
+        """Has systemd store a descriptor for the next daemon, now or at catch_up().
+
+        False: there is no room for the name, so the next daemon does not get the descriptor. Either
+        way the name is known until forget()."""
+        size, room = len(name) + 1, NAMES_MOST - sum(self._sums.values())
+        if _prefix(name) == FILES_KEPT_AS:
+            room -= max(0, NAMES_OF_SOCKETS - self._sums[KEPT_AS])
+        if self.listened and size > room:
+            self._refused.add(name)
+            return False
+        self._count(name)
         if not self._store(name, descriptor):
             self._unstored[name] = descriptor
+        return True
 
     def forget(self, name: str) -> None:
-        if self._unstored.pop(name, None) is None:
+        if name in self._refused:
+            self._refused.remove(name)
+            return
+        self._sums[_prefix(name)] -= len(name) + 1
+        for counter, key in ((self._names, name), (self._connections, _connection(name))):
+            counter[key] -= 1
+            if counter[key] <= 0:
+                del counter[key]
+        # systemd closes all descriptors of a name, and a connection may get a second file.
+        if name not in self._names and self._unstored.pop(name, None) is None:
             self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def catch_up(self) -> None:
@@ -122,6 +164,11 @@ class Notifier:
         if notifier is not None and notifier.socket is not None:
             notifier.socket.close()
 
+    def _count(self, name: str) -> None:
+        self._names[name] += 1
+        self._sums[_prefix(name)] += len(name) + 1
+        self._connections[_connection(name)] += 1
+
     def _store(self, name: str, descriptor: int) -> bool:
         """Sends a socket to systemd. False: the queue is full; other failures are not retried."""
         if self._notifier is None or self._notifier.socket is None:
@@ -137,3 +184,12 @@ class Notifier:
         if self._notifier is not None:
             # sdnotify would encode it as Latin-1, and drop all that has other characters.
             self._notifier.notify(line.encode().decode("latin-1"))
+
+
+def _prefix(name: str) -> str:
+    return FILES_KEPT_AS if name.startswith(FILES_KEPT_AS) else KEPT_AS
+
+
+def _connection(name: str) -> str:
+    """The name of the socket to which a name belongs."""
+    return "-".join(name.removeprefix(FILES_KEPT_AS).split("-")[:2])

@@ -42,11 +42,12 @@ logger = logging.getLogger(__name__)
 class Keeper(Protocol):
     """report.systemd.Notifier."""
 
-    def keep(self, name: str, descriptor: int) -> None:
-        """Has systemd store a descriptor for the next daemon."""
+    def keep(self, name: str, descriptor: int) -> bool:
+        """Has systemd store a descriptor for the next daemon; False: it has no room for the name.
+        """
 
     def forget(self, name: str) -> None:
-        """Has systemd close the descriptor that it stores."""
+        """Has systemd close the descriptor that it stores; always follows keep()."""
 
 
 @dataclass(eq=False, slots=True)
@@ -150,9 +151,16 @@ class Disk:
                 answer(None)
                 return
             name = f"{KEPT_AS}{connection}-{peer.pid}-{peer.uid}-{peer.started}"
+            if self._keeper is not None and not self._keeper.keep(name, made[0]):
+                # The next daemon could not check the size of the file.
+                self._keeper.forget(name)
+                for descriptor in made:
+                    os.close(descriptor)
+                self.client_failed.emit(peer, "its memory does not go to the disk: systemd has no "
+                                        "room for the name of another file")
+                answer(None)
+                return
             self._add(file := File(*made, name, peer, drop))
-            if self._keeper is not None:
-                self._keeper.keep(name, file.descriptor)
             answer(file)
 
         self._run(self, partial(_opened, self.setting[0]), opened, PATIENCE)

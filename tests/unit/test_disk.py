@@ -2,7 +2,9 @@
 """The directory for swapped memory: its check, and the disk budget while it is unusable."""
 
 import os
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from nvshared.lanes import here
 from nvshared.machine import disk
 from nvshared.machine.nvml import Sample
+from nvshared.report import systemd
+from nvshared.report.systemd import Notifier
 from nvshared.settings.config import load
 from nvshared.sharing.disk import AGAIN, APART, LEFT_MOST, Disk, File
 from nvshared.sharing.manager import Manager
@@ -124,3 +128,31 @@ def test_user_with_files_of_disconnected_processes_gets_no_further_file(tmp_path
         if file is not None:
             made.release(file)
             os.close(file.descriptor)
+
+
+def test_disk_makes_no_file_whose_name_systemd_has_no_room_for(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time()
+    made = Disk(time.clock, time.timer, here)
+    made.setting = tmp_path, GIB
+    said: list[str] = []
+    made.client_failed.connect(lambda client, words: said.append(f"{client} {words}"))
+    files: list[File | None] = []
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, ExitStack() as stack:
+        listener.bind(str(tmp_path / "notify"))
+        keeper = stack.enter_context(closing(Notifier(os.environ)))
+        monkeypatch.setattr(systemd, "NAMES_MOST", systemd.NAMES_OF_SOCKETS + 40)
+        made.keep(keeper, {})
+        before = len([*Path("/proc/self/fd").iterdir()])
+        for connection in ("client-1", "client-2"):
+            made.open(connection, peer(), lambda _: None, files.append)
+        first, second = files
+        assert first is not None
+        assert second is None
+        assert len([*Path("/proc/self/fd").iterdir()]) == before + 2  # of the one file
+        assert said == ["python[4711] its memory does not go to the disk: systemd has no room for "
+                        "the name of another file"]
+        assert listener.recv(200).startswith(b"FDSTORE=1\nFDNAME=disk-client-1-")
+        made.release(first)
+        os.close(first.descriptor)

@@ -7,7 +7,9 @@ import logging
 import os
 import select
 import socket
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -28,6 +30,7 @@ from nvshared.scheduler.actions import (
     TurnStarted,
 )
 from nvshared.scheduler.events import Memory, PinReason, Tick
+from nvshared.settings.config import Config
 from nvshared.sharing.dispatcher import OVERDUE
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
@@ -402,6 +405,73 @@ def test_systemd_notifier_resends_descriptors_that_did_not_fit_a_full_queue(
         notifier.close()
     notifier.keep("client-after", 0)
     notifier.catch_up()
+
+
+def keep(notifier: Notifier, listener: socket.socket, name: str) -> bool:
+    """Has the listener store a descriptor; False: refused."""
+    with Path("/dev/null").open() as file:
+        if not notifier.keep(name, file.fileno()):
+            return False
+    words, passed, _, _ = listener.recvmsg(200, 100)
+    os.close(array.array("i", passed[0][2])[0])
+    assert words.decode() == f"FDSTORE=1\nFDNAME={name}"
+    return True
+
+
+def begins(names: list[str]) -> bool:
+    """Whether systemd could start a daemon with these stored descriptors."""
+    text = ":".join(["nvshared.socket", *names])
+    return subprocess.run(["/bin/true"], env={"LISTEN_FDNAMES": text}, check=True).returncode == 0
+
+
+def test_names_of_the_most_clients_with_files_of_the_disk_leave_a_daemon_startable(
+        listener: socket.socket) -> None:
+    most, stored = Config().max_clients, list[str]()
+    assert most <= 4096
+    with closing(notifier_for(listener)) as notifier:
+        files = 0
+        for _ in range(most):           # files leave room for the sockets of later clients
+            stored.append(notifier.new_name())
+            assert keep(notifier, listener, stored[-1])
+            longest = f"disk-{stored[-1]}-4194304-4294967294-{10 * 365 * 86400 * 100}"
+            if keep(notifier, listener, longest):
+                stored.append(longest)
+                files += 1
+            else:
+                notifier.forget(longest)
+        assert len({*stored}) == most + files
+        assert files > 1500
+        assert begins([*stored, "x" * 2048])
+
+
+def test_systemd_notifier_refuses_names_with_which_no_daemon_would_start(
+        listener: socket.socket) -> None:
+    stored = list[str]()
+    with closing(notifier_for(listener)) as notifier:
+        while keep(notifier, listener, name := notifier.new_name()):
+            stored.append(name)
+        notifier.forget(name)
+        assert len(stored) > 2 * Config().max_clients
+        assert begins([*stored, "x" * 2048])
+    environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDNAMES": ":".join(stored)}
+    with closing(notifier_for(listener, **environment)) as following:
+        assert following.new_name() not in stored
+        assert not keep(following, listener, "client-more")
+        following.forget("client-more")
+        following.forget(stored[0])
+        assert listener.recv(200).decode() == f"FDSTOREREMOVE=1\nFDNAME={stored[0]}"
+        assert keep(following, listener, stored[0])
+
+
+def test_systemd_keeps_the_second_file_of_a_connection_when_the_first_is_forgotten(
+        listener: socket.socket) -> None:
+    with closing(notifier_for(listener)) as notifier:
+        assert [keep(notifier, listener, "disk-client-a-1-2-3") for _ in range(2)] == [True, True]
+        notifier.forget("disk-client-a-1-2-3")
+        notifier.alive()
+        assert listener.recv(200) == b"WATCHDOG=1"
+        notifier.forget("disk-client-a-1-2-3")
+        assert listener.recv(200) == b"FDSTOREREMOVE=1\nFDNAME=disk-client-a-1-2-3"
 
 
 def test_systemd_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket) -> None:
