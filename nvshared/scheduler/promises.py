@@ -76,8 +76,11 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
         client.claims.overclaim(client.claims.over._replace(beyond=0))
     left, domain = _tightest_limit(card, client)
     granted = client.memory.beyond <= _most_beyond(card, client)
-    full = "" if granted or client.terms.memory_limit else ALL_PROMISED
-    reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else full
+    lacks, reason = client.claims.over.beyond, ""   # the sums have the rest of `beyond`
+    if domain is not None and left < lacks <= _promisable(card):
+        reason = domain.reason
+    elif not granted and not client.terms.memory_limit and _host_for_beyond(card) < lacks:
+        reason = ALL_PROMISED
     reason = next((tenant.reason for tenant in client.bounds.memory_limits), reason)
     _send_limits(card, client, number, _largest_commit(card, client), reason, granted=granted)
 
@@ -427,10 +430,17 @@ def _largest_commit(card: Card, client: ScheduledClient) -> int:
 
 def _beyond_card(card: Card, client: ScheduledClient) -> int:
     """Bytes of host memory that the client's allocations too large for the card may still take."""
-    least = min(_promisable(card), _tightest_limit(card, client)[0], card.host_free_for(client))
+    least = min(_tightest_limit(card, client)[0], card.host_free_for(client),
+                _host_for_beyond(card))
+    return _promisable_to_account(card, client, least)
+
+
+def _host_for_beyond(card: Card) -> int:
+    """The same for any client, without limits and what is left for other accounts."""
+    least = min(_promisable(card), card.host_free)
     if card.disk.budget.size:           # such allocations cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
-    return _promisable_to_account(card, client, least)
+    return least
 
 
 def _tightest_limit(

@@ -251,9 +251,29 @@ def test_commit_is_bounded_by_the_tightest_memory_limit_of_nested_control_groups
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
-def test_control_group_memory_limit_bounds_allocations_too_large_for_the_card() -> None:
+@pytest.mark.parametrize(("account", "others", "reason"), [
+    ("", True, ALL_PROMISED), ("user:1000", True, ALL_PROMISED),
+    # The account may not have all that is left: more host memory is not what it lacks.
+    ("user:1000", False, "")])
+def test_allocation_too_large_for_the_card_is_refused_for_host_memory_only_if_that_is_promised(
+        account: str, others: bool, reason: str) -> None:
+    talk = Talk(100, host=200)
+    talk.join(1, account=account)
+    talk.join(2, account="user:1001")
+    talk.join(3)
+    if others:
+        assert may_hold_beyond(talk, 3, 100)
+        talk.ask(3, 2, 100)
+        talk.changed(3, allocated=100, beyond=100, answered=2)
+    (refused,) = [one for one in limits(talk.beyond(1, 1, 150), 1) if one.number]
+    assert (refused.granted, refused.reason) == (False, reason)
+
+
+@pytest.mark.parametrize("account", ["", "user:1000"])
+def test_control_group_memory_limit_bounds_allocations_too_large_for_the_card(
+        account: str) -> None:
     talk = Talk(100, domains=domains(box=16))
-    first, *_ = talk.join(1, domains=BOX)
+    first, *_ = talk.join(1, domains=BOX, account=account)
     assert isinstance(first, Limits)
     assert 0 < first.beyond <= 15 * GIB
     refused, = (one for one in limits(talk.beyond(1, 1, 20), 1) if one.number)
