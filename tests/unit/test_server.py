@@ -38,6 +38,7 @@ from nvshared.lanes import Lanes
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
+from nvshared.report import systemd
 from nvshared.report.systemd import Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.gpu import Client
@@ -170,6 +171,24 @@ async def test_order_whose_descriptor_the_kernel_refuses_is_reported_to_its_sess
         await until(lambda: bool(lost))
         assert lost == [Type.STORE]
         assert "crowded" in [kind for _, kind in site.complaints]
+
+
+async def test_server_serves_a_client_whose_name_systemd_has_no_room_for(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "NAMES_MOST", 0)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with serving(tmp_path) as site, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.setblocking(False)
+        with closing(Notifier(os.environ)) as site.server.keeper:
+            client = await site.connect(hello=encode_report(ReportRecord(Type.NAME, text="one")))
+            site.known.set()
+            await until(lambda: bool(site.server._connections))
+            assert [kind for _, kind in site.complaints] == ["unstored"]
+            client.close()
+            await until(lambda: not site.server._connections)
+            with pytest.raises(BlockingIOError):
+                listener.recv(200)      # neither stored nor removed
 
 
 @pytest.mark.parametrize(("known", "tenant", "complaints"), [
