@@ -81,6 +81,8 @@ class Tenancy:
         self._kinds: tuple[str, ...] = ()   # of the questions that they need about each user
         # By the name of a user or group that rules name: the place of such a rule, for messages.
         self._named_in_rules: dict[Question, str] = {}
+        self._group_numbers: dict[str, int] = {}        # known ones, of groups as rules name them
+        self._group_names: dict[int | None, set[str]] = {}  # the reverse
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._sent: dict[GPU, dict[str, TenantTerms]] = {}
         self._ended: dict[str, None] = {}   # tenants without programs, oldest first
@@ -100,6 +102,10 @@ class Tenancy:
         for rule in rules:
             if (question := _question_of(rule.pattern)) is not None:
                 self._named_in_rules.setdefault(question, rule.place)
+        self._group_numbers, self._group_names = {}, {}
+        for question in self._named_in_rules:
+            if question.kind == "group":
+                self._note_group(question)
         parts = {user_of(one.pattern) for one in rules} - {None, "*"}
         self._kinds = (
             *(["groups"] if any(one.kind == "group" for one in self._named_in_rules) else []),
@@ -179,7 +185,10 @@ class Tenancy:
                      if question.key == subordinate.lender(uid)
                      or self._owner(uid) in (before, now)]
         elif question.kind == "group":
-            names = [one for one in names if one.startswith(f"{Kind.USER}:")]
+            changed = self._note_group(question)
+            names = [one for one in names if changed and one.startswith(f"{Kind.USER}:")
+                     for uid in _user_ids(one) if not changed.isdisjoint(
+                         self.directory.last(Question("groups", self._owner(uid))) or ())]
         else:
             names = [one for one in names if question.key in map(self._owner, _user_ids(one))]
         if question.kind == "name":
@@ -370,10 +379,19 @@ class Tenancy:
 
     def _groups(self, uid: int) -> frozenset[str]:
         """The groups of a user, as rules name them."""
-        last = self.directory.last
-        numbers = last(Question("groups", uid)) or ()
-        return frozenset(one.key for one in self._named_in_rules if one.kind == "group" and (
-            int(one.key) if DIGITS.fullmatch(one.key) else last(one)) in numbers)
+        return frozenset(name for number in self.directory.last(Question("groups", uid)) or ()
+                         for name in self._group_names.get(number, ()))
+
+    def _note_group(self, question: Question) -> set[int | None]:
+        """Notes the number of a group in a rule. Returns numbers that got or lost the name."""
+        name, before = question.key, self._group_numbers.get(question.key)
+        now = int(name) if DIGITS.fullmatch(name) else self.directory.last(question)
+        if now == before or question not in self._named_in_rules:
+            return set()
+        self._group_numbers[name] = now
+        self._group_names.get(before, set()).discard(name)
+        self._group_names.setdefault(now, set()).add(name)
+        return {now, before}
 
     def _join(self, client: Client) -> dict[str, TenantTerms]:
         """Adds a client. Returns the terms of its tenants that its scheduler does not have."""

@@ -249,7 +249,7 @@ def test_steps_of_a_reload_and_a_list_grow_with_rules_programs_and_terms_and_not
             many.joins(Tenant(Kind.UNIT, f"{uid}/a.scope"), Tenant(Kind.USER, uid))
         many.rules = tuple(
             Rule(f"{kind}:u{user}{rest}", "weight", 9, "a") for user in range(number)
-            for kind, rest in (("user", ""), ("unit", "/a*")))
+            for kind, rest in (("user", ""), ("unit", "/a*"), ("group", "")))
         found = steps(many.manager.reload), steps(many.manager.tenancy.tenants)
         assert {one.terms.weight for one in many.sent_terms()} == {9}
         assert len(many.manager.tenancy.tenants()) == 3 * number
