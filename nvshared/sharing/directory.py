@@ -173,13 +173,16 @@ class Directory:
 
     def _take(self, question: Question, found: Any) -> None:
         entry = self._entries.setdefault(question, _Entry(self._clock()))
+        is_number = question.kind == "number"
+        before = self.number(question.key) if is_number else None
         first, entry.done = not entry.done, True
         entry.failed = found is None
         entry.pause = min(AGAIN_MOST, 2 * entry.pause) if found is None else AGAIN
         is_new = found is not None and found != entry.answer
         if is_new:
             self._set_answer(question, entry, found)
-        if is_new or first:
+        # A number may have gone to another user before its name was found to be no longer known.
+        if is_new or first or (is_number and self.number(question.key) != before):
             self.changed.emit(question)
 
     def _set_answer(self, question: Question, entry: _Entry, answer: Any) -> None:

@@ -86,6 +86,7 @@ class Tenancy:
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._sent: dict[GPU, dict[str, TenantTerms]] = {}
         self._ended: dict[str, None] = {}   # tenants without programs, oldest first
+        self._owners: dict[str, int] = {}   # by tenant: the user by whom terms were sent last
 
     def follow(self, gpu: GPU) -> None:
         self._sent[gpu] = {}
@@ -175,22 +176,22 @@ class Tenancy:
         names = [*self._clients, *self._ended]
         if question.kind in ("number", "group") and question in self._named_in_rules:
             self._report(question)
-        if question.kind == "number":
-            before, now = self._numbers.get(question.key), self.directory.number(question.key)
-            if now is not None:
-                self._numbers[question.key] = now
-                for name in self._unsettled.pop(question.key, set()) & self._by_hand.keys():
-                    self._settle(name)
-            names = [one for one in names for uid in _user_ids(one)
-                     if question.key == subordinate.lender(uid)
-                     or self._owner(uid) in (before, now)]
-        elif question.kind == "group":
+        if question.kind == "group":
             changed = self._note_group(question)
             names = [one for one in names if changed and one.startswith(f"{Kind.USER}:")
                      for uid in _user_ids(one) if not changed.isdisjoint(
                          self.directory.last(Question("groups", self._owner(uid))) or ())]
         else:
-            names = [one for one in names if question.key in map(self._owner, _user_ids(one))]
+            concerned = {question.key}
+            if question.kind == "number":
+                before, now = self._numbers.get(question.key), self.directory.number(question.key)
+                concerned = {before, now}
+                if now is not None:
+                    self._numbers[question.key] = now
+                    for name in self._unsettled.pop(question.key, set()) & self._by_hand.keys():
+                        self._settle(name)
+            names = [one for one in names for uid in _user_ids(one)
+                     if (owner := self._owner(uid)) in concerned or owner != self._owners.get(one)]
         if question.kind == "name":
             found = {client for name in names for client in self._clients.get(name, {}).values()}
             for client in sorted(found, key=lambda one: one.id):
@@ -277,7 +278,9 @@ class Tenancy:
         self._note_unsettled(name)
         if not self._by_hand[name]:
             del self._by_hand[name]
-        self._send_all([name])
+        lent = [one for one in (*self._clients, *self._ended) for uid in _user_ids(one)
+                if one != name == with_user(one, str(self._owner(uid)))]
+        self._send_all([name, *lent])
         for question in self._of_user(user_of(name)):
             self.directory.ask(question)
         return self._keep()
@@ -405,6 +408,8 @@ class Tenancy:
             self._clients.setdefault(name, {})[client.id] = client
             client.rename(self._pods.get(name) or client.pod)
             self._ended.pop(name, None)
+            if name not in self._owners:
+                self._note_owner(name)
         names = map(str, client.peer.tenants)
         return {name: self.terms(name) for name in names if self._note_sent(client.gpu, name)}
 
@@ -417,19 +422,27 @@ class Tenancy:
             del self._clients[name]
             if any(name in sent for sent in self._sent.values()):
                 self._ended[name] = None
+            else:
+                self._owners.pop(name, None)
         while len(self._ended) > ENDED_KEPT:
             oldest = next(iter(self._ended))
             del self._ended[oldest]
+            self._owners.pop(oldest, None)
             for gpu, sent in self._sent.items():
                 if sent.pop(oldest, None) is not None:
                     gpu.tell(TenantChanged(oldest, TenantTerms()))
 
     def _send_all(self, names: Iterable[str]) -> None:
         for name in names:
+            self._note_owner(name)
             gpus = {client.gpu for client in self._clients.get(name, {}).values()}
             for gpu, sent in self._sent.items():
                 if (gpu in gpus or name in sent) and self._note_sent(gpu, name):
                     gpu.tell(TenantChanged(name, self.terms(name)))
+
+    def _note_owner(self, name: str) -> None:
+        for uid in _user_ids(name):
+            self._owners[name] = self._owner(uid)
 
     def _note_sent(self, gpu: GPU, name: str) -> bool:
         """Records that a GPU's scheduler gets a tenant's terms. False: sent already."""

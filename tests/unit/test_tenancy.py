@@ -29,6 +29,7 @@ from nvshared.sharing.directory import (
     OF_A_CALLER,
     PATIENCE,
     Directory,
+    Question,
 )
 from nvshared.sharing.gpu import Client, PodNames
 from nvshared.sharing.manager import Manager
@@ -368,6 +369,38 @@ def test_programs_of_a_subordinate_range_get_the_terms_of_its_user_once_the_user
     users.users = known
     daemon.time.pass_by(3 * AGAIN_MOST)
     assert daemon.sent_terms() == [TenantChanged("user:100000", TenantTerms(GIB, 9))]
+
+
+def test_programs_of_a_subordinate_range_lose_the_terms_of_its_user_once_another_has_the_number(
+        users: Users, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
+    subordinate.FILE.write_text("alice:100000:65536\n")
+    daemon.joins(Tenant(Kind.USER, "100000"))
+    daemon.time.pass_by(3 * AGAIN_MOST)
+    daemon.set("user:1000", memory_limit=GIB)
+    assert daemon.sent_terms() == [TenantChanged("user:100000", TenantTerms(GIB))]
+    users.users = {"carol": 1000}
+    daemon.time.pass_by(3 * AGAIN_MOST + FRESH)
+    assert daemon.sent_terms() == [TenantChanged("user:100000", TenantTerms())]
+
+
+def test_directory_reports_a_number_that_went_to_another_user_whichever_answer_comes_first(
+        users: Users) -> None:
+    alice, name = Question("number", "alice"), Question("name", 1000)
+    for order in (alice, name), (name, alice):
+        users.users = {"alice": 1000}
+        time, heard = Time(), list[Question]()
+        directory = Directory(here, time.clock, time.timer)
+        for question in order:
+            directory.ask(question)
+        directory.changed.connect(heard.append)
+        users.users = {"carol": 1000}
+        time.pass_by(FRESH)
+        for question in order:
+            directory.ask(question)
+        assert directory.number("alice") is None
+        assert name in heard
+        assert alice in heard or order[-1] == name      # which is heard once the number is gone
 
 
 def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_path: Path) -> None:
