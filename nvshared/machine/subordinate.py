@@ -6,7 +6,7 @@ root runs, each id counts as a user of its own."""
 
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from nvshared.machine import users
 FILE = Path("/etc/subuid")
 LINE = re.compile(r"([^:\0]+):([0-9]{1,10}):([0-9]{1,10})")    # user, first id, number of ids
 SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
+MOST = 16                               # ranges of an id that count, the first in the file
 CONTAINERS = "containers"               # podman's name for ranges of root's; often no user has it
 
 Range = tuple[str, int, int]            # name or number of the user, first user id, number of ids
@@ -68,13 +69,14 @@ def _ranges(file: Path, *_version: int) -> tuple[list[int], list[list[Range]]]:
     for number, one in enumerate(ranges):
         for edge in (one[1], one[1] + one[2]):
             edges.setdefault(edge, []).append((number, one))
-    starts, here = sorted(edges), dict[int, Range]()
+    starts, here = sorted(edges), list[tuple[int, Range]]()
     there = []
     for start in starts:
-        for number, one in edges[start]:
-            if one[1] == start and one[2]:
-                here[number] = one
-            else:
-                here.pop(number, None)
-        there.append([here[number] for number in sorted(here)])
+        for numbered in edges[start]:
+            _, first, number = numbered[1]
+            if first != start:
+                del here[bisect_left(here, numbered)]
+            elif number:
+                insort(here, numbered)
+        there.append([one for _, one in here[:MOST]])
     return starts, there

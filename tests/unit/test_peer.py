@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,18 @@ def test_owner_of_a_subuid_is_found_without_a_look_at_the_range_of_each_user(len
     for find in (subordinate.owner, subordinate.lender):
         find(Uid(100001 + 65536 * 999))
     assert compared < 50
+
+
+def test_overlapping_ranges_of_thousands_of_users_take_no_memory_for_each_pair(lent: Path) -> None:
+    """As with ranges of 65,536 ids that begin at 100,000 and the user's number."""
+    lent.write_text("".join(f"{2000 + user}:{100000 + user}:65536\n" for user in range(2000)))
+    tracemalloc.start()
+    try:
+        assert subordinate.owner(165000) == 2000
+        assert tracemalloc.get_traced_memory()[0] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert subordinate.owner(165536) == 2001
 
 
 def test_owner_of_a_subuid_is_found_in_ranges_given_by_user_name(
