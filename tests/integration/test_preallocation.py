@@ -64,6 +64,9 @@ def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
     assert not site.lines(order="preallocate")          # no other client lacks memory yet
     hook = other(site)
     wait_until(lambda: made(site, program) >= LACKS * MIB)
+    # An eviction makes what the last PREALLOCATE has not made yet, and the rest of its block.
+    wait_until(lambda: made(site, program) >= site.lines(
+        order="preallocate", pid=program.popen.pid)[-1]["host"])
     # The turn ends only if the busy machine has delayed the program's thread.
     assert len(site.lines(order="stop")) <= len(site.lines(event="went-idle"))
     assert not site.lines(event="evicted")
@@ -85,3 +88,4 @@ def test_host_memory_preallocation_continues_when_the_driver_refuses_to_register
     hook = other(site)
     wait_until(lambda: made(site, program) >= LACKS * MIB)
     assert comes_and_goes(site, hook, program) >= LACKS * MIB
+

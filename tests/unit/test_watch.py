@@ -108,15 +108,22 @@ async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_vo
     await watched.noticed()
 
 
-async def test_config_watch_reports_a_changed_file_after_a_time_without_changes(
-        changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "INTERVAL", 0.05)
-    watched = changes(file)
-    for number in range(1, 30):
-        put(file, "#" * number)
-        await asyncio.sleep(0.01)
-    assert watched.changes_seen.locked()
-    await watched.noticed()
+def test_config_watch_reports_a_changed_file_after_a_time_without_changes(
+        file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+
+    class Ended(threading.Event):
+        """The file changes in each of the first 30 waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            if len(waits) <= 30:
+                put(file, "#" * len(waits))
+            return False
+
+    monkeypatch.setattr(watch, "Event", Ended)
+    assert SettingsWatch(file)._wait_for_change()
+    assert waits == [watch.INTERVAL] * 31
 
 
 async def test_config_watch_does_not_report_a_change_already_read(
