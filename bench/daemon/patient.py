@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshared that keeps connections without HELLO, so that those of an attack stay open until the
-attack ends, and says at its end how long its event loop stood: python -m bench.daemon.patient
-OPTIONS."""
+attack ends, and says at its end how long its event loop stood until then: python -m
+bench.daemon.patient OPTIONS."""
 
 import selectors
 import sys
@@ -18,10 +18,11 @@ class WatchedSelector(selectors.DefaultSelector):
 
     longest = 0.0, 0.0                  # between two calls, and its CPU time; seconds
     woke = 0.0, 0.0
+    measures = True
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         before, now = WatchedSelector.woke, (time.monotonic(), time.thread_time())
-        if before[0]:
+        if before[0] and WatchedSelector.measures:
             WatchedSelector.longest = max(
                 WatchedSelector.longest, (now[0] - before[0], now[1] - before[1]))
         try:
@@ -35,6 +36,11 @@ class Ready(systemd.Notifier):
         """Excludes the start from the measurement."""
         super().ready()
         WatchedSelector.longest = WatchedSelector.woke = 0.0, 0.0
+
+    def stopping(self) -> None:
+        """Excludes the end, at which all connections are closed in one go."""
+        super().stopping()
+        WatchedSelector.measures = False
 
 
 if __name__ == "__main__":
