@@ -27,7 +27,7 @@ def monotonic() -> int:
 def until_next(seconds: float) -> float:
     """Returns the seconds until the event loop's time is a multiple of `seconds` again.
 
-    Whoever waits that long does so together with others, so the daemon wakes up once for all."""
+    Tasks that wait that long wake up together, and the daemon wakes up once for all of them."""
     return seconds and seconds - asyncio.get_running_loop().time() % seconds
 
 

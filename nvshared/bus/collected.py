@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long lists that any user may ask for: collected piece by piece, once for all who wait."""
+"""Long lists that any user may ask for: collected piece by piece, once for all waiting calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

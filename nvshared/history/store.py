@@ -322,12 +322,12 @@ LATEST = 1 << 40                        # largest end of a query in seconds sinc
 # total() adds as floating point, so it cannot overflow. Temporary tables have the order of the
 # joins: sqlite would compare each row of usage with each party, as it expects few rows.
 _TABLES = """
-CREATE TEMP TABLE who (id INTEGER PRIMARY KEY, uid, user, tenant);
+CREATE TEMP TABLE identity (id INTEGER PRIMARY KEY, uid, user, tenant);
 CREATE TEMP TABLE part (first, name, low, high, {fields});
 CREATE TEMP TABLE largest (name PRIMARY KEY) WITHOUT ROWID;
 """.format(fields=", ".join(FIELDS))
 _WHO = """
-INSERT INTO who
+INSERT INTO identity
 WITH called AS (
     SELECT uid, user AS latest, max(id) FROM party WHERE user != CAST(uid AS TEXT) GROUP BY uid),
 known AS (
@@ -347,7 +347,7 @@ WITH piece (long, low, high) AS (VALUES {{pieces}})
 SELECT :since + (start - :since) / :step * :step AS first, {{name}} AS shown, min(user), max(user),
     {", ".join(f"total({name})" for name in FIELDS)}
 FROM piece CROSS JOIN step ON length = long AND start >= piece.low AND start < piece.high
-CROSS JOIN usage ON usage.step = step.id CROSS JOIN who ON who.id = party
+CROSS JOIN usage ON usage.step = step.id CROSS JOIN identity ON identity.id = party
 CROSS JOIN card ON card.id = card
 WHERE :card = '' OR uuid = :card
 GROUP BY first, shown
@@ -364,7 +364,7 @@ FROM part GROUP BY first, shown
 ORDER BY first, shown = '', total(gpu) DESC, total(held) DESC, shown
 LIMIT {MOST_ROWS + 1}
 """
-_DROP = "".join(f"DROP TABLE IF EXISTS temp.{name};" for name in ("who", "part", "largest"))
+_DROP = "".join(f"DROP TABLE IF EXISTS temp.{name};" for name in ("identity", "part", "largest"))
 
 
 def validate(query: Query) -> None:

@@ -16,7 +16,7 @@ SECOND = 1e6                            # microseconds, the unit of times in STA
 
 
 def nvshare(_line: str = "") -> None:
-    """Prints this notebook's memory and time on each GPU that it shares, and who holds the GPU."""
+    """Prints this notebook's memory and time on each shared GPU, and the GPU's holder."""
     try:
         done = subprocess.run(STATUS, capture_output=True, text=True, check=False)
     except OSError as error:

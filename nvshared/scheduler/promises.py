@@ -436,7 +436,7 @@ def _beyond_card(card: Card, client: ScheduledClient) -> int:
 
 
 def _host_for_beyond(card: Card) -> int:
-    """The same for any client, without limits and what is left for other accounts."""
+    """The same for any client, without its limits and the part left for other accounts."""
     least = min(_promisable(card), card.host_free)
     if card.disk.budget.size:           # such allocations cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)

@@ -86,7 +86,7 @@ class Tenancy:
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._sent: dict[GPU, dict[str, TenantTerms]] = {}
         self._ended: dict[str, None] = {}   # tenants without programs, oldest first
-        self._owners: dict[str, int] = {}   # by tenant: the user by whom terms were sent last
+        self._owners: dict[str, int] = {}   # by tenant: the user of the last terms sent
 
     def follow(self, gpu: GPU) -> None:
         self._sent[gpu] = {}

@@ -165,7 +165,7 @@ async def test_drain_lasts_while_a_caller_is_there_that_has_an_earlier_callers_n
             assert manager.gpus[0].settings.draining
 
 
-async def test_daemon_with_the_name_of_an_earlier_one_on_a_bus_that_restarted_is_told_apart(
+async def test_daemon_on_a_restarted_bus_with_an_earlier_daemons_name_counts_as_another(
         manager: Manager, private: PrivateBus) -> None:
     def peer() -> str:
         with Daemon(private.address) as daemon:

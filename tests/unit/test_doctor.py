@@ -248,7 +248,7 @@ def test_doctor_warns_of_a_daemon_that_listens_on_another_socket_or_has_another_
     assert "version 0.0.9" in version.words
 
 
-def test_doctor_notes_a_library_that_it_cannot_try(
+def test_doctor_without_a_program_to_preload_grades_the_library_as_a_note(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trial, "TRUE", tmp_path / "true")   # an image of nvshared alone has none
     assert grades(checks.installation_findings())[1] == ("library", "note")

@@ -127,7 +127,7 @@ def test_every_python_package_is_listed_in_the_order_of_imports() -> None:
     assert {name.split(".")[0] for name in NAMES} - {""} == set(ORDER)
 
 
-def test_daemon_loads_no_large_module_that_it_has_no_use_for() -> None:
+def test_daemon_after_its_start_has_loaded_no_large_unused_module() -> None:
     """Each takes memory of every daemon; _hashlib alone 3 MiB."""
     heavy = {"_ssl", "_hashlib", "bz2", "lzma", "zlib", "_elementtree", "uuid", "nvshared.saver",
              "nvshared.checkpointer"}

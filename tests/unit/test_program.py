@@ -79,7 +79,7 @@ def test_notebook_magic_reports_the_notebooks_memory_and_the_holder_of_the_gpu(
         "This notebook has no memory on a GPU that it shares.")
 
 
-def test_notebook_magic_without_a_daemon_prints_one_sentence(
+def test_notebook_magic_prints_the_error_as_a_sentence_if_no_daemon_answers(
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(library.program())
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")

@@ -243,7 +243,7 @@ class Dump:
         return [Saved("/saved/one", "saved", 1, "", 0, OURS, 1000, "one", 1, 0, {})]
 
 
-async def test_saved_program_keeps_terms_that_an_administrator_sets_while_it_is_parked(
+async def test_saved_program_with_terms_set_while_it_is_parked_keeps_these_terms(
         tmp_path: Path) -> None:
     dump = Dump(tmp_path)
     await dump.saving.save(dump.client)
