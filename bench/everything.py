@@ -135,11 +135,13 @@ def by_file(step: Step, output: Path) -> None:
 
 
 def by_text(step: Step, output: Path) -> None:
-    """The benchmark's last JSON object on its output."""
     command, = step.commands
-    said = run(command)
-    found = json.loads(said[said.rindex("\n{\n" if "\n{\n" in said else "{\n"):])
-    output.write_text(json.dumps(found, indent=1) + "\n")
+    output.write_text(json.dumps(last_object(run(command)), indent=1) + "\n")
+
+
+def last_object(said: str) -> Any:
+    """The JSON object that ends this text, from the last line that is "{". Raises ValueError."""
+    return json.loads(said[("\n" + said).rindex("\n{\n"):])
 
 
 def parts(text: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 """docs/performance.md and its charts show the results in bench/results/."""
 
 import html
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -54,3 +55,9 @@ def test_make_bench_names_a_result_by_kind_card_and_date() -> None:
     assert everything.card({"gpu": "NVIDIA H100 80GB HBM3, 580.1, 1 MiB\n" * 2}) == "-h100x2"
     assert everything.card({"gpu": "NVIDIA L40S, 580.1, 1 MiB"}) == "-l40s"
     assert everything.card({"gpu": "none"}) == ""
+
+
+@pytest.mark.parametrize("before", ["", "a line\n", '{\n "an": "object"\n}\n'])
+def test_object_at_the_end_of_a_benchmarks_output_is_kept_whole(before: str) -> None:
+    result = {"step_ms": {"with": 1.5}, "machine": {"gpu": {"cores": 2}}}
+    assert everything.last_object(before + json.dumps(result, indent=1) + "\n") == result
