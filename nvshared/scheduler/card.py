@@ -311,7 +311,7 @@ class Card:
         if client.terms.suspended:
             return loan
         if client.orders.lender is None and moved:
-            client.orders.borrow(self.neighbour.lender())
+            client.orders.borrow(self.neighbour.lender(client.orders.passed))
         lender = client.orders.lender
         return loan if lender is None else loan + min(moved, lender.available)
 

@@ -286,7 +286,8 @@ class Neighbour:
         """Lent bytes beyond the lendable bytes, less the bytes that orders under way return."""
         return 0 if self.lendable is None else max(0, self.lent - self.returning - self.lendable)
 
-    def lender(self) -> "Neighbour | None":
-        """The reachable card with most available bytes. None: no card can lend any."""
+    def lender(self, passed: "Collection[Neighbour]" = ()) -> "Neighbour | None":
+        """The reachable card with most available bytes, one of `passed` only if no other can lend.
+        None: no card can lend any."""
         able = [one for one in self.reachable if one.available]
-        return max(able, key=lambda one: one.available, default=None)
+        return max(able, key=lambda one: (one not in passed, one.available), default=None)

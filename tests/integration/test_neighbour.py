@@ -91,6 +91,20 @@ def test_hand_over_without_a_card_that_can_lend_moves_memory_to_the_host(
     assert not any(map(borrowed, lines))
 
 
+@pytest.mark.parametrize("visible", ["0,1", "0,2"])
+def test_program_borrows_of_the_card_that_it_sees_although_another_could_lend_as_much(
+    site: Site, visible: str
+) -> None:
+    trace, cards = site.folder / "trace", {"NVSHARE_SIM_GPUS": "3"}
+    site.start(*SETTINGS, "--trace", str(trace), **cards, **LINKED)
+    # Only one of the two is evicted at a time, so neither card has lent the other anything then.
+    programs = [
+        site.workload("--memory", "40MiB", "--chunk", "2MiB", "--until-told", "--seed", seed,
+                      "--json", CUDA_VISIBLE_DEVICES=visible, **cards) for seed in "12"]
+    await_loan(trace)
+    finish(programs)
+
+
 def test_client_of_the_lending_card_gets_lent_memory_back(site: Site) -> None:
     _, trace = start(site)
     programs = borrow(site, trace)

@@ -74,6 +74,28 @@ def test_eviction_borrows_only_memory_that_clients_of_the_lending_card_do_not_ne
     assert near.view(1).memory.borrowed == 30 * GIB
 
 
+def test_lender_of_which_a_client_borrowed_nothing_is_used_only_if_no_other_can_lend() -> None:
+    near, far = pair()
+    card = near.scheduler._card.neighbour
+    unseen = Neighbour("GPU-unseen", lendable=79 * GIB)     # by the programs
+    card.others = card.reachable = (*card.reachable, unseen)
+    lenders = []
+    near.join(1, 60, 60)
+    for incoming in (2, 3, 4):
+        near.join(incoming, 50)
+        ((_, lender),) = loans(near.want(incoming))
+        lenders.append(lender)
+        near.tell(_evicted(near, 1, 30 if lender == FAR else 0))
+        near.leave(incoming)
+        if lender == FAR:
+            break
+        near.obey(near.want(1))
+        near.go_idle(1)
+    assert lenders == ["GPU-unseen", FAR]
+    assert not unseen.loans
+    assert far.scheduler.snapshot().free == 50 * GIB
+
+
 def test_evict_with_a_loan_leaves_free_host_memory_for_moves_to_the_disk() -> None:
     near, _ = pair()
     card = near.scheduler._card
