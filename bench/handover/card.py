@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,17 @@ def unshared() -> dict[str, str]:
         "LD_PRELOAD": ":".join(one for one in preloaded if Path(one).name != ours),
         # No daemon listens at this path: the library may be preloaded by /etc/ld.so.preload.
         "NVSHARE_SOCKET": "/nonexistent/nvshare.sock"}
+
+
+def locks_too_much(size: int, what: str) -> bool:
+    """Whether the host lacks memory for programs that page-lock `size` bytes of it. Says then that
+    `what` is left out: the kernel would end such programs."""
+    free = host.free()
+    if size <= HOST_SHARE * free:
+        return False
+    print(f"{what} is left out: it page-locks {size >> 30} GiB of host memory, and {free >> 30} GiB"
+          " are free", file=sys.stderr)
+    return True
 
 
 def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None) -> Card:

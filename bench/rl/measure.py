@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from bench.handover.bus import bus
-from bench.handover.card import Card
+from bench.handover.card import Card, locks_too_much
 from bench.handover.goal import Goal, Result
 from bench.handover.measure import main
 from bench.handover.passage import handovers
@@ -92,7 +92,8 @@ def by_hand(card: Card, everything: bool) -> Iterator[Result]:
     moved = card.share(EACH) if everything else 2 * card.share(EACH) - int(card.total * (1 - SPARE))
     commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
     name = "by hand, all" if everything else "by hand, what is missing"
-    yield alone(card, name, commands, moved)
+    if not locks_too_much(2 * moved, name):
+        yield alone(card, name, commands, moved)
 
 
 def saver(card: Card, retain: bool) -> Iterator[Result]:
@@ -102,8 +103,9 @@ def saver(card: Card, retain: bool) -> Iterator[Result]:
         return
     command = [sys.executable, "-m", "bench.rl.saver",
                *map(str, (card.share(EACH), chunk(card), int(retain)))]
-    yield alone(card, "torch_memory_saver" + (", backup retained" if retain else ""),
-                [command, command], card.share(EACH))
+    name = "torch_memory_saver" + (", backup retained" if retain else "")
+    if not locks_too_much(2 * card.share(EACH), name):
+        yield alone(card, name, [command, command], card.share(EACH))
 
 
 def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) -> Result:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from bench import everything, figures
+from bench.handover.card import Card, locks_too_much
+from bench.rl import measure as rl
+from nvshared.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +58,17 @@ def test_make_bench_names_a_result_by_kind_card_and_date() -> None:
     assert everything.card({"gpu": "NVIDIA H100 80GB HBM3, 580.1, 1 MiB\n" * 2}) == "-h100x2"
     assert everything.card({"gpu": "NVIDIA L40S, 580.1, 1 MiB"}) == "-l40s"
     assert everything.card({"gpu": "none"}) == ""
+
+
+def test_way_that_would_page_lock_more_than_the_host_has_free_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = Card("a card", 140 * GIB, False, GIB, 1.0, 32 * MIB, Path("log"), {})
+    monkeypatch.setattr("nvshared.machine.host.free", lambda: 124 * GIB)
+    assert list(rl.by_hand(card, everything=True)) == []
+    assert capsys.readouterr().err == (
+        "by hand, all is left out: it page-locks 173 GiB of host memory, and 124 GiB are free\n")
+    assert not locks_too_much(100 * GIB, "what fits")
 
 
 @pytest.mark.parametrize("before", ["", "a line\n", '{\n "an": "object"\n}\n'])
