@@ -81,13 +81,16 @@ def goals(document: Mapping[str, Any], variant: str) -> dict[str, dict[str, Any]
 
 
 def card(file: str) -> str:
-    """The machine's GPUs in words, as the result's name gives them: a machine of two H100s."""
+    """The machine's GPUs in words, as the result's name gives them: a machine of two H100s; and
+    what ran on those that the benchmark did not use, by the result's `beside`."""
     found = re.search(r"-([a-z]+\d+)(?:x(\d+))?-\d{8}T", file)
     if found is None:
         return "a machine without a GPU"
     model, count = found[1].upper(), int(found[2] or 1)
     words = {1: "one", 2: "two", 4: "four", 8: "eight"}
-    return f"a machine of {words.get(count, count)} {model}{'s' if count > 1 else ''}"
+    beside = json.loads((RESULTS / file).read_text()).get("beside", "")
+    return (f"a machine of {words.get(count, count)} {model}{'s' if count > 1 else ''}"
+            f"{f', {beside} on its other GPUs' if beside else ''}")
 
 
 def engines() -> Figure:
@@ -95,18 +98,18 @@ def engines() -> Figure:
     of = goals(document, "hand-over")
     what = "from the end of one's work to the other's"
     released = of["shared, released"]
-    bars = [("nvshared, turn released", released[what] / 1000, True),
-            ("copied by hand, missing part only",
-             of["by hand, what is missing"][what] / 1000, False),
-            ("torch_memory_saver, kept backup",
-             of["torch_memory_saver, backup retained"][what] / 1000, False)]
+    bars = [(name, of[setting][what] / 1000, setting.startswith("shared")) for name, setting in (
+        ("nvshared, turn released", "shared, released"),
+        ("copied by hand, missing part only", "by hand, what is missing"),
+        ("torch_memory_saver, kept backup", "torch_memory_saver, backup retained"))
+        if setting in of]
     return Figure(
         "engines", "A trainer and a rollout engine in turns",
         "Two engines of 62 % of the GPU each have it in turns, and change all their memory in each "
         "turn. The time is from the end of one's work to the other's, less that work. The bus needs"
         f" {released['the bus takes for that, both ways at once'] / 1000:.2f} s for what nvshared "
         f"moves ({released['came in']:.0f} GiB each way). Without it, each program has to move its "
-        f"memory itself. On {card(file)}.",
+        "memory itself.",
         "make bench-rl", file, "s", bars)
 
 
@@ -117,7 +120,7 @@ def neighbour() -> Figure:
         "neighbour", "Two programs in turns, with and without an idle GPU beside",
         "Two programs of 57 % of the GPU change all their memory in each turn; 13 GiB move each "
         "way. With NVLink the memory goes to the idle neighbour GPU. Without nvshared the second "
-        f"program is out of memory. On {card(file)}.",
+        "program is out of memory.",
         "make bench-handover VARIANTS=neighbour", file, "ms",
         [("to a neighbour GPU", of["neighbour auto"][what], True),
          ("to host memory", of["neighbour off"][what], True)])
@@ -132,7 +135,7 @@ def colocation() -> Figure:
         "The time until both have ended, over the time of the two one after the other. Programs of "
         "15.3 GB in 16 GiB take turns, and gain as far as they leave the GPU idle; programs that "
         "keep it busy pay for the hand-overs. Programs of 7.2 GB fit. Without nvshared the two "
-        f"large programs cannot run at once. On {card(file)}.",
+        "large programs cannot run at once.",
         "make bench-colocation", file, "times",
         [("large, half busy, turns of 2 s", took["big_50", "alternating", "auto", 2.0], True),
          ("large, 90 % busy, turns of 2 s", took["big_90", "alternating", "auto", 2.0], True),
@@ -154,7 +157,7 @@ def peers() -> Figure:
     return Figure(
         "peers", "Two programs that do not fit together, under several projects",
         "Two programs of 60 % of the GPU each: the time until both have ended. "
-        f"{' and '.join(finished)}, the others ran out of memory. On {card(file)}.",
+        f"{' and '.join(finished)}, the others ran out of memory.",
         "make bench-peers", file, "s", bars)
 
 
@@ -171,8 +174,8 @@ def limits() -> Figure:
         "limits", "A limit of half of a GPU's time",
         "The work that a program did under a limit of 50 %, of its work alone. HAMi-core's limit "
         f"had no effect there ({max(none):.0f} %): it needs figures of the driver that a virtual "
-        "machine may lack. MPS limits multiprocessors instead of time. On "
-        f"{card(file)}.", "make bench-peers VARIANTS=limits", file, "%", bars)
+        "machine may lack. MPS limits multiprocessors instead of time.",
+        "make bench-peers VARIANTS=limits", file, "%", bars)
 
 
 def models() -> Figure:
@@ -183,12 +186,12 @@ def models() -> Figure:
         "The time of a request, to any of three models of which two fit on the GPU. "
         "`prefetch = on` loads the model that will be asked soonest. The others are one process "
         "that moves the "
-        f"weights itself, and processes that are started for each request. On {card(file)}, "
-        "other tests beside it.", "make bench-models VARIANTS=three", file, "ms",
-        [("nvshared, prefetch on", of["ahead"]["median"], True),
-         ("nvshared", of["shared"]["median"], True),
-         ("weights moved by hand", of["by hand"]["median"], False),
-         ("weights read anew", of["anew"]["median"], False)])
+        "weights itself, and processes that are started for each request.",
+        "make bench-models VARIANTS=three", file, "ms",
+        [(name, of[setting]["median"], name.startswith("nvshared")) for name, setting in (
+            ("nvshared, prefetch on", "ahead"), ("nvshared", "shared"),
+            ("weights moved by hand", "by hand"), ("weights read anew", "anew"))
+         if setting in of])
 
 
 def notebooks() -> Figure:
@@ -199,7 +202,7 @@ def notebooks() -> Figure:
         "Ten notebooks of 20 GiB each run a cell of a second now and then, thirty in two minutes: "
         "the time from submit to result over that of the cell alone. The model is a GPU without a "
         "library that could share it without any loss, and a bus as fast as measured. Without "
-        f"nvshared six notebooks fit. On {card(file)}.",
+        "nvshared six notebooks fit.",
         "make bench-colocation VARIANTS=notebooks", file, "times",
         [("nvshared, median", found["over_alone_median"], True),
          ("model, median", expected["median"], False),
@@ -215,7 +218,7 @@ def idle() -> Figure:
         "idle", "Memory on the GPU of thirty idle notebooks",
         "Thirty PyTorch notebooks that fit together and are idle, before and after `deep-idle` "
         f"parks them, which took {after['parked_s']:.0f} s. The next cell of a parked notebook "
-        f"answered after {min(took):.2f} to {max(took):.2f} s. On {card(file)}.",
+        f"answered after {min(took):.2f} to {max(took):.2f} s.",
         "make bench-moving", file, "MiB",
         [("idle, not parked", before["held_mib"], False),
          ("parked", float(sum(after["still_held_mib"])), True)])
@@ -230,7 +233,7 @@ def moving() -> Figure:
         "An unmodified PyTorch program with Adam and a captured CUDA graph: 10 GiB when it is "
         "parked, 24 GiB when it is moved. The first time, host memory is made. Its memory on the "
         f"GPU is 0 MiB while it is parked. In {chance['park']} random parks and {chance['move']} "
-        f"moves of PyTorch, CuPy and JAX {chance['wrong']} answers differed. On {card(file)}.",
+        f"moves of PyTorch, CuPy and JAX {chance['wrong']} answers differed.",
         "make bench-moving", file, "s",
         [("park, the first time", parks[0]["park_s"], True),
          ("park, later", parks[1]["park_s"], True),
@@ -247,7 +250,7 @@ def requests() -> Figure:
         "requests", "Requests beside a training that fits on the same GPU",
         "The 99th percentile of the time of requests, one each 20 ms, beside a training. In the "
         f"background the training did {ours['the training, of alone']:.0f} % of its work alone, "
-        f"without nvshared {without['the training, of alone']:.0f} %. On {card(file)}.",
+        f"without nvshared {without['the training, of alone']:.0f} %.",
         "make bench-shares VARIANTS=service", file, "ms",
         [("alone", ours["99th percentile alone"], False),
          ("training in the background", ours[what], True),
@@ -260,7 +263,7 @@ def disk() -> Figure:
     return Figure(
         "disk", "Swapped memory to a disk and back",
         f"{document['gib']:.0f} GiB from host memory to a file on a virtual disk, and from there "
-        f"to the GPU, next to a plain loop and `fio` on the same disk. On {card(file)}.",
+        "to the GPU, next to a plain loop and `fio` on the same disk.",
         "make bench-tiers", file, "GB/s",
         [("written by nvshared", first["park_gbps"], True),
          ("written by fio", first["fio_write_gbps"], False),
@@ -374,7 +377,8 @@ def page() -> str:
         parts.append(
             f"\n## {figure.title}\n\n"
             f"![{values}](images/figure-{figure.name}.svg)\n\n"
-            f"{figure.text} `{figure.command}` ([results](../bench/results/{figure.file}))\n")
+            f"{figure.text} On {card(figure.file)}. `{figure.command}` "
+            f"([results](../bench/results/{figure.file}))\n")
     parts.append(REST)
     for row in (make() for make in ROWS):
         parts.append(f"| {row.what} | {row.figure} ([results](../bench/results/{row.file})) "
