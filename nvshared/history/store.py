@@ -364,7 +364,6 @@ FROM part GROUP BY first, shown
 ORDER BY first, shown = '', total(gpu) DESC, total(held) DESC, shown
 LIMIT {MOST_ROWS + 1}
 """
-_DROP = "".join(f"DROP TABLE IF EXISTS temp.{name};" for name in ("identity", "part", "largest"))
 
 
 def validate(query: Query) -> None:
@@ -381,6 +380,14 @@ def validate(query: Query) -> None:
 
 def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     """Runs a query. Raises InvalidArgs if the result would have too many rows."""
+    file.execute("BEGIN")               # all statements read the same minutes
+    try:
+        return _find(file, query)
+    finally:
+        file.rollback()                 # drops the temporary tables, too
+
+
+def _find(file: sqlite3.Connection, query: Query) -> QueryResult:
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
     # By length of a step: the time from which on all steps of this length are kept.
     kept = {length: dropped.get(length, -length) + length for length in STEPS}
@@ -393,15 +400,11 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
         "since": since, "step": step or until - since, "card": query.card, "uid": query.uid,
         "most": min(query.most or MOST_NAMES, MOST_NAMES)}
     part = _PART.format(pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[query.by])
-    try:
-        for table in _TABLES.split(";")[:-1]:
-            file.execute(table)
-        for statement in (_WHO, part, _LARGEST):
-            file.execute(statement, values)
-        rows = file.execute(_ROWS_OF_RESULT, values).fetchall()
-    finally:
-        for drop in _DROP.split(";")[:-1]:
-            file.execute(drop)
+    for table in _TABLES.split(";")[:-1]:
+        file.execute(table)
+    for statement in (_WHO, part, _LARGEST):
+        file.execute(statement, values)
+    rows = file.execute(_ROWS_OF_RESULT, values).fetchall()
     if len(rows) > MOST_ROWS:
         raise InvalidArgs(f"the answer would have more than {MOST_ROWS} lines",
                           "ask for a shorter time, longer steps, or fewer names")

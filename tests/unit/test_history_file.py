@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -366,6 +366,34 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
     assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * MOST_PENDING
     assert not history._pending
     history._store.close()
+
+
+def test_history_query_while_another_process_writes_reads_one_state_of_the_file(
+        path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each statement of the query, another connection adds a minute with a new user."""
+    monkeypatch.setattr(stored, "PATIENCE", 0)
+    store, other = HistoryStore(path, 0), HistoryStore(path, 0)
+    store.add([(NOON, MINUTE)])
+    minutes = 1
+
+    def write(_: object = None) -> None:
+        nonlocal minutes
+        new = Party(1000 + minutes, f"u{minutes}", f"user:{1000 + minutes}")
+        with suppress(sqlite3.OperationalError):        # the file is locked
+            other.add([(NOON + 60 * minutes, {UUID: {ALICE: used(1), new: used(1)}})])
+            minutes += 1
+
+    with store.opened() as file:
+        file.set_trace_callback(write)
+        rows = find(file, Query(NOON, NOON + 3600, 0, "user")).rows
+        file.set_trace_callback(None)
+    assert {row.name: row.usage.gpu for row in rows} == {"alice": len(rows)} | {
+        f"u{one}": 1 for one in range(1, len(rows))}
+    before = minutes
+    write()                             # the ended query does not stop the writer
+    assert minutes == before + 1
+    for one in (store, other):
+        one.close()
 
 
 def test_steps_of_a_query_grow_with_the_usage_and_not_with_its_product_with_the_tenants(
