@@ -129,6 +129,39 @@ def test_commands_in_engines_md_start_programs_that_can_release_a_turn(
     assert said.count("trained") == lines.count("nvsharectl run")
 
 
+def example() -> str:
+    """The commands that run the example of docs/engines.md, with this checkout's files."""
+    lines = pages.block("docs/engines.md", "cp -r").replace("/usr/lib/nvshared", str(ROOT))
+    return lines.replace("/usr/share/doc/nvshared/examples", str(ROOT / "packaging/examples"))
+
+
+def test_example_in_engines_md_takes_turns_and_computes_the_same_as_alone(machine: Machine) -> None:
+    said = machine.run(example().strip() + " --rounds 2")
+    for role in ("trainer", "rollout"):
+        assert re.search(rf"^{role}: all \d{{3}} MiB are as computed alone$", said, re.MULTILINE)
+        assert len(re.findall(rf"^round [12], {role}: hand-over in ", said, re.MULTILINE)) == 2
+    gpu, *_ = json.loads(machine.run("nvsharectl --json"))["gpus"]
+    assert gpu["turns"] >= 4            # the engines' memory exceeds the card's
+
+
+@pytest.mark.parametrize(("command", "reason"), [
+    ("nvsharectl run -- python3 -IS", "Python finds no module nvshared.program"),
+    ("python3", "start it with nvsharectl run"),
+    ("NVSHARE_SIM_GPUS=0 nvsharectl run -- python3", "there is no GPU"),
+])
+def test_example_in_engines_md_names_what_is_missing(
+    machine: Machine, command: str, reason: str
+) -> None:
+    copy, line = example().splitlines()
+    machine.run(copy)
+    done = subprocess.run(
+        ["sh", "-c", line.replace("nvsharectl run -- python3", command)], cwd=machine.folder,
+        env=machine.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
 def test_busctl_command_in_readme_sets_the_quantum(machine: Machine) -> None:
     machine.run(pages.block("README.md", "busctl call"))
