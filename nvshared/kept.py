@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ ASIDES = 9                              # most files that are put aside
 SAID = 5                                # most entries that one message names
 LONGEST = 64 << 20                      # bytes of a file that is read
 DIGITS_MOST = 20                        # digits of an integer; a longer one is read as text
+WRITTEN_WITHIN = 3600                   # seconds; no living process takes that long to write a file
 Read = TypeVar("Read")
 Complain = Callable[[str], None]
 # Everything that reading a file with arbitrary content may raise.
@@ -219,7 +221,9 @@ def replace(
 
     The new file is its user's alone, unless `prepare` changes that by its descriptor. Raises
     OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    prefix = f".{path.name}."
+    _remove_left(path.parent, prefix)
+    descriptor, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -230,3 +234,11 @@ def replace(
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _remove_left(folder: Path, prefix: str) -> None:
+    """Removes what processes have left that were killed while they wrote."""
+    with suppress(OSError):             # such a file does no harm
+        for one in folder.iterdir():
+            if one.name.startswith(prefix) and one.lstat().st_mtime < time.time() - WRITTEN_WITHIN:
+                one.unlink()

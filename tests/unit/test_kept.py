@@ -3,13 +3,16 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvshared.kept import Complain, KeptFile, each
+from nvshared.kept import WRITTEN_WITHIN, Complain, KeptFile, each, replace
 from nvshared.kubelet import claims
 from nvshared.kubelet.claims import Prepared
 from nvshared.settings.state import FILE_NAME, TENANTS_FILE, StateFile, TenantsFile
@@ -89,3 +92,24 @@ def test_kept_file_that_another_program_has_changed_is_put_aside_before_it_is_wr
     assert aside.read_text() == theirs
     assert "another program has changed it" in caplog.text
     assert json.loads(path.read_text()) == {"version": 1, "all": {"a": 4}}
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from nvshared.kept import replace
+replace(pathlib.Path(sys.argv[1]), b"half", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_file_that_a_killed_writer_left_is_removed_once_no_writer_can_be_at_work(
+        tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    for _ in range(2):
+        ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+        assert ended.returncode == -signal.SIGKILL
+    first, second = tmp_path.iterdir()
+    then = first.stat().st_mtime - WRITTEN_WITHIN - 1
+    os.utime(first, (then, then))
+    replace(path, b"whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, second])
+    assert path.read_bytes() == b"whole"
