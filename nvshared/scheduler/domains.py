@@ -5,7 +5,7 @@ A domain is a group of clients with a common limit: of host memory (a container,
 tenant's GPU memory on one card, or of a tenant's part of the disk. See docs/internals/scheduler.md.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import add, sub
 from typing import NamedTuple
@@ -286,8 +286,9 @@ class Neighbour:
         """Lent bytes beyond the lendable bytes, less the bytes that orders under way return."""
         return 0 if self.lendable is None else max(0, self.lent - self.returning - self.lendable)
 
-    def lender(self, passed: "Collection[Neighbour]" = ()) -> "Neighbour | None":
-        """The reachable card with most available bytes, one of `passed` only if no other can lend.
-        None: no card can lend any."""
+    def lender(self, passed: Sequence[str] = ()) -> "Neighbour | None":
+        """The reachable card with most available bytes. Cards of `passed` (UUIDs) are lenders only
+        if no other card can lend, the first of them first. None: no card can lend any."""
         able = [one for one in self.reachable if one.available]
-        return max(able, key=lambda one: (one not in passed, one.available), default=None)
+        turn = {uuid: number for number, uuid in enumerate(passed, 1)}
+        return max(able, key=lambda one: (-turn.get(one.uuid, 0), one.available), default=None)

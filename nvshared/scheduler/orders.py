@@ -52,7 +52,7 @@ class Orders(Counting):
 
     room: int                           # bytes of the card that it may fill, as its hook confirmed
     lender: Neighbour | None = None     # the card that lends it memory, or may lend; moves.py
-    passed: tuple[Neighbour, ...] = ()  # lenders of which it borrowed nothing; moves.py
+    passed: tuple[str, ...] = ()        # UUIDs of lenders of which it borrowed nothing, last last
     moves: tuple[Move, ...] = ()        # in the order sent
     cut: bool = False                   # YIELD ended its last LOAD before the room was filled
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
@@ -102,13 +102,12 @@ class Orders(Counting):
     def borrow(self, lender: Neighbour | None) -> None:
         """Sets the lender. None: nothing is borrowed, so the next lender may be another card."""
         self.lender = lender
-        if lender in self.passed:       # no other card can lend: each is tried again
-            self.passed = ()
 
     def pass_over(self) -> None:
         """The hook borrowed nothing of the lender: the next lender is another card, if any can."""
-        if self.lender is not None and self.lender not in self.passed:
-            self.passed = (*self.passed, self.lender)
+        if self.lender is not None:
+            last = self.lender.uuid
+            self.passed = (*(uuid for uuid in self.passed if uuid != last), last)
 
     @property
     def rooms(self) -> list[int]:

@@ -6,7 +6,7 @@ first, COMMIT before growth. Calls take no time; drains and moves as long as ker
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -122,6 +122,8 @@ class Hook:
     cut: set[int] = field(default_factory=set)      # numbers of moves that a YIELD cancelled
     borrowed: int = 0                   # bytes of swapped memory on another card
     dirty: int = 0                      # bytes of `borrowed` without a copy in host memory
+    lender: str = ""                    # UUID of the card that lent, or was to lend, last
+    sees: Collection[str] | None = None # UUIDs of cards that the program sees; None: all
     disk: int = 0                       # bytes in the disk file
     disk_limit: int = 0                 # maximum of `disk`, set by STORE
     store: int = 0                      # number of the STORE order that set `disk_limit`
@@ -385,7 +387,8 @@ class Hook:
         again = self.limits is not None
         # HELLO carries a UUID in place of these two fields; the next record reports them.
         memory = replace(self.memory, answered=0, to_pin=0)
-        self.world.say(self, Joined(self.id, memory, self.granted, self.want_sent, commit))
+        self.world.say(self, Joined(
+            self.id, memory, self.granted, self.want_sent, commit, lender=self.lender))
         self.answered = self.last_request
         if again and self.commit_waits:  # the earlier daemon will not reply
             self.commit_waits.pop(0)

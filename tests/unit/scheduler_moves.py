@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from tests.unit.scheduler_hookmodel import Hook
 
 
+def lent(hook: "Hook", order: Evict | Writeback) -> int:
+    """The bytes that an order lets the hook hold on the lender, which is one card at a time."""
+    if hook.borrowed and order.lender != hook.lender:
+        return 0
+    hook.lender = order.lender
+    return order.loan if hook.sees is None or order.lender in hook.sees else 0
+
+
 def evict(hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False,
           failed: bool = False) -> None:
     """Evicts the youngest blocks first; a written-back block is evicted without a copy."""
@@ -41,7 +49,7 @@ def evict(hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False,
     filled = hook.filled + (hook.pending if hook.granted else 0)
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
-    hook.borrowed = hook.dirty = min(order.loan, hook.host)
+    hook.borrowed = hook.dirty = min(lent(hook, order), hook.host)
     hook.say(Evicted(hook.id, hook.memory, order.number, moved, no_memory=no_host,
                      driver_error=failed, yielded=more and order.number in hook.cut))
     hook.done()
@@ -121,7 +129,7 @@ def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bo
             took = max(1, block.size // hook.world.bus)
             hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
             return
-    hook.borrowed = min(max(hook.borrowed, order.loan), hook.host)
+    hook.borrowed = min(max(hook.borrowed, lent(hook, order)), hook.host)
     hook.dirty = hook.borrowed if order.number in hook.cut else 0
     hook.say(WrittenBack(hook.id, hook.memory, order.number, ready, no_memory=no_host,
                          driver_error=failed, yielded=more and order.number in hook.cut))
