@@ -129,14 +129,17 @@ def test_commands_in_engines_md_start_programs_that_can_release_a_turn(
     assert said.count("trained") == lines.count("nvsharectl run")
 
 
-def example() -> str:
-    """The commands that run the example of docs/engines.md, with this checkout's files."""
+def example() -> tuple[str, str]:
+    """The two commands by which docs/engines.md runs its example, with this checkout's files."""
     lines = pages.block("docs/engines.md", "cp -r").replace("/usr/lib/nvshared", str(ROOT))
-    return lines.replace("/usr/share/doc/nvshared/examples", str(ROOT / "packaging/examples"))
+    copy, run = lines.replace("/usr/share/doc/nvshared", str(ROOT / "packaging")).splitlines()
+    return copy, run
 
 
 def test_example_in_engines_md_takes_turns_and_computes_the_same_as_alone(machine: Machine) -> None:
-    said = machine.run(example().strip() + " --rounds 2")
+    copy, run = example()
+    machine.run(copy)
+    said = machine.run(f"{run} --rounds 2")
     for role in ("trainer", "rollout"):
         assert re.search(rf"^{role}: all \d{{3}} MiB are as computed alone$", said, re.MULTILINE)
         assert len(re.findall(rf"^round [12], {role}: hand-over in ", said, re.MULTILINE)) == 2
@@ -152,10 +155,10 @@ def test_example_in_engines_md_takes_turns_and_computes_the_same_as_alone(machin
 def test_example_in_engines_md_names_what_is_missing(
     machine: Machine, command: str, reason: str
 ) -> None:
-    copy, line = example().splitlines()
+    copy, run = example()
     machine.run(copy)
     done = subprocess.run(
-        ["sh", "-c", line.replace("nvsharectl run -- python3", command)], cwd=machine.folder,
+        ["sh", "-c", run.replace("nvsharectl run -- python3", command)], cwd=machine.folder,
         env=machine.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert reason in done.stderr

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -35,37 +36,36 @@ def send(path: Path, content: bytes) -> None:
 
 
 def receive(path: Path) -> tuple[bytes, float]:
-    """Returns the content of the other engine's file, and the time at which it was written."""
-    end = time.monotonic() + PATIENCE
+    """Returns the other engine's file, and when the hand-over began: once both were ready."""
+    end, asked = time.monotonic() + PATIENCE, time.time()
     while not path.exists():
         if time.monotonic() > end:
             raise RuntimeError(f"the other engine has not written {path.name} in {PATIENCE} s")
         time.sleep(0.002)
-    return path.read_bytes(), path.stat().st_mtime
+    return path.read_bytes(), max(asked, path.stat().st_mtime)
 
 
-def report(role: str, number: int, since: float) -> None:
-    print(f"round {number}, {role}: hand-over in {time.time() - since:.2f} s", flush=True)
+def report(role: str, number: int, began: float) -> None:
+    print(f"round {number}, {role}: hand-over in {time.time() - began:.2f} s", flush=True)
 
 
 def trainer(memory: PyTorch | Driver, folder: Path, rounds: int) -> None:
-    reward, written = 0, time.time()
     for number in range(1, rounds + 1):
+        reward, began = receive(folder / f"reward-{number - 1}")
         with nvshared.program.turn():   # the end of this block ends the turn
             memory.read(0)              # the first work waits for a turn
-            report("trainer", number, written)
-            memory.add(reward)
+            report("trainer", number, began)
+            memory.add(int(reward))
             weights = memory.read(0)
         send(folder / f"weights-{number}", weights)
-        answer, written = receive(folder / f"reward-{number}")
-        reward = int(answer)
 
 
 def rollout(memory: PyTorch | Driver, folder: Path, rounds: int) -> None:
+    send(folder / "reward-0", b"0")
     for number in range(1, rounds + 1):
-        weights, written = receive(folder / f"weights-{number}")
+        weights, began = receive(folder / f"weights-{number}")
         memory.write(0, weights)        # the first work waits for a turn
-        report("rollout", number, written)
+        report("rollout", number, began)
         memory.add(word_of(weights) % 1000)
         reward = word_of(memory.read(memory.chunks - 1)) % 1000
         nvshared.program.release()      # ends the turn, as the end of the trainer's block does
@@ -106,6 +106,8 @@ def main() -> str:
     parser.add_argument("--rounds", type=int, default=5, help="how many, 5")
     parser.add_argument("--engine", nargs=2, help=argparse.SUPPRESS)    # role and folder
     options = parser.parse_args()
+    if not 0 < options.part < 1:
+        parser.error("--part is between 0 and 1")
     if options.engine:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         role, folder = options.engine
@@ -114,9 +116,10 @@ def main() -> str:
         return "this program does not share its GPU: start it with nvsharectl run -- python3 ..."
     if not PYTORCH:
         print("PyTorch is missing or finds no GPU: CUDA's driver does the work", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)   # raises KeyboardInterrupt
     with tempfile.TemporaryDirectory() as folder:
-        both = [subprocess.Popen([sys.executable, *sys.argv, "--engine", role, folder])
-                for role in ROLES]
+        both = [subprocess.Popen([sys.executable, *sys.argv, "--engine", role, folder],
+                                 env={**os.environ, "NVSHARE_NAME": role}) for role in ROLES]
         try:
             while any(one.poll() is None for one in both) and not any(one.poll() for one in both):
                 time.sleep(0.1)
