@@ -171,8 +171,10 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
 
 def _simulated(environment: dict[str, str], folder: Path, why: str) -> DemoGPU:
     path = [str(library.simulator()), environment.get("LD_LIBRARY_PATH", "")]
+    # The caller may see some of the machine's GPUs only: they are not this one.
+    others = {name: text for name, text in environment.items() if name != "CUDA_VISIBLE_DEVICES"}
     return DemoGPU("a simulated GPU", SIMULATED_MEMORY, SIMULATED_MEMORY, True, why, 0, {
-        **environment, "LD_LIBRARY_PATH": ":".join(filter(None, path)),
+        **others, "LD_LIBRARY_PATH": ":".join(filter(None, path)),
         "NVSHARE_SIM_DIR": str(folder / "simulator"), "NVSHARE_SIM_GPUS": "1",
         "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY),
         "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE)})

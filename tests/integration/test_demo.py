@@ -72,6 +72,16 @@ def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
+@pytest.fixture
+def sees_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")     # of the machine's own GPUs
+
+
+@pytest.mark.usefixtures("sees_another_gpu")
+def test_simulated_demo_runs_although_its_caller_sees_none_but_another_gpu(demo: Demo) -> None:
+    demo.until(": right")
+
+
 @pytest.mark.parametrize("demo", [QUICK], indirect=True, ids=["quick"])
 def test_demo_has_right_results_and_leaves_no_process_or_file(demo: Demo) -> None:
     output, errors = demo.process.communicate()
