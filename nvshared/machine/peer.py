@@ -62,6 +62,11 @@ class Peer:
             return str(self.tenant)
         return f"user:{self.owner}" if self.owner or self.is_contained else ""
 
+    @property
+    def has_assigned_gpu(self) -> bool:
+        """Whether another program has assigned it its GPU: it may be unable to open another."""
+        return self.is_contained or self.tenant.kind in (Kind.POD, Kind.JOB, Kind.CONTAINER)
+
     def is_of(self, uid: int) -> bool:
         """Whether this user of the host runs the process; an equal uid in a container does not."""
         return uid in (self.uid, self.owner) and not _is_of_the_systems_container(self.tenant)

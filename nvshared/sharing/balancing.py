@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from nvshared.clock import repeat
 from nvshared.errors import NvshareError
-from nvshared.machine.tenant import Kind
 from nvshared.scheduler.actions import ClientState
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import Moving, refusal, start_task
@@ -202,6 +201,5 @@ def _contending(gpu: GPU) -> list[Client]:
 
 
 def _is_movable(client: Client) -> bool:
-    chosen = client.peer.is_contained or client.peer.tenant.kind in (
-        Kind.POD, Kind.JOB, Kind.CONTAINER)
-    return not (chosen or client.parking.state or client.parking.impossible or refusal(client))
+    return not (client.peer.has_assigned_gpu or client.parking.state or client.parking.impossible
+                or refusal(client))

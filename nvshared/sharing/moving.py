@@ -715,9 +715,12 @@ class Moving:
             self.wake(client)
 
     def _possible_cards(self, client: Client) -> list[GPU]:
-        """Returns the cards on which the client may be restored, its own first unless lost."""
+        """Returns the cards on which the client may be restored, its own first unless lost.
+
+        A container, pod or job may be unable to open other cards, so that a restore there fails."""
         cards = [client.gpu]
-        for gpu in self._gpus:
+        stays = client.peer.has_assigned_gpu and not client.gpu.lost
+        for gpu in () if stays else self._gpus:
             with contextlib.suppress(NvshareError):
                 self.check_target(client, gpu)
                 cards.append(gpu)

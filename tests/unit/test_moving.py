@@ -14,6 +14,7 @@ import pytest
 from nvshared.errors import NvshareError
 from nvshared.machine.checkpoint import Answer, Step
 from nvshared.machine.nvml import Process, Sample
+from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Event, Memory, TermsChanged
 from nvshared.sharing import moving
 from nvshared.sharing.gpu import GPU, Client
@@ -423,6 +424,20 @@ async def test_drain_of_a_card_moves_only_clients_that_the_tenants_memory_limit_
     await limited.moving.drain(first)
     assert [client.parking.state for client in first.clients.values()] == [moving.PARKED]
     assert len(second.clients) == 2
+
+
+@pytest.mark.parametrize("placed", [
+    {"is_contained": True}, {"tenants": (Tenant(Kind.USER, "1000"), Tenant(Kind.JOB, "7"))}],
+    ids=["container", "job"])
+async def test_drain_of_a_card_parks_programs_that_may_see_no_other_card(
+        limited: Manager, placed: dict[str, Any]) -> None:
+    first, second = limited.gpus
+    for client in (*first.clients.values(), *second.clients.values()):
+        client.peer = replace(client.peer, **placed)
+    limited.tenancy.set_terms("user:1000", {"memory-limit": 0})
+    await limited.moving.drain(first)
+    assert {client.parking.state for client in first.clients.values()} == {moving.PARKED}
+    assert len(second.clients) == 1
 
 
 async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_other_goes_on(
