@@ -2,16 +2,23 @@
 """The parser of the command lines of all commands."""
 
 import argparse
+import re
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nvshared.errors import InvalidArgs
 
 PATHS = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
+NEGATIVE = re.compile(r"-\.?\d")        # the begin of a value, not of an option
 
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises InvalidArgs instead of exiting."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # -5GiB and -1d are values, too: they are refused by the option that they are given to.
+        self._negative_number_matcher = NEGATIVE
 
     def error(self, message: str) -> NoReturn:
         """Raises InvalidArgs with the message and a hint to --help."""
