@@ -100,8 +100,9 @@ def history(options: Options) -> None:
 
     Shows the past use of the GPUs, for accounting: by your own programs, or as root or with --all
     by those of all users. GPU-SECONDS divides the GPUs' time at each moment equally among the
-    programs that held the GPU, so the sum is never more than the time; a program without work holds
-    the GPU until another one waits. HELD and WAITED count each program by itself. HAND-OVERS are
+    programs that held the GPU and had work, so the sum is never more than the time; of a pause, the
+    first two seconds count. HELD and WAITED count each program by itself, HELD also all pauses; a
+    program holds the GPU until another one waits. HAND-OVERS are
     turns for which memory moved, IN and OUT the memory that moved onto and off the GPU. GPU-GIBH is
     memory on the GPU in GiB times hours, HOST-GIBH, BORROWED-GIBH and DISK-GIBH swapped memory in
     host memory, on other GPUs and on the disk. nvshared keeps minutes for two days, hours for two
