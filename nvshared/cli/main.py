@@ -47,6 +47,9 @@ def _carry_out(given: Sequence[str]) -> int:
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         try:
+            # The installed command had Ctrl-C end it at once, while modules were loaded.
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             parser = build(VERBS)
             if "_ARGCOMPLETE" in os.environ:        # a shell completes a command (Tab key)
                 print_candidates(parser, os.environ.get("_ARGCOMPLETE_SHELL", ""))
