@@ -5,13 +5,15 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from nvshared import names
 from nvshared.cli.settings import set_terms
 from nvshared.cli.verb import TARGET, Options, argument, show, show_table, verb
 from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import ClientSnapshot, SavedRow
-from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.errors import Interrupted, InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui import tables
 from nvshared.tui.tables import Column
@@ -76,19 +78,23 @@ def save(options: Options) -> None:
 
 
 def _save(options: Options) -> None:
-    saved, failed = list[dict[str, object]](), list[dict[str, object]]()
+    saved, failed = list[dict[str, object]](), dict[int, NvshareError]()
     with Daemon(options.bus, LONGEST) as daemon:
         for client in _chosen(daemon, options):
             name = f"{tables.process(client)}"
             try:
                 folder = _with_progress(options, daemon, client)
             except NvshareError as error:
-                failed.append({"pid": client.pid, "why": error.message})
+                failed[client.pid] = error
                 continue
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"interrupted, but nvshared may go on to save {name}, which then ends",
+                    "see: nvsharectl save --list", done=saved) from None
             saved.append({"pid": client.pid, "folder": folder})
             if not options.json:
                 print(f"{name} is saved: {folder}", flush=True)
-    _report(options, saved, failed, "saved")
+    _report(options, saved, "pid", failed, "saved")
 
 
 def _chosen(daemon: Daemon, options: Options) -> list[ClientSnapshot]:
@@ -131,12 +137,17 @@ def _with_progress(options: Options, daemon: Daemon, client: ClientSnapshot) -> 
             thread.join()
 
 
-def _report(options: Options, done: list[dict[str, object]], failed: list[dict[str, object]],
-            become: str) -> None:
+def _report(options: Options, done: list[dict[str, object]], key: str,
+            failed: Mapping[Any, NvshareError], become: str) -> None:
+    """Raises one error for all that failed: of their own kind, if that is the same."""
     if failed:
-        raise NvshareError(
-            f"{counted(len(failed), 'program')} could not be {become}: "
-            + "; ".join(str(one["why"]) for one in failed), failed=failed, done=done)
+        kinds = {type(error) for error in failed.values()}
+        hints = {error.hint for error in failed.values()}
+        reasons = dict.fromkeys(error.message for error in failed.values())
+        raise (kinds.pop() if len(kinds) == 1 else NvshareError)(
+            f"{counted(len(failed), 'program')} could not be {become}: {'; '.join(reasons)}",
+            hints.pop() if len(hints) == 1 else "", done=done,
+            failed=[{key: one, "why": error.message} for one, error in failed.items()])
     show(options, {become: done},
          lambda: None if done else print(f"No program is to be {become}."))
 
@@ -173,21 +184,21 @@ def restore(options: Options) -> None:
     """
     if (options.folder is None) is not options.all:
         raise InvalidArgs("no folder to restore is given", "give a FOLDER, or --all")
-    done, failed = list[dict[str, object]](), list[dict[str, object]]()
+    done, failed = list[dict[str, object]](), dict[str, NvshareError]()
     with Daemon(options.bus, LONGEST) as daemon:
-        folders = [options.folder] if options.folder else _own(daemon.saved(options.to or ""))
+        folders = _own(daemon.saved(options.to or "")) if options.all else [options.folder]
         for folder in folders:
             try:
                 pid = daemon.restore(folder)
             except NvshareError as error:
                 if len(folders) == 1:
                     raise
-                failed.append({"folder": folder, "why": error.message})
+                failed[folder] = error
                 continue
             done.append({"folder": folder, "pid": pid})
             if not options.json:
                 print(f"Process {pid} is back, from {folder}.", flush=True)
-    _report(options, done, failed, "restored")
+    _report(options, done, "folder", failed, "restored")
 
 
 def _own(found: list[SavedRow]) -> list[str]:

@@ -15,7 +15,9 @@ import pytest
 from nvshared.bus import Publication
 from nvshared.cli.main import main
 from nvshared.cli.status import clients
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode
+from nvshared.machine.saving import Saved
 from nvshared.scheduler.events import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.terms import Term
@@ -421,3 +423,58 @@ async def test_busctl_calls_and_introspects_the_daemon(manager: Manager, publica
         assert words in shown
     ended = await run(*busctl, "call", *target, "SetTQ", "u", "0")
     assert "the quantum cannot be 0 seconds" in ended.err
+
+
+async def test_restore_of_an_empty_folder_name_restores_no_program(
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as "$FOLDER" where that is not set."""
+    restored = []
+
+    async def listed(_to: str) -> list[Saved]:
+        return [Saved("/saved/one", "saved", 1, "", 0, 7, 0, "one", 1, 0, {})]
+
+    async def restore(saved: Saved) -> int:
+        restored.append(saved.folder)
+        return saved.pid
+
+    monkeypatch.setattr(manager.saving, "_list", listed)
+    monkeypatch.setattr(manager.saving, "restore", restore)
+    ended = await ctl("restore", "")
+    assert (ended.code, restored) == (ExitCode.INVALID_ARGS, [])
+    assert sentence(ended).startswith("there is no saved program ''")
+    assert (await ctl("restore", "--all")).code == 0
+    assert restored == ["/saved/one"]
+
+
+async def test_save_that_is_not_permitted_says_so_once_with_its_exit_status(
+        manager: Manager, ctl: Run, other_user: None) -> None:
+    for number in range(2):
+        a_client(manager, manager.gpus[0], pid=UNUSED_PID - number)
+    ended = await ctl("save", "--all")
+    assert ended.code == ExitCode.NOT_PERMITTED
+    assert sentence(ended).startswith("2 programs could not be saved: ")
+    assert ended.err.count("for root alone") == 1
+    said = json.loads((await ctl("save", "--all", "--json")).err)
+    assert [one["pid"] for one in said["failed"]] == [UNUSED_PID, UNUSED_PID - 1]
+    assert said["done"] == []
+
+
+async def test_interrupted_save_says_that_the_program_may_still_end(
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Daemon, "save", interrupt)
+    a_client(manager, manager.gpus[0])
+    ended = await ctl("save", "--all")
+    assert ended.code == ExitCode.INTERRUPTED
+    assert f"may go on to save python[{UNUSED_PID}], which then ends" in sentence(ended)
+
+
+@pytest.mark.parametrize("line", [
+    "set-tq -5s", "limit 1 --memory -5GiB", "limit 1 --compute -5", "history --since -1d",
+    "top -i -1", "weight 1 -.5"])
+async def test_command_refuses_a_negative_value_by_its_name(ctl: Run, line: str) -> None:
+    ended = await ctl(*line.split())
+    assert ended.code == ExitCode.INVALID_ARGS
+    assert repr(line.split()[-1]) in sentence(ended)
