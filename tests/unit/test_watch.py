@@ -24,6 +24,20 @@ class Changes:
     def __init__(self, file: Path) -> None:
         self.watch = SettingsWatch(file)
         self.changes_seen = asyncio.Semaphore(0)
+        self._looks = 0
+        self._read_metadata = self.watch._read_metadata
+        self.watch._read_metadata = self._look      # type: ignore[method-assign]
+
+    def _look(self) -> Any:
+        self._looks += 1
+        return self._read_metadata()
+
+    async def looked(self) -> None:
+        """Waits until the watch would have reported what it sees now: it looks on after that."""
+        before = self._looks
+        async with asyncio.timeout(60):
+            while self._looks < before + 5:     # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     def read(self) -> None:
         self.watch.note()
@@ -132,10 +146,12 @@ async def test_config_watch_does_not_report_a_change_already_read(
     put(file.with_name(".nvshared.conf.swp"), "x")      # no file of the configuration
     put(file, "[gpu]\ntq = 3\n")
     watched.watch.note()
-    put(file, "[gpu]\ntq = 44\n")
+    await watched.looked()
+    assert watched.changes_seen.locked()
+    put(file.with_name(".new"), "[gpu]\ntq = 44\n")
+    file.with_name(".new").replace(file)        # at once, as the watch looks meanwhile
     await watched.noticed()
-    put(file, "[gpu]\ntq = 555\n")
-    await watched.noticed()
+    await watched.looked()
     assert watched.changes_seen.locked()
 
 
@@ -164,20 +180,9 @@ async def test_config_watch_without_changes_leaves_the_event_loop_asleep(
     watched = changes(file)
     put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
-    looks = threading.Semaphore(0)
-    read = watched.watch._read_metadata
-
-    def look() -> Any:
-        looks.release()
-        return read()
-
-    monkeypatch.setattr(watched.watch, "_read_metadata", look)
-    async with asyncio.timeout(60):
-        while not looks.acquire(blocking=False):    # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await watched.looked()
     posted: list[object] = []
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "call_soon_threadsafe", posted.append)
-    for _ in range(5):
-        assert looks.acquire(timeout=60)
+    await watched.looked()
     assert posted == []
