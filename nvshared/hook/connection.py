@@ -172,10 +172,26 @@ class HookConnection:
         self._complain("malformed", f"dropped: {reason}")
         self._loop.call_soon(self.end, reason)
 
-    def end(self, reason: str, *, for_good: bool = True) -> None:
-        """Closes the socket now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
+    def end(self, reason: str) -> None:
+        """Closes the socket and its copy in systemd. No-op when repeated."""
         if self._ended:
             return
+        self._stop(reason)
+        self.session.ended()
+        # Breaks the reference cycle: a garbage collection after many ended connections would hold
+        # up the event loop for too long.
+        del self.session
+        self._server.shut_down(self._socket, self.name, partial(self._server.forget, self))
+
+    def leave(self) -> None:
+        """Ends the traffic, as the daemon ends and the client goes on.
+
+        The scheduler keeps the client: it would plan for the others anew, once for each client."""
+        if not self._ended:
+            self._stop("the daemon stops")
+            self._socket.detach()
+
+    def _stop(self, reason: str) -> None:
         self._ended = True
         logger.debug("%s: connection closed: %s", self.peer, reason)
         if self._timeout is not None:
@@ -187,16 +203,6 @@ class HookConnection:
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        self.session.ended()
-        # Breaks the reference cycle: a garbage collection after many ended connections would hold
-        # up the event loop for too long.
-        del self.session
-        forget = partial(self._server.forget, self)
-        if for_good:
-            self._server.shut_down(self._socket, self.name, forget)
-        else:
-            close_copy(self._socket)
-            forget()
 
     def _readable(self) -> None:
         if not self._server.rotation.offer(self.account, self._read):
@@ -360,17 +366,19 @@ class Server:
             self._queue_connection(connected, name)
 
     def close(self) -> None:
-        """Stops accepting and drops all connections; clients run on, the keeper's copies stay."""
+        """Stops accepting, reading and sending; clients run on.
+
+        Sockets stay open until the process ends: only then does the kernel close TCP sockets that
+        a client has queued in them without waiting (SO_LINGER)."""
         for timer in filter(None, (self._pause, self._look)):
             timer.cancel()
         self._loop.remove_reader(self._listening)
         self.rotation.close()
-        for one in tuple(self.unserved):
-            self._take(one)
-            _close(one.pidfd)
-            close_copy(one.socket)
-        for connection in tuple(self._connections):
-            connection.end("the daemon stops", for_good=False)
+        for one in self.unserved:
+            one.socket.detach()
+        self.unserved.clear()
+        for connection in self._connections:
+            connection.leave()
 
     def shut_down(
         self, connected: socket.socket, name: str | None,
@@ -615,15 +623,6 @@ def turn_away(connected: socket.socket, loop: asyncio.AbstractEventLoop) -> None
         connected.send(TOO_MANY)
     # Reads unread packets first: with these, close() would discard the refusal.
     shut_down(connected, loop, lambda: None)
-
-
-def close_copy(connected: socket.socket) -> None:
-    """Closes the daemon's copy of a socket. One with queued descriptors stays open until the daemon
-    ends: only then does the kernel close queued TCP sockets without waiting (SO_LINGER)."""
-    if _drop_harmless(connected):
-        connected.close()
-    else:
-        connected.detach()
 
 
 def _drop_harmless(connected: socket.socket) -> bool:

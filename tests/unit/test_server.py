@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
+from threading import Event as ThreadEvent
 
 import pytest
 
@@ -40,6 +40,7 @@ from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report import systemd
 from nvshared.report.systemd import Notifier
+from nvshared.scheduler.events import Event
 from nvshared.settings.config import Config
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -59,7 +60,7 @@ class Site:
 
     path: Path
     server: Server
-    known: Event
+    known: ThreadEvent
     complaints: list[tuple[str, str]]   # account and kind
     clients: list[socket.socket] = field(default_factory=list)
 
@@ -106,7 +107,7 @@ async def connected_process(path: Path) -> asyncio.subprocess.Process:
 
 @contextmanager
 def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
-    loop, time, known = asyncio.get_running_loop(), Time(), Event()
+    loop, time, known = asyncio.get_running_loop(), Time(), ThreadEvent()
     complaints: list[tuple[str, str]] = []
 
     def post(call: Callable[[], None]) -> None:
@@ -216,7 +217,31 @@ async def test_server_close_does_not_wait_for_a_client_that_is_being_identified(
     with serving(tmp_path) as site:
         client = await site.connect()
         site.server.close()
-        assert client.recv(1) == b""
+        site.known.set()
+        await until(lambda: not site.server._lanes._lanes)
+        assert not site.server._connections
+        with pytest.raises(BlockingIOError):
+            client.recv(1)              # the end of the process closes the connection
+
+
+async def test_server_close_tells_the_scheduler_of_no_client_that_left_and_reads_no_packet(
+        tmp_path: Path) -> None:
+    with serving(tmp_path) as site:
+        gpu = site.server.manager.add(FACTS, Sample(memory_used=0), gather=False)
+        site.known.set()
+        client = await site.connect(hello=encode_report(
+            ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)))
+        await until(lambda: bool(gpu.clients))
+        happened: list[Event] = []
+        gpu.happens.connect(lambda _, event: happened.append(event))
+        (served,) = site.server._connections
+        number = served._socket.fileno()
+        client.send(b"for the next daemon")
+        site.server.close()
+        with socket.socket(fileno=number) as left:
+            assert left.recv(LONGEST) == b"for the next daemon"
+        assert gpu.clients
+        assert not happened
 
 
 async def test_server_ends_a_connection_when_the_process_ends_during_the_identification(
@@ -435,18 +460,6 @@ def test_connection_close_returns_before_descriptors_sent_by_the_client_are_rele
 
     asyncio.run(closes())
     assert pair.ours.fileno() == -1
-
-
-def test_close_copy_leaves_a_socket_with_queued_descriptors_open(
-        pair: Pair) -> None:
-    number = pair.ours.fileno()
-    pair.send_lingering(b"packet")
-    connection.close_copy(pair.ours)
-    left = socket.socket(fileno=number)
-    with pytest.raises(ProtocolError):
-        connection.receive(left, 10)
-    pair.reading.close()
-    left.close()
 
 
 @pytest.mark.parametrize("before", range(4))
