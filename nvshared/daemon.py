@@ -138,6 +138,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
         if config.state_dir is not None:
             kept = RememberedTerms(config.state_dir, monotonic, timer, lanes.run)
             manager.files.append(kept.file)
+            manager.saved_terms = kept.saved
             manager.gpu_removed.connect(kept.unfollow)
         history = None
         if config.state_dir is not None and config.history is not None:

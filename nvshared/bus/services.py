@@ -100,6 +100,7 @@ async def set_terms(manager: Manager, client: Client, given: Mapping[str, Varian
         changes.append((term, value, await permit(client, term, value)))
     for term, value, as_owner in changes:
         manager.set_term(client.id, term, value, by_owner=as_owner)
+    await _kept(manager.saved_terms())
 
 
 async def permit(client: Client, term: Term | None = None, value: int = 0) -> bool:

@@ -60,6 +60,8 @@ class Manager:
         self.faults = Faults(self.changed.emit)     # of the daemon as a whole
         self.socket = ""                # path of the socket at which programs find the daemon
         self.files: list[KeptFile] = []     # of the state folder
+        # Whether the terms of clients are in their file; set by the daemon if it has such a file.
+        self.saved_terms: Callable[[], Future[None]] = saved
         self.look_for_faults: Callable[[], Awaitable[None]] = _nothing      # set by Checks
         self._refused: dict[int, Peer] = {}     # by pid: programs with a library of another version
         self.domains = Domains()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the terms of single programs and their turn times across restarts, in programs.json.
 
-The file is written once per WRITTEN_WITHIN, as users may change terms any number of times, and not
-forced to disk, as programs do not survive a crash of the machine."""
+The file is written once per WRITTEN_WITHIN at most, as users may change terms any number of times.
+"""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from nvshared.kept import NOISE, VERSION, Complain, KeptFile, known
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.scheduler.events import Memory, Priority, Terms
+from nvshared.settings.state import saved
 from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import GPU, Client, EarlierTimes
 from nvshared.terms import CLIENT_TERMS
@@ -33,13 +34,21 @@ class RememberedTerms:
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
         self.file = KeptFile(folder / FILE_NAME)
         self._clock, self._timer, self._run = clock, timer, run
-        self._due = False
+        self._due = False               # a timer is set to write
+        self._next = clock()            # time of the next write at the earliest
+        self._saved = saved()           # the last write that was due
         self._gpus: list[GPU] = []
         # Us held and waited under earlier daemons; the time since when it is idle, 0: it was not.
         self._times: dict[Key, tuple[int, int, int]] = {}
         # Terms from the file, if it was written since this boot. _read() also sets `_times`.
-        found, self._due = self.file.load(self._read)
+        found, again = self.file.load(self._read)
         self._kept = found or {}
+        if again:
+            self._write_soon()
+
+    def saved(self) -> Future[None]:
+        """Is done when the terms of now are in the file; raises NotKept if they cannot be."""
+        return self._saved
 
     def follow(self, gpu: GPU) -> None:
         self._gpus.append(gpu)
@@ -72,31 +81,40 @@ class RememberedTerms:
         if key is None or self._kept.get(key, ClientTerms()) == client.terms:
             return
         self._kept[key] = client.terms
+        self._write_soon()
+
+    def _write_soon(self) -> None:
         if not self._due:
-            self._due = True
-            self._timer(self._clock() + WRITTEN_WITHIN, self._write)
+            self._due, self._saved = True, Future()
+            self._timer(max(self._clock(), self._next), self._write)
 
     def _write(self) -> None:
-        self._due = False
-        self._run(
-            FILE_NAME, partial(self._store, dict(self._kept), dict(self._times)), self._forget)
+        self._due, self._next = False, self._clock() + WRITTEN_WITHIN
+        self._run(FILE_NAME, partial(self._store, dict(self._kept), dict(self._times)),
+                  partial(self._written, self._saved))
 
-    def _forget(self, dead: set[Key] | None) -> None:
-        for key in dead or ():
+    def _written(self, write: Future[None], ended: tuple[set[Key], NotKept | None] | None) -> None:
+        dead, error = ended or (set[Key](), None)
+        for key in dead:
             self._times.pop(key, None)
             self._kept.pop(key, None)
+        if error is None:
+            write.set_result(None)
+        else:
+            write.set_exception(error)
 
     def _store(
         self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int, int]]
-    ) -> set[Key]:
-        """Writes the terms and times of living programs. Returns the keys of dead ones."""
+    ) -> tuple[set[Key], NotKept | None]:
+        """Writes the terms and times of living programs. Returns the keys of dead ones, and why
+        the file could not be written."""
         dead = {key for key in (*kept, *times) if host.started(key[0]) != key[1]}
 
         def living(values: dict[Key, dict[str, Any]]) -> list[dict[str, Any]]:
             return [dict(zip(("pid", "started", "gpu"), key, strict=True)) | value
                     for key, value in values.items() if key not in dead]
 
-        with suppress(NotKept):         # keep() has logged the failure
+        try:
             self.file.keep({
                 "version": VERSION, "boot": host.boot(),
                 # With terms that were reset: a restored program must not get its saved ones then.
@@ -104,7 +122,9 @@ class RememberedTerms:
                 "times": living({
                     key: {"held": held, "waited": waited, "idle_since": since}
                     for key, (held, waited, since) in times.items()})})
-        return dead
+        except NotKept as error:        # keep() has logged it
+            return dead, error
+        return dead, None
 
     def _read(self, plain: dict[str, Any], wrong: Complain) -> dict[Key, ClientTerms]:
         known(plain, ("boot", "programs", "times"), wrong)

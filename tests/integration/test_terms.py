@@ -165,6 +165,24 @@ def test_compute_limit_bounds_the_card_time_of_a_program_of_short_kernels(
     finish([alone])
 
 
+def test_terms_survive_a_daemon_that_is_killed_when_it_has_confirmed_them(
+        site: Site, bus: str) -> None:
+    options = ("--bus", bus, "--state-dir", str(site.folder / "state"))
+    daemon = site.start(*options)
+    hook = site.allocating(MIB)
+    with Control(bus) as control:
+        (client,) = control.snapshot().clients
+        control.set_client_term(client.id, "weight", 7)
+        kill(daemon)
+    site.start(*options)
+    hook.close()
+    hook.connect()
+    hook.hello()
+    with Control(bus) as control:
+        (client,) = control.snapshot().clients
+        assert client.terms["weight"] == 7
+
+
 def test_name_of_a_program_survives_a_restart_of_the_daemon(site: Site, bus: str) -> None:
     daemon = site.start("--bus", bus)
     names = {"my model", "x" * 87, "nvshare-workload"}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.errors import InvalidArgs, NotKept, NvshareError
 from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine import saving as machine_saving
@@ -27,7 +27,7 @@ from nvshared.sharing.client_terms import ClientTerms
 from nvshared.sharing.gpu import Client, EarlierTimes
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.moving import PARKED, RESTORING
-from nvshared.sharing.remembered import FILE_NAME, RememberedTerms
+from nvshared.sharing.remembered import FILE_NAME, WRITTEN_WITHIN, RememberedTerms
 from nvshared.terms import TERMS
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined, peer, script
@@ -179,6 +179,37 @@ def test_remembered_terms_with_an_invalid_value_are_put_aside_and_cost_no_other_
     assert second.joins(gpu=1).terms.in_force.weight == 8
     assert "programs.json is put aside as programs.json.aside-1" in caplog.text
     assert (tmp_path / "programs.json.aside-1").read_text() == text
+    second.manager.set_term(second.joins(gpu=1).id, TERMS["weight"], 9)
+    time.pass_by(SECOND)
+    assert Daemon(tmp_path, time).joins(gpu=1).terms.in_force.weight == 9
+
+
+def test_remembered_terms_are_saved_at_once_and_then_after_a_pause(
+        tmp_path: Path, time: Time) -> None:
+    first = Daemon(tmp_path, time)
+    client = first.joins()
+    for weight, pause in ((7, 0), (8, WRITTEN_WITHIN)):
+        first.manager.set_term(client.id, TERMS["weight"], weight)
+        written = first.kept.saved()
+        time.pass_by(pause - 1)
+        assert not written.done()
+        time.pass_by(1)
+        written.result(0)
+        assert Daemon(tmp_path, time).joins().terms.in_force.weight == weight
+
+
+def test_remembered_terms_that_cannot_be_saved_are_reported_and_saved_later(
+        tmp_path: Path, time: Time) -> None:
+    folder = tmp_path / "state"
+    folder.write_text("a file\n")
+    first = Daemon(folder, time)
+    first.manager.set_term(first.joins().id, TERMS["weight"], 7)
+    time.pass_by(SECOND)
+    with pytest.raises(NotKept, match="cannot be written"):
+        first.kept.saved().result(0)
+    folder.unlink()
+    first.kept.file.keep_again()
+    assert Daemon(folder, time).joins().terms.in_force.weight == 7
 
 
 @pytest.mark.parametrize(("terms", "limit"), [
