@@ -218,6 +218,22 @@ def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
         assert only(control).terms["compute-limit"] == 50
 
 
+@pytest.mark.parametrize("visible", ["1", "GPU-763A7C0E", "1,0"])
+def test_program_moves_to_a_gpu_that_it_does_not_see_or_numbers_otherwise(
+    site: Site, start: Start, visible: str
+) -> None:
+    """The driver maps UUIDs, whatever CUDA_VISIBLE_DEVICES of the program and of the daemon say."""
+    control = start(CUDA_VISIBLE_DEVICES="1")
+    program = Program(site, environment={"CUDA_VISIBLE_DEVICES": visible})
+    assert only(control).gpu == 1
+    for target in (0, 1, 0):
+        control.move(only(control).id, str(target))
+        wait_until(partial(is_on, control, target))
+        park(site, control)
+        program.check()
+        assert used(site)[1 - target] == 0
+
+
 @pytest.mark.parametrize(("environment", "reason", "kept"), [
     ({"NVSHARE_SIM_FAIL": "cuCheckpointProcessCheckpoint:1:801"}, r"checkpoint: .*801", "801"),
     ({"NVSHARE_SIM_DRIVER": "565"}, "570", ""),
