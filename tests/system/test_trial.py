@@ -80,6 +80,14 @@ def test_trial_page_commands_run_two_programs_in_turns(machine: Container) -> No
         assert "user:alice" in machine.output("nvsharectl", "tenants")
 
 
+def test_example_in_engines_md_runs_as_printed_in_a_trial(machine: Container) -> None:
+    lines = pages.block("docs/engines.md", "cp -r").strip()
+    with trial(machine, START):
+        said = machine.run("sh", "-ec", f"cd\n{lines} --rounds 2", user="alice",
+                           environment=ENVIRONMENT).stdout
+        assert said.count("as computed alone") == 2, said
+
+
 def test_trial_daemon_restarted_without_programs_keeps_number_and_memory_of_the_gpus(
     machine: Container
 ) -> None:
