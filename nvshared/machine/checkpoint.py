@@ -5,10 +5,12 @@ The daemon has neither CUDA nor privileges. systemd offers the program on a sock
 daemon starts it. A command takes only steps that the process's state lacks: it can be repeated."""
 
 import asyncio
-import contextlib
+import os
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +29,7 @@ LONGEST = 1 << 16                       # most bytes of an answer
 
 
 # The third: the process that this program started; None: systemd started one.
-Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.subprocess.Process | None]
+Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, subprocess.Popen[bytes] | None]
 
 
 class NotSent(NvshareError):
@@ -132,7 +134,7 @@ class _Helper(NamedTuple):
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    process: asyncio.subprocess.Process | None      # None: systemd started the helper
+    process: subprocess.Popen[bytes] | None     # None: systemd started the helper
     began: float                        # by time.monotonic()
 
     async def ask(self, line: str) -> str:
@@ -159,16 +161,29 @@ def _put_back(helper: _Helper) -> None:
         _idle.append(helper)
 
 
-async def start(socket: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
+async def start(path: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
     """Connects to the program that systemd offers on a socket, or starts it as `command`."""
-    if socket.is_socket():  # noqa: ASYNC240
-        return *await asyncio.open_unix_connection(socket, limit=longest), None
-    process = await asyncio.create_subprocess_exec(
-        *command, limit=longest, start_new_session=True, stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process.stdout, process.stdin, process
+    if path.is_socket():  # noqa: ASYNC240
+        return *await asyncio.open_unix_connection(path, limit=longest), None
+    ours, process = _started(command)
+    loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(process.pid)
+
+    def reap() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        process.wait()
+
+    loop.add_reader(pidfd, reap)
+    return *await asyncio.open_unix_connection(sock=ours, limit=longest), process
+
+
+def _started(command: Sequence[str | Path]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Not by asyncio, which complains of processes that run when the event loop is closed: these
+    may outlast the daemon."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return ours, subprocess.Popen(
+            command, start_new_session=True, stdin=theirs.fileno(), stdout=theirs.fileno())
 
 
 def _end(helper: _Helper | None) -> None:
@@ -176,6 +191,5 @@ def _end(helper: _Helper | None) -> None:
     if helper is None:
         return
     helper.writer.close()
-    if helper.process is not None and helper.process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            helper.process.kill()
+    if helper.process is not None:
+        helper.process.kill()
