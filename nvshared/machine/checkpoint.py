@@ -5,12 +5,10 @@ The daemon has neither CUDA nor privileges. systemd offers the program on a sock
 daemon starts it. A command takes only steps that the process's state lacks: it can be repeated."""
 
 import asyncio
-import os
-import socket
-import subprocess
+import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +27,7 @@ LONGEST = 1 << 16                       # most bytes of an answer
 
 
 # The third: the process that this program started; None: systemd started one.
-Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, subprocess.Popen[bytes] | None]
+Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.subprocess.Process | None]
 
 
 class NotSent(NvshareError):
@@ -134,7 +132,7 @@ class _Helper(NamedTuple):
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    process: subprocess.Popen[bytes] | None     # None: systemd started the helper
+    process: asyncio.subprocess.Process | None      # None: systemd started the helper
     began: float                        # by time.monotonic()
 
     async def ask(self, line: str) -> str:
@@ -161,29 +159,16 @@ def _put_back(helper: _Helper) -> None:
         _idle.append(helper)
 
 
-async def start(path: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
+async def start(socket: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
     """Connects to the program that systemd offers on a socket, or starts it as `command`."""
-    if path.is_socket():  # noqa: ASYNC240
-        return *await asyncio.open_unix_connection(path, limit=longest), None
-    ours, process = _started(command)
-    loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(process.pid)
-
-    def reap() -> None:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-        process.wait()
-
-    loop.add_reader(pidfd, reap)
-    return *await asyncio.open_unix_connection(sock=ours, limit=longest), process
-
-
-def _started(command: Sequence[str | Path]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Not by asyncio, which complains of processes that run when the event loop is closed: these
-    may outlast the daemon."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        return ours, subprocess.Popen(
-            command, start_new_session=True, stdin=theirs.fileno(), stdout=theirs.fileno())
+    if socket.is_socket():  # noqa: ASYNC240
+        return *await asyncio.open_unix_connection(socket, limit=longest), None
+    process = await asyncio.create_subprocess_exec(
+        *command, limit=longest, start_new_session=True, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdout, process.stdin, process
 
 
 def _end(helper: _Helper | None) -> None:
@@ -191,5 +176,6 @@ def _end(helper: _Helper | None) -> None:
     if helper is None:
         return
     helper.writer.close()
-    if helper.process is not None:
-        helper.process.kill()
+    if helper.process is not None and helper.process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            helper.process.kill()

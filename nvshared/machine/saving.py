@@ -48,11 +48,14 @@ async def ask(order: str, **words: Any) -> dict[str, Any]:
     """Sends an order, returns its answer. Raises NvshareError with the reason of a refusal;
     NoAnswer if none came."""
     try:
-        reader, writer, _ = await start(SOCKET, sys.executable, "-I", PROGRAM, longest=LONGEST)
+        reader, writer, process = await start(
+            SOCKET, sys.executable, "-I", PROGRAM, longest=LONGEST)
         writer.write(json.dumps({"order": order, **words}).encode() + b"\n")
         async with asyncio.timeout(PATIENCE):
             line = await reader.readline()
         writer.close()
+        if process is not None:
+            await process.wait()
         answer = json.loads(line) if line.endswith(b"\n") else None
     except TimeoutError as error:
         raise NoAnswer(f"nvshare-save has not answered for {PATIENCE:.0f} s") from error
