@@ -22,6 +22,7 @@ from nvshared.bus.connection import (
     LONGEST,
     LONGEST_CALL,
     LONGEST_HEADER,
+    LONGEST_VARIANTS,
     BusConnection,
 )
 from nvshared.bus.dispatch import CALLS_EACH, CALLS_EACH_USER
@@ -90,6 +91,15 @@ async def test_bus_transport_skips_the_body_of_a_message_over_the_maximum_length
     with pytest.raises(WireError, match="too long"):
         long.values()
     assert after.values() == [7]
+
+
+async def test_bus_transport_skips_a_body_of_variants_that_would_take_long_to_decode(
+        bus: Bus) -> None:
+    for length in (LONGEST_VARIANTS, LONGEST_VARIANTS + 1):
+        await bus.send(a_call("v", Variant("ay", bytes(length - 8))))
+    fits, long = await bus.called(2)
+    assert fits.values() == [Variant("ay", bytes(LONGEST_VARIANTS - 8))]
+    assert long.body is None
 
 
 async def test_bus_transport_keeps_a_bounded_number_of_long_lists_of_pods(bus: Bus) -> None:
