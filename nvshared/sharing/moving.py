@@ -526,10 +526,9 @@ class Moving:
             return "" if is_locked else await _lacks_room(client, gpu)
 
         async with self._restores.of(client.peer.account):
-            # The driver requires a pair (UUID before, after) for each card; none: no change.
-            swapped = {} if gpu is client.gpu else {client.gpu: gpu, gpu: client.gpu}
-            pairs = [(one.facts.uuid, swapped.get(one, one).facts.uuid)
-                     for one in self._gpus if swapped]
+            # UUIDs before and after. nvshare-checkpoint adds the other cards that the driver has.
+            before, after = client.gpu.facts.uuid, gpu.facts.uuid
+            pairs = [] if gpu is client.gpu else [(before, after), (after, before)]
             answer = Answer(NOT_ORDERED)
             try:
                 if not is_locked and (why := await self._await_room(client, gpu, ROOM_WITHIN)):

@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,8 @@ from tests.unit.scripted import (
     joined,
     peer,
 )
+
+LOST = OTHER.uuid[:-1] + "3"
 
 
 def shows(*clients: Client, size: int = 0, used: int = 0) -> Sample:
@@ -438,6 +440,25 @@ async def test_drain_of_a_card_parks_programs_that_may_see_no_other_card(
     await limited.moving.drain(first)
     assert {client.parking.state for client in first.clients.values()} == {moving.PARKED}
     assert len(second.clients) == 1
+
+
+async def test_restore_on_another_card_names_no_lost_card_that_it_does_not_concern(
+        limited: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver no longer lists such a card, and may refuse its UUID."""
+    first, second = limited.gpus
+    limited.add(replace(FACTS, index=2, uuid=LOST), Sample(), gather=False).lose("it fell off")
+    named: set[str] = set()
+    ask = limited.moving._ask
+
+    async def note(
+        command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), *more: Any
+    ) -> Answer:
+        named.update(uuid for pair in pairs for uuid in pair)
+        return await ask(command, pid, pairs, *more)
+
+    monkeypatch.setattr(limited.moving, "_ask", note)
+    await limited.moving.move(next(iter(first.clients.values())), second)
+    assert named == {first.facts.uuid, second.facts.uuid}
 
 
 async def test_park_whose_caller_leaves_while_another_park_runs_ends_and_the_other_goes_on(
