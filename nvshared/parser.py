@@ -29,6 +29,8 @@ def absolute(text: str) -> Path:
     """The path of an option, which may be relative to the working directory.
 
     Raises ArgumentTypeError."""
+    if not text:                        # pathlib takes it for the working directory
+        raise argparse.ArgumentTypeError("'' is no path")
     try:
         return Path(text).absolute()
     except FileNotFoundError:

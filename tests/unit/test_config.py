@@ -192,7 +192,7 @@ def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"])
     assert (file, only_check) == (Path("x"), False)
     assert given == {"socket": str(Path("a/b").absolute()), "trace": "none", "debug": "on"}
-    for line in (["--nonsense"], ["--tq"], ["stray"]):
+    for line in (["--nonsense"], ["--tq"], ["stray"], ["--socket", ""]):
         with pytest.raises(InvalidArgs, match="see: nvshared --help"):
             config.parse(line)
 
