@@ -108,7 +108,7 @@ def run(options: Options) -> NoReturn:
     from nvshared.control import unit
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
+    if not command or not command[0]:
         raise InvalidArgs("no program is named", "write: nvsharectl run -- PROGRAM ARGUMENTS")
     environment = library.preloaded(os.environ)
     if environment.get(TRIM) == "1":

@@ -272,6 +272,7 @@ async def test_original_nvshare_flags_set_tq_and_anti_thrash(
     (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
     (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
     (["run"], ExitCode.INVALID_ARGS, "no program is named"),
+    (["run", "--", ""], ExitCode.INVALID_ARGS, "no program is named"),
     (["suspend", "0"], ExitCode.INVALID_ARGS, "'0' is no process id; see the programs"),
     (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
     (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
