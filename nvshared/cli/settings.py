@@ -2,6 +2,7 @@
 """Verbs that change terms, settings and turns, or move programs; nvshare's flags -T and -S."""
 
 import pwd
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,9 @@ from nvshared.units import MILLISECOND, SECOND
 QUANTUM = f"TIME|{AUTO}"                # metavar of an argument that is a quantum
 # Parses a quantum to microseconds; auto: 0.
 quantum = parsed(or_word(AUTO, 0, quantity.quantum, ", or auto"), "the quantum cannot be {!r}")
+
+
+POD_BY_UID = re.compile("pod:[^/]+")
 
 
 class SettingStep(NamedTuple):
@@ -97,6 +101,11 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
         print(f"nvsharectl: warning: no container {name!r} is known to nvshared, or to Docker and "
               "Podman as far as you may ask them; the setting takes effect when one with this name "
               "uses a GPU", file=sys.stderr)
+
+    if sets and not now.programs and POD_BY_UID.fullmatch(now.name):
+        name = now.name.partition(":")[2]
+        print(f"nvsharectl: warning: no pod with the UID {name!r} uses a GPU; the setting takes "
+              "effect when one does; for a pod's name, give pod:NAMESPACE/NAME", file=sys.stderr)
 
     def text() -> None:
         for term in terms:

@@ -135,7 +135,8 @@ async def test_tenant_command_prints_the_new_term_as_sentence_or_json(
     assert json.loads((await ctl(*command.split(), "--json")).out) == found
 
 
-async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, ctl: Run) -> None:
+async def test_limit_command_warns_of_an_unknown_user_container_or_pod(
+        ruled: Manager, ctl: Run) -> None:
     ended = await ctl("limit", "user:nosuchuser", "--memory", "4GB")
     assert ended.code == ExitCode.OK
     assert "may allocate 4GB on each GPU" in ended.out
@@ -148,7 +149,10 @@ async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, 
     assert ended.code == ExitCode.OK
     assert "no container 'nosuchbox' is known to nvshared" in ended.err
     assert (await ctl("limit", f"container:{64 * 'a'}", "--memory", "4GB")).err == ""
-    for unknown in ("user:nosuchuser", "container:nosuchbox"):
+    ended = await ctl("limit", "pod:train-1", "--memory", "4GB")
+    assert ended.code == ExitCode.OK
+    assert "no pod with the UID 'train-1' uses a GPU" in ended.err
+    for unknown in ("user:nosuchuser", "container:nosuchbox", "pod:train-1"):
         assert (await ctl("limit", unknown, "--memory", "none")).err == ""
     ended = await ctl("limit", "user:root", "--memory", "40")
     assert (ended.code, sentence(ended)) == (
