@@ -118,6 +118,18 @@ def test_lender_that_lacked_memory_once_is_tried_again_once_each_other_card_was_
     assert [evict_again(near, incoming, 30) for incoming in (5, 6)] == [first.uuid, FAR]
 
 
+def test_lender_of_which_a_writeback_borrowed_nothing_is_not_the_next_lender() -> None:
+    near, _ = pair()
+    hidden, = unseen(near, 79)
+    near.tell(SettingsChanged(replace(near.settings, writeback=True)))
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    (order,) = writebacks(near.wait(1))
+    assert (order.client, order.lender) == (1, hidden.uuid)
+    near.written_back(order)
+    assert [lender for _, lender in loans(near.want(2))] == [FAR]
+
+
 def test_lender_that_was_lost_and_returns_is_known_to_have_lent_a_client_nothing() -> None:
     near, _ = pair()
     hidden, = unseen(near, 79)
