@@ -195,6 +195,10 @@ def restore(options: Options) -> None:
                     raise
                 failed[folder] = error
                 continue
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"interrupted, but nvshared may go on to restore {folder}",
+                    "see: nvsharectl save --list", done=done) from None
             done.append({"folder": folder, "pid": pid})
             if not options.json:
                 print(f"Process {pid} is back, from {folder}.", flush=True)

@@ -58,7 +58,8 @@ def carry_out(steps: Sequence[SettingStep]) -> None:
         try:
             step.act()
         except (NvshareError, KeyboardInterrupt) as reason:
-            error = reason if isinstance(reason, NvshareError) else Interrupted("interrupted")
+            error = reason if isinstance(reason, NvshareError) else Interrupted(
+                "interrupted, but nvshared may go on with it")
             done = at + 1 if isinstance(error, NotKept) else at     # NotKept: done but unsaved
             tried = done if error.answered else done + 1
             parts = {"done": steps[:done], "unknown": steps[done:tried], "not_done": steps[tried:]}

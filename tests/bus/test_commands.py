@@ -460,16 +460,20 @@ async def test_save_that_is_not_permitted_says_so_once_with_its_exit_status(
     assert said["done"] == []
 
 
-async def test_interrupted_save_says_that_the_program_may_still_end(
+async def test_interrupted_save_or_restore_says_that_nvshared_may_go_on(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Daemon, "save", interrupt)
+    monkeypatch.setattr(Daemon, "restore", interrupt)
     a_client(manager, manager.gpus[0])
     ended = await ctl("save", "--all")
     assert ended.code == ExitCode.INTERRUPTED
     assert f"may go on to save python[{UNUSED_PID}], which then ends" in sentence(ended)
+    ended = await ctl("restore", "/saved/one")
+    assert ended.code == ExitCode.INTERRUPTED
+    assert "may go on to restore /saved/one" in sentence(ended)
 
 
 @pytest.mark.parametrize("line", [

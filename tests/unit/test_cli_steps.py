@@ -37,7 +37,9 @@ def unanswered() -> NvshareError:
      "no answer (done: memory limit on GPU 0; perhaps done: memory limit on GPU 1; "
      "not done: weight on GPU 2)"),
     ("m0 m1", 1, KeyboardInterrupt(),
-     "interrupted (done: memory limit on GPU 0; perhaps done: memory limit on GPU 1)"),
+     "interrupted, but nvshared may go on with it (done: memory limit on GPU 0; perhaps done: "
+     "memory limit on GPU 1)"),
+    ("m0", 0, KeyboardInterrupt(), "interrupted, but nvshared may go on with it"),
     ("m0 c0", 0, NotKept("not kept"),
      "not kept (done: memory limit on GPU 0; not done: compute limit on GPU 0)"),
     ("m0 c0", 1, NotKept("not kept"), "not kept"),
