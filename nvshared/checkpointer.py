@@ -161,9 +161,10 @@ def main() -> int:
     if why := caller.refusal():
         print(f"nvshare-checkpoint takes no orders from {why}", file=sys.stderr)
         return 3
-    for line in iter(lambda: sys.stdin.buffer.readline(LONGEST), b""):
-        if (command := line.decode(errors="replace").split()) and not run(command):
-            return 2
+    with suppress(ConnectionError):     # the daemon has ended without reading an answer
+        for line in iter(lambda: sys.stdin.buffer.readline(LONGEST), b""):
+            if (command := line.decode(errors="replace").split()) and not run(command):
+                return 2
     return 0
 
 

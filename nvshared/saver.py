@@ -927,14 +927,15 @@ def main() -> int:
     os.umask(0o077)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(36, 0)      # PR_SET_CHILD_SUBREAPER: init adopts restored processes
-    for line in iter(lambda: sys.stdin.buffer.readline(LONGEST), b""):
-        try:
-            order = json.loads(line)
-            ORDERS[order["order"]](order)
-        except Refused as refused:
-            say(error=str(refused))
-        except UNREADABLE as error:
-            say(error=f"nvshare-save failed: {error!r}")
+    with suppress(ConnectionError):     # the daemon has ended without reading an answer
+        for line in iter(lambda: sys.stdin.buffer.readline(LONGEST), b""):
+            try:
+                order = json.loads(line)
+                ORDERS[order["order"]](order)
+            except Refused as refused:
+                say(error=str(refused))
+            except UNREADABLE as error:
+                say(error=f"nvshare-save failed: {error!r}")
     return 0
 
 

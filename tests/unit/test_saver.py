@@ -11,10 +11,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from nvshared import caller, saver
+from nvshared import caller, checkpointer, saver
 from nvshared.errors import NvshareError
 from nvshared.machine import saving
 
@@ -63,6 +64,27 @@ def test_orders_are_taken_only_from_root_and_the_owner_of_the_socket(
     else:
         assert (said, helper.returncode) == ("", 3)
         assert line.endswith(f"of uid {OTHER}: this is not the user of nvshared\n")
+
+
+@pytest.mark.parametrize(("helper", "order"), [
+    (checkpointer, "state 1"), (saver, '{"order": "list", "to": ""}')])
+def test_helper_ends_well_when_the_daemon_ends_without_reading_its_answer(
+    tmp_path: Path, helper: ModuleType, order: str
+) -> None:
+    if helper is saver and os.geteuid() != 0:
+        pytest.skip("only root can save programs")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ended = subprocess.Popen(
+            [sys.executable, "-I", str(helper.__file__)], stdin=theirs.fileno(),
+            stdout=theirs.fileno(), stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "NVSHARE_SAVED": str(tmp_path / "saved")})
+        theirs.close()
+        ours.settimeout(PATIENCE)
+        ours.send(f"{order}\n".encode())
+        assert ours.recv(1, socket.MSG_PEEK)
+    _, said = ended.communicate()
+    assert (ended.returncode, said) == (0, "")
 
 
 @pytest.fixture
