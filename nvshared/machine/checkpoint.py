@@ -5,10 +5,13 @@ The daemon has neither CUDA nor privileges. systemd offers the program on a sock
 daemon starts it. A command takes only steps that the process's state lacks: it can be repeated."""
 
 import asyncio
-import contextlib
+import os
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +29,30 @@ KEPT_FOR = 300.0                        # seconds in which a helper gets command
 LONGEST = 1 << 16                       # most bytes of an answer
 
 
+class Process:
+    """A process that this program started. Not asyncio's, which complains of processes that end
+    after the event loop: these may outlast the daemon."""
+
+    def __init__(self, command: Sequence[str | Path], descriptor: int) -> None:
+        """`descriptor`: its standard input and output. Raises OSError."""
+        self._popen = subprocess.Popen(
+            command, start_new_session=True, stdin=descriptor, stdout=descriptor)
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._loop, self.ended = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._popen.wait()
+        self.ended.set()
+
+
 # The third: the process that this program started; None: systemd started one.
-Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.subprocess.Process | None]
+Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, Process | None]
 
 
 class NotSent(NvshareError):
@@ -132,19 +157,20 @@ class _Helper(NamedTuple):
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    process: asyncio.subprocess.Process | None      # None: systemd started the helper
+    process: Process | None             # None: systemd started the helper
     began: float                        # by time.monotonic()
 
     async def ask(self, line: str) -> str:
         """Sends a line and returns the answer. Raises ValueError if that exceeds LONGEST bytes."""
         self.writer.write(line.encode() + b"\n")
         said = ""
-        while answer := (await self.reader.readline()).decode(errors="replace"):
-            said += answer
-            if len(said) > LONGEST:
-                raise ValueError(f"more than {LONGEST} bytes")
-            if answer.startswith("state "):
-                break
+        with suppress(ConnectionError):     # it has ended without reading the line
+            while answer := (await self.reader.readline()).decode(errors="replace"):
+                said += answer
+                if len(said) > LONGEST:
+                    raise ValueError(f"more than {LONGEST} bytes")
+                if answer.startswith("state "):
+                    break
         return said
 
 
@@ -159,16 +185,14 @@ def _put_back(helper: _Helper) -> None:
         _idle.append(helper)
 
 
-async def start(socket: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
+async def start(path: Path, *command: str | Path, longest: int = LONGEST) -> Connected:
     """Connects to the program that systemd offers on a socket, or starts it as `command`."""
-    if socket.is_socket():  # noqa: ASYNC240
-        return *await asyncio.open_unix_connection(socket, limit=longest), None
-    process = await asyncio.create_subprocess_exec(
-        *command, limit=longest, start_new_session=True, stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process.stdout, process.stdin, process
+    if path.is_socket():  # noqa: ASYNC240
+        return *await asyncio.open_unix_connection(path, limit=longest), None
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = Process(command, theirs.fileno())
+    return *await asyncio.open_unix_connection(sock=ours, limit=longest), process
 
 
 def _end(helper: _Helper | None) -> None:
@@ -176,6 +200,5 @@ def _end(helper: _Helper | None) -> None:
     if helper is None:
         return
     helper.writer.close()
-    if helper.process is not None and helper.process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            helper.process.kill()
+    if helper.process is not None:
+        helper.process.kill()

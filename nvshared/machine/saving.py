@@ -55,7 +55,7 @@ async def ask(order: str, **words: Any) -> dict[str, Any]:
             line = await reader.readline()
         writer.close()
         if process is not None:
-            await process.wait()
+            await process.ended.wait()
         answer = json.loads(line) if line.endswith(b"\n") else None
     except TimeoutError as error:
         raise NoAnswer(f"nvshare-save has not answered for {PATIENCE:.0f} s") from error

@@ -482,6 +482,22 @@ def test_park_with_a_broken_checkpoint_helper_fails_and_the_program_continues(
         refuse_to_park(control, program, reason)
 
 
+OUTLASTS = """
+import asyncio, time
+from pathlib import Path
+from nvshared.machine import checkpoint
+process = asyncio.run(checkpoint.start(Path("none"), "sh", "-c", "sleep 0.1"))[2]
+del process
+time.sleep(0.5)
+"""
+
+
+def test_event_loop_that_ends_before_a_helper_does_complains_of_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", OUTLASTS], cwd=ROOT, check=False,
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_parked_program_stopped_by_sigstop_can_be_moved_and_continues_after_sigcont(
     site: Site, shared: Shared
 ) -> None:
