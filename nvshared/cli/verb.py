@@ -172,7 +172,8 @@ def draw(picture: "RenderableType") -> None:
     """Prints a renderable with rich, which obeys NO_COLOR by itself."""
     from rich.console import Console
 
-    Console(highlight=False).print(picture)
+    # rich takes COLUMNS=0, which a terminal of unknown size has, for a width, and prints nothing.
+    Console(highlight=False, width=shutil.get_terminal_size().columns).print(picture)
 
 
 class Unwritable(Exception):

@@ -155,6 +155,13 @@ async def test_top_that_ends_restores_screen_and_cursor(
     assert "Traceback" not in shown
 
 
+async def test_status_on_a_terminal_of_unknown_size_prints_its_tables(
+        manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "status", NVSHARE_BUS=private.address, COLUMNS="0", LINES="0")
+    assert "Memory-Usage" in shown
+
+
 async def test_top_on_a_dumb_terminal_prints_plain_tables(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0])
