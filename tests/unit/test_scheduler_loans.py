@@ -379,7 +379,8 @@ class Cards:
                 row.world.restart()
 
     def lose(self, number: int) -> None:
-        """Lose a card with its programs. It returns, with other programs."""
+        """Lose a card with its programs and what it lent. It returns, with other programs; those
+        that are there do not see it any more."""
         world = self.rows[number].world
         world.scheduler.handle(CardLost(), world.now)
         for hook in world.hooks:
@@ -388,6 +389,10 @@ class Cards:
         self.link([card for card in self.cards if card is not self.cards[number]])
         for row in self.rows:
             if row.world is not world:
+                for one in row.world.hooks.values():
+                    one.sees = {*(one.sees or ())} - {self.cards[number].uuid}
+                    if one.lender == self.cards[number].uuid:
+                        one.borrowed = one.dirty = 0
                 row.world.tell(Tick())
         self.cards[number] = Neighbour(self.cards[number].uuid)
         self.link(self.cards)
@@ -415,7 +420,7 @@ class Cards:
 
     def _borrowed(self, world: World, hook: Hook, lender: str) -> int:
         client = world.scheduler._card.clients.get(hook.id)
-        if client is None or client.unresponsive:
+        if client is None or client.unresponsive or lender not in (hook.sees or ()):
             return 0
         orders = [one for one in world._ordered(hook)
                   if isinstance(one, Evict | Writeback) and one.lender == lender]
