@@ -113,7 +113,8 @@ ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─
 
 class Terminal:
     def __init__(self) -> None:
-        self._console = Console()
+        # show() prints lines that fit already; with a width of 0, as of COLUMNS, rich prints none.
+        self._console = Console(width=shutil.get_terminal_size().columns)
         self._keys = Keys()
         self._shown: list[str] = []     # empty: all lines are to be drawn
         self._reading, self._waking = os.pipe()

@@ -155,11 +155,13 @@ async def test_top_that_ends_restores_screen_and_cursor(
     assert "Traceback" not in shown
 
 
-async def test_status_on_a_terminal_of_unknown_size_prints_its_tables(
+async def test_status_and_top_on_a_terminal_of_unknown_size_print_their_tables(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "status", NVSHARE_BUS=private.address, COLUMNS="0", LINES="0")
-    assert "Memory-Usage" in shown
+    bus = private.address
+    assert "Memory-Usage" in await on_a_terminal(
+        *NVSHARECTL, "status", NVSHARE_BUS=bus, COLUMNS="0", LINES="0")
+    await on_a_terminal(*NVSHARECTL, "top", keys=b"q", until=b"q quit", NVSHARE_BUS=bus,
+                        COLUMNS="0", LINES="0")
 
 
 async def test_top_on_a_dumb_terminal_prints_plain_tables(
