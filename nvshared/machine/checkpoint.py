@@ -29,7 +29,7 @@ KEPT_FOR = 300.0                        # seconds in which a helper gets command
 LONGEST = 1 << 16                       # most bytes of an answer
 
 
-class Process:
+class HelperProcess:
     """A process that this program started. Not asyncio's, which complains of processes that end
     after the event loop: these may outlast the daemon."""
 
@@ -52,7 +52,7 @@ class Process:
 
 
 # The third: the process that this program started; None: systemd started one.
-Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, Process | None]
+Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter, HelperProcess | None]
 
 
 class NotSent(NvshareError):
@@ -157,7 +157,7 @@ class _Helper(NamedTuple):
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    process: Process | None             # None: systemd started the helper
+    process: HelperProcess | None       # None: systemd started the helper
     began: float                        # by time.monotonic()
 
     async def ask(self, line: str) -> str:
@@ -191,7 +191,7 @@ async def start(path: Path, *command: str | Path, longest: int = LONGEST) -> Con
         return *await asyncio.open_unix_connection(path, limit=longest), None
     ours, theirs = socket.socketpair()
     with theirs:
-        process = Process(command, theirs.fileno())
+        process = HelperProcess(command, theirs.fileno())
     return *await asyncio.open_unix_connection(sock=ours, limit=longest), process
 
 
