@@ -94,7 +94,10 @@ class RememberedTerms:
                   partial(self._written, self._saved))
 
     def _written(self, write: Future[None], ended: tuple[set[Key], NotKept | None] | None) -> None:
-        dead, error = ended or (set[Key](), None)
+        # None: the write raised something unexpected, which the lane has logged.
+        dead, error = ended or (set[Key](), NotKept(
+            "the change holds, but is forgotten if nvshared ends now: its write failed",
+            "nvshared's log says why"))
         for key in dead:
             self._times.pop(key, None)
             self._kept.pop(key, None)

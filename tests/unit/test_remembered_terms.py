@@ -212,6 +212,17 @@ def test_remembered_terms_that_cannot_be_saved_are_reported_and_saved_later(
     assert Daemon(folder, time).joins().terms.in_force.weight == 7
 
 
+def test_remembered_terms_whose_write_raises_are_not_reported_as_saved(
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Daemon(tmp_path, time)
+    # As lanes answer for a call that raised.
+    monkeypatch.setattr(first.kept, "_run", lambda _key, _call, answer: answer(None))
+    first.manager.set_term(first.joins().id, TERMS["weight"], 7)
+    time.pass_by(SECOND)
+    with pytest.raises(NotKept, match="its write failed"):
+        first.kept.saved().result(0)
+
+
 @pytest.mark.parametrize(("terms", "limit"), [
     ({"compute_limit": 30}, 30), ({"compute_limit": 300}, 100),
     ({"compute_limit": 30, "urgency": 7}, 100), ("none", 100)])
@@ -274,7 +285,7 @@ class Dump:
         return [Saved("/saved/one", "saved", 1, "", 0, OURS, 1000, "one", 1, 0, {})]
 
 
-async def test_saved_program_with_terms_set_while_it_is_parked_keeps_these_terms(
+async def test_saved_program_after_terms_set_while_parked_is_restored_with_these_terms(
         tmp_path: Path) -> None:
     dump = Dump(tmp_path)
     await dump.saving.save(dump.client)
