@@ -219,7 +219,7 @@ def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-763A7C0E", "1,0"])
-def test_program_moves_to_a_gpu_that_it_does_not_see_or_numbers_otherwise(
+def test_move_of_a_program_to_a_gpu_out_of_its_sight_keeps_its_memory(
     site: Site, start: Start, visible: str
 ) -> None:
     """The driver maps UUIDs, whatever CUDA_VISIBLE_DEVICES of the program and of the daemon say."""

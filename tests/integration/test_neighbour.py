@@ -92,7 +92,7 @@ def test_hand_over_without_a_card_that_can_lend_moves_memory_to_the_host(
 
 
 @pytest.mark.parametrize("visible", ["0,1", "0,2"])
-def test_program_borrows_of_the_card_that_it_sees_although_another_could_lend_as_much(
+def test_eviction_of_a_program_that_sees_one_of_two_lenders_borrows_of_that_one(
     site: Site, visible: str
 ) -> None:
     trace, cards = site.folder / "trace", {"NVSHARE_SIM_GPUS": "3"}

@@ -152,7 +152,7 @@ def test_example_in_engines_md_takes_turns_and_computes_the_same_as_alone(machin
     ("python3", "start it with nvsharectl run"),
     ("NVSHARE_SIM_GPUS=0 nvsharectl run -- python3", "there is no GPU"),
 ])
-def test_example_in_engines_md_names_what_is_missing(
+def test_example_in_engines_md_without_a_needed_part_ends_with_its_name(
     machine: Machine, command: str, reason: str
 ) -> None:
     copy, run = example()

@@ -165,7 +165,7 @@ def test_compute_limit_bounds_the_card_time_of_a_program_of_short_kernels(
     finish([alone])
 
 
-def test_terms_survive_a_daemon_that_is_killed_when_it_has_confirmed_them(
+def test_confirmed_terms_after_a_kill_of_the_daemon_are_in_force_in_the_next(
         site: Site, bus: str) -> None:
     options = ("--bus", bus, "--state-dir", str(site.folder / "state"))
     daemon = site.start(*options)

@@ -368,7 +368,7 @@ async def test_history_refuses_a_query_of_a_user_with_the_maximum_number_of_pend
     history._store.close()
 
 
-def test_history_query_while_another_process_writes_reads_one_state_of_the_file(
+def test_history_query_during_another_processs_write_returns_one_state_of_the_file(
         path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before each statement of the query, another connection adds a minute with a new user."""
     monkeypatch.setattr(stored, "PATIENCE", 0)

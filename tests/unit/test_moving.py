@@ -442,7 +442,7 @@ async def test_drain_of_a_card_parks_programs_that_may_see_no_other_card(
     assert len(second.clients) == 1
 
 
-async def test_restore_on_another_card_names_no_lost_card_that_it_does_not_concern(
+async def test_restore_on_another_card_beside_a_lost_one_orders_only_the_two_cards_swapped(
         limited: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver no longer lists such a card, and may refuse its UUID."""
     first, second = limited.gpus
