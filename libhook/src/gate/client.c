@@ -602,6 +602,13 @@ void client_commit_answered(struct client *client, uint64_t number,
     }
 }
 
+void client_void_commits(struct client *client)
+{
+    client_commit_answered(client, client->last_commit, NULL);
+    client->introduced++;
+    bell_ring(&client->commit_bell);
+}
+
 void client_set_limits(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);

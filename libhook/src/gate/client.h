@@ -248,6 +248,8 @@ void client_set_limits(struct client *client, const struct nvshare_order *order)
 /* Records the answer to a COMMIT; NULL: a HELLO voids it. Voids earlier ungranted COMMITs. */
 void client_commit_answered(struct client *client, uint64_t number,
                             const struct nvshare_order *answer);
+/* Makes threads ask again: a daemon that is sent HELLO knows of no COMMIT. memory_lock is held. */
+void client_void_commits(struct client *client);
 /* Appends the text of a REASON to client->reason. */
 void client_append_refusal(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* bytes: `to_pin` of a report */

@@ -140,19 +140,30 @@ static enum thread_state read_thread_states(uint64_t *hash)
     return worst;
 }
 
-static bool wanted(void)
+/* Whether a thread waits for the answer to a COMMIT. A thread that holds memory_lock may itself wait
+ * for the driver, so the lock is not waited for. */
+static bool has_open_commit(const struct client *client)
 {
-    return stubs_called() || gate_has_waiters();
+    if (pthread_mutex_trylock(&memory_lock) != 0)
+        return false;
+    bool open = client->answered_commit < client->last_commit;
+    pthread_mutex_unlock(&memory_lock);
+    return open;
+}
+
+static bool wanted(const struct client *client)
+{
+    return stubs_called() || gate_has_waiters() || has_open_commit(client);
 }
 
 /* Waits, with the stubs closed, until all other threads sleep. Returns PARK_DONE or a failure. */
-static enum nvshare_park await_threads_asleep(bool ahead)
+static enum nvshare_park await_threads_asleep(const struct client *client, bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;
     do {
         uint64_t hash = 0;
         enum thread_state state = read_thread_states(&hash);
-        if (ahead && wanted())
+        if (ahead && wanted(client))
             return NVSHARE_PARK_CALLED;
         if (state == UNSEEN)
             return NVSHARE_PARK_UNSEEN;
@@ -224,7 +235,7 @@ static bool introduce(const struct client *client, const struct nvshare_report *
 {
     struct nvshare_report report = *hello;
     report.number = number;
-    report.flags |= wanted() ? NVSHARE_WANTS : 0;
+    report.flags |= wanted(client) ? NVSHARE_WANTS : 0;
     return client_introduce(client, client->socket, hello + 1, &report)
            && (report.flags & NVSHARE_WANTS) != 0;
 }
@@ -244,28 +255,31 @@ static bool reconnect(const struct client *client, const struct nvshare_report *
     return introduce(client, hello, 0);
 }
 
-/* Returns when UNPARK is in *order. `hello`, `wake`: reports made when the program was parked. */
-static void stay_parked(struct client *client, const struct nvshare_report *hello,
+/* Returns when UNPARK is in *order. `hello`, `wake`: reports made when the program was parked. True:
+ * HELLO was sent meanwhile. */
+static bool stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *wake, struct nvshare_order *order)
 {
-    bool wake_sent = false, received = true;
+    bool wake_sent = false, received = true, introduced = false;
     for (;;) {
         if (own_file_descriptor(client->socket) < 0) {
             if (!received)
                 connection_try_other_version();
             wake_sent = reconnect(client, hello);
+            introduced = true;
             received = own_file_descriptor(client->socket) < 0;
             if (own_file_descriptor(client->socket) < 0)
                 nanosleep(&(struct timespec){ .tv_nsec = RECONNECT_NS }, NULL);
             continue;                /* a thread may have called the driver meanwhile */
         }
-        if (!wake_sent && wanted())
+        if (!wake_sent && wanted(client))
             wake_sent = connection_send(client->socket, wake);
         int connection = client_wait(client, NEVER);
         int got = connection < 0 ? 0 : connection_receive(connection, order, NULL, 0);
         received |= got == 1;
         if (got == 1 && order->type == NVSHARE_UNPARK)
-            return;
+            return introduced;
+        introduced |= got == 1 && order->type == NVSHARE_INTRODUCE;
         if (got == 1 && order->type == NVSHARE_INTRODUCE)
             wake_sent = introduce(client, hello, order->number);
         else if (got == 1 && order->type == NVSHARE_LEAVE)
@@ -293,16 +307,17 @@ void park(struct client *client, const struct nvshare_order *order)
     };
     pthread_mutex_unlock(&memory_lock);
     pthread_mutex_unlock(&service_lock);
+    bool introduced = false;
     struct nvshare_order end = { .type = NVSHARE_UNPARK };
     memcpy(end.gpu, client->uuid, sizeof end.gpu);
     if (report.park == NVSHARE_PARK_DONE) {
         atomic_store(&parked, client);
-        report.park = stubs_close(wake_service) ? await_threads_asleep(ahead) : NVSHARE_PARK_UNSEEN;
-        report.flags = wanted() ? NVSHARE_WANTS : 0;
+        report.park = stubs_close(wake_service) ? await_threads_asleep(client, ahead) : NVSHARE_PARK_UNSEEN;
+        report.flags = wanted(client) ? NVSHARE_WANTS : 0;
         struct nvshare_report wake = report;
         wake.type = NVSHARE_WAKE;
         if (report.park == NVSHARE_PARK_DONE && connection_send(client->socket, &report))
-            stay_parked(client, hello, &wake, &end);
+            introduced = stay_parked(client, hello, &wake, &end);
         if ((end.flags & NVSHARE_DRIVER_ERROR) != 0) {
             complain("the driver cannot restore what this program had on GPU %d: each of its CUDA "
                      "calls fails from now on. End it, and start it again.", (int)client->device);
@@ -314,6 +329,8 @@ void park(struct client *client, const struct nvshare_order *order)
     pthread_mutex_lock(&service_lock);
     LOCKED(memory_lock);
     memcpy(client->uuid, end.gpu, sizeof client->uuid);
+    if (introduced)
+        client_void_commits(client);
     if (report.park == NVSHARE_PARK_DONE) {
         tiers_attach(client);
         client_changed(client);

@@ -79,9 +79,8 @@ static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
     client->starved_reported = false;
-    client_commit_answered(client, client->last_commit, NULL);
+    client_void_commits(client);
     tiers_order(client, NULL);
-    client->introduced++;
     swap_report_again(client);
     store_forget_order(client);
     client->reports_idle = client->reports_busy = false;    /* until a RUN requests them */
@@ -91,7 +90,6 @@ static void introduce(struct client *client, uint64_t number)
         .flags = (client->running ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
     });
     client_update(client);
-    bell_ring(&client->commit_bell);
 }
 
 int nvshare_release(void)
