@@ -17,7 +17,7 @@ from bench.handover.measure import Variants, main
 from bench.handover.neighbour import NEARLY_ALL, given_back_in, returns, two_cards
 from bench.models import demand
 from bench.models.demand import Demand, Request
-from bench.models.parts import PARTS, Breakdown, breakdowns, crossed
+from bench.models.parts import PARTS, Breakdown, breakdowns, moved
 from bench.models.program import Answer, Weights, speed, wrong
 from bench.models.ways import Shared, alone, anew, by_hand, fitting, shared, weights
 from nvshared.units import GIB
@@ -120,7 +120,7 @@ def _scale(card: Card, model: Weights) -> Scale:
 def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) -> Result:
     counted = [one for one in found.answers if case.counted is None or one.model in case.counted]
     requests = breakdowns(counted, found.trace, found.pids, 1000 * scale.alone)
-    out, into = crossed(found.trace, found.answers)
+    evicted, loaded = moved(found.trace, found.answers)
     took = [one.took / 1000 for one in requests]
     goals = [*_percentiles("", took, case.median, case.slowest)]
     of_kind = {kind: [one for one in requests if one.kind == kind] for kind in KINDS}
@@ -133,15 +133,15 @@ def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) ->
         *(Goal(f"{kind}: over the bus's limit", _of_limit(of_kind[kind], scale), "times",
                most=case.of_limit if kind == "absent" else None)
           for kind in KINDS[1:] if of_kind[kind]),
-        Goal("went out", out / GIB, "GiB"), Goal("came in", into / GIB, "GiB"),
+        Goal("evicted", evicted / GIB, "GiB"), Goal("loaded", loaded / GIB, "GiB"),
         Goal("the bus alone, in", scale.bus["in_gbps"], "GB/s")]
     means = {part: fmean(one.parts[part] for one in requests) / 1000 for part in PARTS}
     goals += [Goal(f"where it goes: {part}", mean, "ms") for part, mean in means.items() if mean]
     documented = [
         {**one.answer._asdict(), "missing": one.missing, "parts": one.parts} for one in requests]
     figures = {
-        "models": len(found.pids), "out_bytes": out, "in_bytes": into, "alone_ms": scale.alone,
-        "bus": scale.bus, "mean_ms": means, "requests": documented}
+        "models": len(found.pids), "evicted_bytes": evicted, "loaded_bytes": loaded,
+        "alone_ms": scale.alone, "bus": scale.bus, "mean_ms": means, "requests": documented}
     return Result(name, setting, tuple(goals), figures, found.wrong, drawing(requests), marks(took))
 
 

@@ -50,12 +50,14 @@ def breakdowns(answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[
     return [_breakdown(one, trace, pids[one.model], alone) for one in answers]
 
 
-def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]:
+def moved(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]:
+    """Returns the evicted and the loaded bytes. An eviction copies only what the host lacks."""
     begin, end = min(one.due for one in answers), max(one.ended for one in answers)
     found = [line for line in trace if begin <= line["at"] <= end]
-    return (
-        sum(line["bytes"] for line in found if line.get("event") in ("evicted", "written-back")),
-        sum(line["bytes"] for line in found if line.get("event") == "loaded"))
+    evicted, loaded = (
+        sum(line["bytes"] for line in found if line.get("event") == event)
+        for event in ("evicted", "loaded"))
+    return evicted, loaded
 
 
 def _breakdown(answer: Answer, trace: Sequence[Line], pid: int, alone: float) -> Breakdown:
