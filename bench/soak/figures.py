@@ -73,6 +73,7 @@ class Trace:
     host: dict[int, int] = field(default_factory=dict)      # bytes of host memory by client
     disk: dict[int, int] = field(default_factory=dict)      # bytes on the disk by client
     most_disk: int = 0                  # bytes on the disk: the largest sum over clients
+    most_borrowed: int = 0              # bytes of other cards: the most of a client
 
     def read(self) -> None:
         while line := self.file.readline():
@@ -86,6 +87,7 @@ class Trace:
                 self.host[entry["client"]] = entry["memory"]["host"]
                 self.disk[entry["client"]] = entry["memory"]["disk"]
                 self.most_disk = max(self.most_disk, sum(self.disk.values()))
+                self.most_borrowed = max(self.most_borrowed, entry["memory"]["borrowed"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Soak:
     wrong: list[str] = field(default_factory=list)
     turns_before: int = 0               # turns under earlier daemons
     most_disk: int = 0                  # most bytes on the disk at once, under earlier daemons
+    most_borrowed: int = 0              # most bytes of other cards in a client, likewise
     samples: Samples = field(default_factory=lambda: defaultdict(list))
     daemon: subprocess.Popen[str] | None = None
     trace: Trace | None = None
@@ -75,6 +76,7 @@ class Soak:
         self.turns_before = self.turns()
         if self.trace is not None:
             self.most_disk = max(self.most_disk, self.trace.most_disk)
+            self.most_borrowed = max(self.most_borrowed, self.trace.most_borrowed)
             self.trace.file.close()
         path = self.manager.site.folder / f"trace-{self.killed_daemons}"
         path.touch()
@@ -173,7 +175,7 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
              **({"LD_LIBRARY_PATH": str(build / "simulator")} if simulated else {})},
             megabytes,
             ("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve", "0",
-             "--swap-budget", "4GiB", *disk_options()),
+             "--swap-budget", "4GiB", "--neighbour", "on", *disk_options()),
             build, random.Random(seed))
         nvml = NVML()
         uuid = nvml.find()[0].uuid
@@ -218,6 +220,8 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
         "killed_before_ready": soak.killed_early, "hand_overs": soak.turns(),
         "ended_whole": soak.ended, "compared_bytes": soak.compared,
         "most_disk_bytes": max(soak.most_disk, soak.trace.most_disk if soak.trace else 0),
+        "most_borrowed_bytes": max(
+            soak.most_borrowed, soak.trace.most_borrowed if soak.trace else 0),
         "connections_stored": soak.manager.stored, "programs": soak.seeds, "wrong": soak.wrong,
         "figures": [{"who": who, "what": what, **asdict(one)}
                     for (who, what), one in grown.items()]}

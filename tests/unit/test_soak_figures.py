@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a soak takes for the growth of a process."""
 
+import json
 import math
 import mmap
 import os
+from pathlib import Path
 
-from bench.soak.figures import FLOORS, growth, of_process
+from bench.soak.figures import FLOORS, Trace, growth, of_process
 
 SIZE = 64_000_000                       # bytes
 
@@ -37,3 +39,15 @@ def test_growth_of_a_figure_that_swings_within_bounds_is_not_found() -> None:
     found = growth([(at, figure(at)) for at in range(150)], 4)
     assert found.added > 2 * found.spread
     assert not found.grows
+
+
+def test_trace_memory_of_another_card_is_counted_after_its_return(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    memory = {"host": 0, "disk": 0}
+    path.write_text("".join(
+        json.dumps({"client": 1, "memory": {**memory, "borrowed": size}}) + "\n"
+        for size in (0, 7, 3)))
+    with path.open() as file:
+        trace = Trace(file)
+        trace.read()
+    assert trace.most_borrowed == 7
