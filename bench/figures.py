@@ -116,11 +116,12 @@ def engines() -> Figure:
 def neighbour() -> Figure:
     file, document = newest("handover-neighbour")
     of, what = goals(document, "neighbour"), "STOP to RUN, less the drain"
+    moved = document["results"][0]["figures"]["in_gib"]["median"]
     return Figure(
         "neighbour", "Two programs in turns, with and without an idle GPU beside",
-        "Two programs of 57 % of the GPU change all their memory in each turn; 13 GiB move each "
-        "way. With NVLink the memory goes to the idle neighbour GPU. Without nvshared the second "
-        "program is out of memory.",
+        "Two programs of 57 % of the GPU change all their memory in each turn; "
+        f"{moved:.0f} GiB move each way. With NVLink the memory goes to the idle neighbour GPU. "
+        "Without nvshared the second program is out of memory.",
         "make bench-handover VARIANTS=neighbour", file, "ms",
         [("to a neighbour GPU", of["neighbour auto"][what], True),
          ("to host memory", of["neighbour off"][what], True)])
