@@ -185,7 +185,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
         stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
-            stack.callback(kept.close)  # before server.close removes the clients
+            stack.callback(kept.close)
         reload = partial(_reload, manager, set())
         loop.add_signal_handler(signal.SIGHUP, reload)
         if early:

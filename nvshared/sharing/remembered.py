@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from nvshared.clock import Clock, Timer
@@ -37,6 +39,9 @@ class RememberedTerms:
         self._due = False               # a timer is set to write
         self._next = clock()            # time of the next write at the earliest
         self._saved = saved()           # the last write that was due
+        self._numbers = count(1)        # of writes
+        self._stored = 0                # number of the last write that is in the file
+        self._lock = Lock()             # of `_stored`: close() writes in another thread
         self._gpus: list[GPU] = []
         # Us held and waited under earlier daemons; the time since when it is idle, 0: it was not.
         self._times: dict[Key, tuple[int, int, int]] = {}
@@ -48,6 +53,8 @@ class RememberedTerms:
 
     def saved(self) -> Future[None]:
         """Is done when the terms of now are in the file; raises NotKept if they cannot be."""
+        if self._saved.done() and self._saved.exception() is not None:
+            self._write_soon()          # they may be there since, by KeptFile.keep_again()
         return self._saved
 
     def follow(self, gpu: GPU) -> None:
@@ -66,7 +73,7 @@ class RememberedTerms:
                 since = int(self._clock()) - idle if idle else 0
                 self._times[key] = (client.held, client.waited, since)
         if self._due or self._times:
-            self._store(dict(self._kept), dict(self._times))
+            self._store(next(self._numbers), dict(self._kept), dict(self._times))
 
     def _recall(self, client: Client, _: Memory) -> None:
         key = _key(client)
@@ -90,8 +97,8 @@ class RememberedTerms:
 
     def _write(self) -> None:
         self._due, self._next = False, self._clock() + WRITTEN_WITHIN
-        self._run(FILE_NAME, partial(self._store, dict(self._kept), dict(self._times)),
-                  partial(self._written, self._saved))
+        write = partial(self._store, next(self._numbers), dict(self._kept), dict(self._times))
+        self._run(FILE_NAME, write, partial(self._written, self._saved))
 
     def _written(self, write: Future[None], ended: tuple[set[Key], NotKept | None] | None) -> None:
         # None: the write raised something unexpected, which the lane has logged.
@@ -107,26 +114,31 @@ class RememberedTerms:
             write.set_exception(error)
 
     def _store(
-        self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int, int]]
+        self, number: int, kept: Mapping[Key, ClientTerms],
+        times: Mapping[Key, tuple[int, int, int]],
     ) -> tuple[set[Key], NotKept | None]:
-        """Writes the terms and times of living programs. Returns the keys of dead ones, and why
-        the file could not be written."""
+        """Writes the terms and times of living programs, unless a later write is done. Returns the
+        keys of dead ones, and why the file could not be written."""
         dead = {key for key in (*kept, *times) if host.started(key[0]) != key[1]}
 
         def living(values: dict[Key, dict[str, Any]]) -> list[dict[str, Any]]:
             return [dict(zip(("pid", "started", "gpu"), key, strict=True)) | value
                     for key, value in values.items() if key not in dead]
 
-        try:
-            self.file.keep({
-                "version": VERSION, "boot": host.boot(),
-                # With terms that were reset: a restored program must not get its saved ones then.
-                "programs": living({key: asdict(one) for key, one in kept.items()}),
-                "times": living({
-                    key: {"held": held, "waited": waited, "idle_since": since}
-                    for key, (held, waited, since) in times.items()})})
-        except NotKept as error:        # keep() has logged it
-            return dead, error
+        plain = {
+            "version": VERSION, "boot": host.boot(),
+            # With terms that were reset: a restored program must not get its saved ones then.
+            "programs": living({key: asdict(one) for key, one in kept.items()}),
+            "times": living({
+                key: {"held": held, "waited": waited, "idle_since": since}
+                for key, (held, waited, since) in times.items()})}
+        with self._lock:
+            if number > self._stored:
+                try:
+                    self.file.keep(plain)
+                except NotKept as error:    # keep() has logged it
+                    return dead, error
+                self._stored = number
         return dead, None
 
     def _read(self, plain: dict[str, Any], wrong: Complain) -> dict[Key, ClientTerms]:

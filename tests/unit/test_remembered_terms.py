@@ -4,6 +4,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.lanes import here
+from nvshared.lanes import Run, here
 from nvshared.machine import host
 from nvshared.machine import saving as machine_saving
 from nvshared.machine.checkpoint import Answer
@@ -44,9 +45,9 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 class Daemon:
     """A daemon that stores the terms of clients for its successor."""
 
-    def __init__(self, folder: Path, time: Time) -> None:
+    def __init__(self, folder: Path, time: Time, run: Run = here) -> None:
         self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-        self.kept = RememberedTerms(folder, time.clock, time.timer, here)
+        self.kept = RememberedTerms(folder, time.clock, time.timer, run)
         for facts in (FACTS, OTHER):
             self.kept.follow(self.manager.add(facts, Sample(), gather=False))
 
@@ -204,12 +205,32 @@ def test_remembered_terms_that_cannot_be_saved_are_reported_and_saved_later(
     folder.write_text("a file\n")
     first = Daemon(folder, time)
     first.manager.set_term(first.joins().id, TERMS["weight"], 7)
+    write = first.kept.saved()
     time.pass_by(SECOND)
     with pytest.raises(NotKept, match="cannot be written"):
-        first.kept.saved().result(0)
+        write.result(0)
     folder.unlink()
     first.kept.file.keep_again()
     assert Daemon(folder, time).joins().terms.in_force.weight == 7
+    write = first.kept.saved()          # terms are set as they were
+    time.pass_by(SECOND)
+    write.result(0)
+
+
+def test_remembered_terms_at_the_end_are_not_replaced_by_an_earlier_write_that_is_late(
+        tmp_path: Path, time: Time) -> None:
+    late: list[Callable[[], object]] = []
+    first = Daemon(tmp_path, time, lambda _key, write, _answer: late.append(write))
+    client = first.joins()
+    client.remember(EarlierTimes(7 * SECOND, 3 * SECOND), client.terms)
+    first.manager.set_term(client.id, TERMS["weight"], 7)
+    time.pass_by(SECOND)
+    first.manager.set_term(client.id, TERMS["weight"], 8)
+    first.kept.close()
+    for write in late:                  # a thread was slow
+        write()
+    again = Daemon(tmp_path, time).joins()
+    assert (again.terms.in_force.weight, again.past.waited) == (8, 3 * SECOND)
 
 
 def test_remembered_terms_whose_write_raises_are_not_reported_as_saved(
@@ -218,9 +239,10 @@ def test_remembered_terms_whose_write_raises_are_not_reported_as_saved(
     # As lanes answer for a call that raised.
     monkeypatch.setattr(first.kept, "_run", lambda _key, _call, answer: answer(None))
     first.manager.set_term(first.joins().id, TERMS["weight"], 7)
+    write = first.kept.saved()
     time.pass_by(SECOND)
     with pytest.raises(NotKept, match="its write failed"):
-        first.kept.saved().result(0)
+        write.result(0)
 
 
 @pytest.mark.parametrize(("terms", "limit"), [
