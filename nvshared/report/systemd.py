@@ -75,15 +75,13 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._notifier: Any = None
         self._unstored: dict[str, int] = {}     # descriptors to store once systemd's queue has room
-        self._names: Counter[str] = Counter()           # number of stored descriptors by name
         self._sums = {KEPT_AS: 0, FILES_KEPT_AS: 0}     # bytes of these names, by prefix
         self._connections: Counter[str] = Counter()     # sockets and files, by the socket's name
         self._refused: set[str] = set()                 # names for which there was no room
         if environment.get("LISTEN_PID") == str(os.getpid()):
-            for name in environment.get("LISTEN_FDNAMES", "").split(":"):
+            for name in {*environment.get("LISTEN_FDNAMES", "").split(":")}:
                 if name.startswith((KEPT_AS, FILES_KEPT_AS)):
-                    self._count(name)
-                    self._names[name] = 1               # inherited() gives one of each name
+                    self._count(name, 1)
         self.watchdog: int | None = None    # most microseconds between two pings; None: off
         if not environment.get("NOTIFY_SOCKET"):
             return
@@ -131,7 +129,7 @@ class Notifier:
         if self.listened and size > room:
             self._refused.add(name)
             return False
-        self._count(name)
+        self._count(name, 1)
         if not self._store(name, descriptor):
             self._unstored[name] = descriptor
         return True
@@ -140,13 +138,8 @@ class Notifier:
         if name in self._refused:
             self._refused.remove(name)
             return
-        self._sums[_prefix(name)] -= len(name) + 1
-        for counter, key in ((self._names, name), (self._connections, _connection(name))):
-            counter[key] -= 1
-            if counter[key] <= 0:
-                del counter[key]
-        # systemd closes all descriptors of a name, and a connection may get a second file.
-        if name not in self._names and self._unstored.pop(name, None) is None:
+        self._count(name, -1)
+        if self._unstored.pop(name, None) is None:
             self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def catch_up(self) -> None:
@@ -164,10 +157,11 @@ class Notifier:
         if notifier is not None and notifier.socket is not None:
             notifier.socket.close()
 
-    def _count(self, name: str) -> None:
-        self._names[name] += 1
-        self._sums[_prefix(name)] += len(name) + 1
-        self._connections[_connection(name)] += 1
+    def _count(self, name: str, more: int) -> None:
+        self._sums[_prefix(name)] += more * (len(name) + 1)
+        self._connections[_connection(name)] += more
+        if not self._connections[_connection(name)]:
+            del self._connections[_connection(name)]
 
     def _store(self, name: str, descriptor: int) -> bool:
         """Sends a socket to systemd. False: the queue is full; other failures are not retried."""

@@ -102,7 +102,8 @@ class Disk:
 
     def keep(self, keeper: Keeper, kept: Mapping[str, int]) -> None:
         """Has the keeper store the files from now on. `kept`: those of an earlier daemon, by name:
-        KEPT_AS, the client's connection, its pid, uid and start time."""
+        KEPT_AS, the client's connection, a number from its second file on, its pid, uid and start
+        time."""
         self._keeper = keeper
         for name, descriptor in kept.items():
             *_, pid, uid, started = name.split("-")
@@ -112,11 +113,10 @@ class Disk:
 
     def claim(self, connection: str, peer: Peer, drop: Callable[[str], None]) -> File | None:
         """Returns the file that a client of an earlier daemon has; None: it is not known."""
-        for file in self._files:
-            if file.name.startswith(f"{KEPT_AS}{connection}-"):
-                file.peer, file.drop, file.connected = peer, drop, True
-                return file
-        return None
+        file = max(self._of(connection), key=_number, default=None)
+        if file is not None:
+            file.peer, file.drop, file.connected = peer, drop, True
+        return file
 
     def use(self, setting: tuple[Path, int] | None) -> None:
         """Applies the setting `disk`; existing files stay."""
@@ -150,7 +150,10 @@ class Disk:
             if made is None:
                 answer(None)
                 return
-            name = f"{KEPT_AS}{connection}-{peer.pid}-{peer.uid}-{peer.started}"
+            # systemd closes all descriptors of a name together.
+            number = max(map(_number, self._of(connection)), default=-1) + 1
+            more = f"-{number}" if number else ""
+            name = f"{KEPT_AS}{connection}{more}-{peer.pid}-{peer.uid}-{peer.started}"
             if self._keeper is not None and not self._keeper.keep(name, made[0]):
                 # The next daemon could not check the size of the file.
                 self._keeper.forget(name)
@@ -193,6 +196,11 @@ class Disk:
 
     def close(self) -> None:
         self._files.clear()
+
+    def _of(self, connection: str) -> list[File]:
+        """The files of a connection: of a file without bytes, the next daemon does not know whether
+        the client has it, and makes another."""
+        return [file for file in self._files if file.name.startswith(f"{KEPT_AS}{connection}-")]
 
     def _add(self, file: File) -> None:
         self._files.add(file)
@@ -260,6 +268,12 @@ class Disk:
         elif before and not self.fault:
             logger.info("memory may go to %s again", tested[0])
         self.budget.resize(0 if self.fault else tested[1])
+
+
+def _number(file: File) -> int:
+    """The number of a file in its name; 0: the first file of its connection."""
+    number, *others = file.name.removeprefix(KEPT_AS).split("-")[2:]
+    return int(number) if len(others) == len(("pid", "uid", "started")) else 0
 
 
 def _opened(directory: Path) -> tuple[int, int] | None:

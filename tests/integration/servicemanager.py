@@ -37,6 +37,7 @@ class ServiceManager:
         self.site = site
         self.kept: dict[str, int] = {}
         self.stored = 0                 # number of descriptors stored so far
+        self.doubled: list[str] = []    # names that systemd would have of two descriptors
         self.notifications: list[str] = []
         self._changed = threading.Condition()
         site.socket.parent.mkdir()
@@ -86,6 +87,7 @@ class ServiceManager:
             os.close(number)
         self._listening.close()
         self._notified.close()
+        assert not self.doubled         # the next daemon could not tell them apart
 
     def _hear(self) -> None:
         while True:
@@ -112,6 +114,8 @@ class ServiceManager:
                 numbers.frombytes(data)
         words = dict(line.split("=", 1) for line in message.decode().splitlines())
         if "FDSTORE" in words:
+            if words["FDNAME"] in self.kept:
+                self.doubled.append(words["FDNAME"])
             (self.kept[words["FDNAME"]],) = numbers
             self.stored += 1
         elif "FDSTOREREMOVE" in words:

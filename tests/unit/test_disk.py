@@ -130,6 +130,27 @@ def test_user_with_files_of_disconnected_processes_gets_no_further_file(tmp_path
             os.close(file.descriptor)
 
 
+def test_second_file_of_a_connection_has_a_name_of_its_own_and_is_the_one_that_is_claimed(
+        tmp_path: Path) -> None:
+    time = Time()
+    made = Disk(time.clock, time.timer, here)
+    made.setting = tmp_path, GIB
+    files: list[File | None] = []
+    for _ in range(3):
+        made.open("client-1", peer(), lambda _: None, files.append)
+    found = [file for file in files if file is not None]
+    for file in found:
+        made.release(file)
+    following = Disk(time.clock, time.timer, here)
+    with closing(Notifier({})) as keeper:
+        following.keep(keeper, {file.name: file.descriptor for file in found})
+        claimed = following.claim("client-1", peer(), lambda _: None)
+    assert claimed is not None
+    assert claimed.descriptor == found[-1].descriptor
+    for file in found:
+        os.close(file.descriptor)
+
+
 def test_disk_makes_no_file_whose_name_systemd_has_no_room_for(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()

@@ -463,17 +463,6 @@ def test_systemd_notifier_refuses_names_with_which_no_daemon_would_start(
         assert keep(following, listener, stored[0])
 
 
-def test_systemd_keeps_the_second_file_of_a_connection_when_the_first_is_forgotten(
-        listener: socket.socket) -> None:
-    with closing(notifier_for(listener)) as notifier:
-        assert [keep(notifier, listener, "disk-client-a-1-2-3") for _ in range(2)] == [True, True]
-        notifier.forget("disk-client-a-1-2-3")
-        notifier.alive()
-        assert listener.recv(200) == b"WATCHDOG=1"
-        notifier.forget("disk-client-a-1-2-3")
-        assert listener.recv(200) == b"FDSTOREREMOVE=1\nFDNAME=disk-client-a-1-2-3"
-
-
 def test_systemd_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket) -> None:
     silent = Notifier({})               # without systemd
     silent.ready()
