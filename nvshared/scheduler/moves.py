@@ -370,9 +370,10 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
     failed = answer.no_memory or answer.driver_error
     if isinstance(done.order, Evict) and client.memory.borrowed > done.order.loan:
         retries(client).give_back.fail(card.now)
-    ready = copies(client).bytes if isinstance(done.order, Writeback) else 0
-    if answer.bytes > ready and done.order.loan and not client.memory.borrowed:
-        client.orders.pass_over()       # the program may not see that card (CUDA_VISIBLE_DEVICES)
+    # Not only memory with copies on the host was moved, and nothing was borrowed: the program may
+    # not see that card (CUDA_VISIBLE_DEVICES).
+    if answer.bytes > copies(client).bytes and done.order.loan and not client.memory.borrowed:
+        client.orders.pass_over()
     match answer, done.order:
         case Evicted(), _:
             client.orders.confirm(min(client.orders.room, most))

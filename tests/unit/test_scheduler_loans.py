@@ -457,3 +457,24 @@ def test_random_event_sequences_on_several_cards_lend_no_byte_twice() -> None:
 @pytest.mark.parametrize("first", range(100, 300, 20))
 def test_long_random_event_sequences_on_several_cards_lend_no_byte_twice(first: int) -> None:
     play(range(first, first + 20))
+
+
+def test_lender_from_which_memory_with_copies_on_the_host_needed_nothing_stays_next() -> None:
+    near, far = pair()
+    hidden, = unseen(near, 0)
+    far.scheduler._card.neighbour.lend(0)
+    near.tell(SettingsChanged(replace(near.settings, writeback=True)))
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    (order,) = writebacks(near.wait(1))
+    assert (order.client, order.loan) == (1, 0)
+    near.written_back(order)
+    far.tell(Tick())
+    hidden.lend(10 * GIB)
+    assert [lender for _, lender in loans(near.want(2))] == [FAR]
+    near.tell(_evicted(near, 1, 0))
+    near.leave(2)
+    near.obey(near.want(1))
+    near.go_idle(1)
+    near.join(3, 50)
+    assert [lender for _, lender in loans(near.want(3))] == [FAR]
