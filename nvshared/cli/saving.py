@@ -3,12 +3,13 @@
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nvshared import names
+from nvshared.cli.progress import Followed, Picture, Work, watching
 from nvshared.cli.settings import set_terms
 from nvshared.cli.verb import TARGET, Options, argument, show, show_table, verb
 from nvshared.control import Daemon, unit
@@ -22,7 +23,7 @@ from nvshared.units import SECOND
 TERM = "save-at-shutdown"
 SERVICE = "nvshare-saved.service"       # saves and restores while it stops and starts
 LONGEST = 4000.0                        # most seconds until nvshared replies: it waits for an hour
-PROGRESS_EVERY = 1.0                    # seconds between two lines of progress
+LOOKS_EVERY = 1.0                       # seconds between two looks at the folders
 
 
 @verb(
@@ -79,11 +80,23 @@ def save(options: Options) -> None:
 
 def _save(options: Options) -> None:
     saved, failed = list[dict[str, object]](), dict[int, NvshareError]()
-    with Daemon(options.bus, LONGEST) as daemon:
-        for client in _chosen(daemon, options):
-            name = f"{tables.process(client)}"
+    followed, called = Followed(), dict[int, str]()
+
+    def look(daemon: Daemon) -> Picture:
+        work = followed.work([one for one in daemon.snapshot().clients
+                              if one.pid in called and one.state == "parking"])
+        work = work or [Work(called[one.pid], one.state, one.size, one.bytes)
+                        for one in (daemon.saved(options.to or "") if called else ())
+                        if one.pid in called and one.state == "saving"]
+        return Picture(work, len(saved) + len(failed), len(called))
+
+    with Daemon(options.bus, LONGEST) as daemon, watching(options, look, LOOKS_EVERY) as progress:
+        chosen = _chosen(daemon, options)
+        called.update((one.pid, tables.process(one)) for one in chosen)
+        for client in chosen:
+            name = called[client.pid]
             try:
-                folder = _with_progress(options, daemon, client)
+                folder = daemon.save(client.id, options.to or "")
             except NvshareError as error:
                 failed[client.pid] = error
                 continue
@@ -93,7 +106,7 @@ def _save(options: Options) -> None:
                     "see: nvsharectl save --list", done=saved) from None
             saved.append({"pid": client.pid, "folder": folder})
             if not options.json:
-                print(f"{name} is saved: {folder}", flush=True)
+                progress.say(f"{name} is saved: {folder}")
     _report(options, saved, "pid", failed, "saved")
 
 
@@ -111,30 +124,6 @@ def _chosen(daemon: Daemon, options: Options) -> list[ClientSnapshot]:
     return [one for one in clients if any(
         daemon.tenant(name).value(TERM)
         for name in (one.tenant, *daemon.tenant(one.tenant).within))]
-
-
-def _with_progress(options: Options, daemon: Daemon, client: ClientSnapshot) -> str:
-    """Saves a client, and prints how far that is to a terminal. Returns the folder."""
-    done = threading.Event()
-
-    def watch() -> None:
-        with Daemon(options.bus, LONGEST, asks=False) as watcher:
-            while not done.wait(PROGRESS_EVERY):
-                for one in watcher.saved(options.to or ""):
-                    if one.pid == client.pid and one.state == "saving":
-                        print(f"{tables.process(client)}: saved "
-                              f"{tables.of_whole(one.size, one.bytes, ' of ')}", file=sys.stderr)
-
-    watching = not options.json and sys.stderr.isatty()
-    thread = threading.Thread(target=watch, daemon=True)
-    if watching:
-        thread.start()
-    try:
-        return daemon.save(client.id, options.to or "")
-    finally:
-        done.set()
-        if watching:
-            thread.join()
 
 
 def _report(options: Options, done: list[dict[str, object]], key: str,
@@ -185,8 +174,16 @@ def restore(options: Options) -> None:
     if (options.folder is None) is not options.all:
         raise InvalidArgs("no folder to restore is given", "give a FOLDER, or --all")
     done, failed = list[dict[str, object]](), dict[str, NvshareError]()
-    with Daemon(options.bus, LONGEST) as daemon:
-        folders = _own(daemon.saved(options.to or "")) if options.all else [options.folder]
+    folders = list[str]()
+
+    def look(daemon: Daemon) -> Picture:
+        return Picture([
+            Work(Path(one.folder).name, one.state) for one in daemon.saved(options.to or "")
+            if one.state == "restoring" and {one.folder, Path(one.folder).name} & {*folders}],
+            len(done) + len(failed), len(folders))
+
+    with Daemon(options.bus, LONGEST) as daemon, watching(options, look, LOOKS_EVERY) as progress:
+        folders += _own(daemon.saved(options.to or "")) if options.all else [options.folder]
         for folder in folders:
             try:
                 pid = daemon.restore(folder)
@@ -201,7 +198,7 @@ def restore(options: Options) -> None:
                     "see: nvsharectl save --list", done=done) from None
             done.append({"folder": folder, "pid": pid})
             if not options.json:
-                print(f"Process {pid} is back, from {folder}.", flush=True)
+                progress.say(f"Process {pid} is back, from {folder}.")
     _report(options, done, "folder", failed, "restored")
 
 

@@ -11,6 +11,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nvshared import quantity
+from nvshared.cli.progress import (
+    Followed,
+    Picture,
+    Progress,
+    Work,
+    changes_of,
+    departures_from,
+    snapshots,
+    watching,
+)
 from nvshared.cli.verb import (
     GPU,
     PID,
@@ -72,16 +82,17 @@ def carry_out(steps: Sequence[SettingStep]) -> None:
             raise error from None
 
 
-def set_terms(options: Options, terms: Mapping[str, int]) -> None:
-    """Sets terms, given by their D-Bus names, of a tenant or process; 0 removes a term."""
+def set_terms(options: Options, terms: Mapping[str, int]) -> str:
+    """Sets terms, given by their D-Bus names, of a tenant or process; 0 removes a term.
+
+    Returns which nvshared has done so: Daemon.peer."""
     if isinstance(options.target, str):
-        _set_for_tenant(options, options.target, terms)
-    else:
-        _set_for_program(options, options.target, {
-            term: value or TERMS[term].default for term, value in terms.items()})
+        return _set_for_tenant(options, options.target, terms)
+    return _set_for_program(options, options.target, {
+        term: value or TERMS[term].default for term, value in terms.items()})
 
 
-def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> None:
+def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> str:
     if getattr(options, "gpu", None) is not None:
         raise InvalidArgs("the terms of a tenant apply to each GPU", "leave out --gpu")
     with Daemon(options.bus) as daemon:
@@ -117,9 +128,10 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
 
     data = {"tenant": now.name, **_as_json({term: now.value(term) for term in terms})}
     show(options, data, text)
+    return daemon.peer
 
 
-def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
+def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> str:
     gpu, around = options.gpu, list[TenantSnapshot]()
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
@@ -140,6 +152,7 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
             _print_tighter(around, term, value)
 
     show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
+    return daemon.peer
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
@@ -258,16 +271,48 @@ def priority(options: Options) -> None:
 POLL = 0.02                             # seconds between two polls of the daemon
 
 
-def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
-    index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
-    if isinstance(target, str):
-        # As the daemon shows it, not as it was given.
-        target = daemon.tenant(named_tenant(daemon, target)).name
-    left = [one for one in daemon.snapshot().clients if index in (None, one.gpu) and (
-        one.state != "suspended" or (one.resident and not one.pin_reason))]
-    tenants = {one.tenant for one in left}
-    inside = {name for name in tenants if target in (name, *daemon.tenant(name).within)}
-    return any(one.pid == target or one.tenant in inside for one in left)
+def _wait_until_off(options: Options, peer: str) -> None:
+    """Returns once all evictable memory has left the GPU. Raises NvshareError if it will not.
+
+    `peer`: the nvshared that suspends the programs."""
+    followed, whole = Followed(), 0
+    with Daemon(options.bus) as daemon, Progress(options) as progress:
+        index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
+        if isinstance(target, str):
+            # As the daemon shows it, not as it was given.
+            target = daemon.tenant(named_tenant(daemon, target)).name
+        for now in snapshots(daemon, POLL, peer):
+            lost = {gpu.index for gpu in now.gpus if gpu.state == "lost"}
+            left = [one for one in now.clients if index in (None, one.gpu)
+                    and one.gpu not in lost and not _is_off(one)]
+            known = {one.name: one for one in daemon.tenants()} if left else {}
+            of = {one.id: _tenants_of(one, known) for one in left}
+            left = [one for one in left if one.pid == target or any(
+                tenant.name == target for tenant in of[one.id])]
+            if not left:
+                return
+            whole = max(whole, len(left))
+            if not all(one.terms["suspended"] or any(
+                    tenant.value("suspended") for tenant in of[one.id]) for one in left):
+                name = f"process {target}" if isinstance(target, int) else target
+                raise NvshareError(f"{name} was resumed before its memory had left the GPU",
+                                   "see: nvsharectl clients")
+            progress.show(Picture(followed.work(left), whole - len(left), whole))
+
+
+def _is_off(client: ClientSnapshot) -> bool:
+    """Whether no memory of a suspended client is on its GPU that could be evicted."""
+    if client.state == "suspended":
+        return not client.resident or bool(client.pin_reason)
+    return client.state in ("parked", "lost")
+
+
+def _tenants_of(
+    client: ClientSnapshot, known: Mapping[str, TenantSnapshot]
+) -> list[TenantSnapshot]:
+    """The client's tenants; none if their last program has just ended."""
+    own = known.get(client.tenant)
+    return [] if own is None else [own, *(known[name] for name in own.within if name in known)]
 
 
 @verb(
@@ -281,11 +326,9 @@ def suspend(options: Options) -> None:
         nvsharectl suspend 4711             # until: nvsharectl resume 4711
         nvsharectl suspend --wait job:4711  # returns when its memory has left the GPU
     """
-    set_terms(options, {"suspended": 1})
+    peer = set_terms(options, {"suspended": 1})
     if options.wait:
-        with Daemon(options.bus) as daemon:
-            while _on_a_gpu(daemon, options):
-                time.sleep(POLL)
+        _wait_until_off(options, peer)
 
 
 @verb("resume", *TARGET)
@@ -517,7 +560,8 @@ def drain(options: Options) -> None:
     if options.gpu is not None:
         if options.check or options.no_wait:
             raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
-        with Daemon(options.bus, EMPTY_WITHIN) as daemon:
+        with Daemon(options.bus, EMPTY_WITHIN) as daemon, watching(
+                options, departures_from(options.gpu)):
             stay = daemon.drain_gpu(options.gpu)
         if stay:
             raise NvshareError(
@@ -529,12 +573,15 @@ def drain(options: Options) -> None:
     if options.check and options.no_wait:
         raise InvalidArgs("--check admits no program", "leave out --no-wait")
     reported: dict[int, str] = {}
-    settled, before = 0, None
+    settled, before, whole = 0, None, 0
     end = time.monotonic() + LONGEST
-    with Daemon(options.bus) as daemon:
-        while left := [one for one in daemon.snapshot().clients if one.state != "running"]:
+    with Daemon(options.bus) as daemon, Progress(options) as progress:
+        for snapshot in snapshots(daemon, DRAIN_POLL):
+            left = [one for one in snapshot.clients if one.state not in ("running", "lost")]
             if not options.json:
-                _report(left, reported)
+                _report(left, reported, progress)
+            if not left:
+                break
             if options.check:
                 raise _error(
                     left, "admit the programs that fit, and wait for the rest: nvsharectl drain")
@@ -542,29 +589,31 @@ def drain(options: Options) -> None:
                 daemon.drain()
             now = [(one.id, one.state, one.swapped) for one in left]
             settled, before = settled + 1 if now == before else 0, now
-            patience = SLOW if any(one.state in MOVING for one in left) else SETTLED
+            moving = [one for one in left if one.state in MOVING]
+            patience = SLOW if moving else SETTLED
             if options.no_wait and (settled >= patience or time.monotonic() >= end):
                 raise _error(left, "end these programs or the holders of their GPU, or wait: "
                              "nvsharectl drain")
             if settled == patience and not options.json:
-                print("nvsharectl: waits until these programs or the holders of their GPU end; "
-                      "Ctrl-C gives up", file=sys.stderr)
-            time.sleep(DRAIN_POLL)
-        if not options.json:
-            _report([], reported)
+                progress.say("nvsharectl: waits until these programs or the holders of their GPU "
+                             "end; Ctrl-C gives up", sys.stderr)
+            whole = max(whole, len(left))
+            progress.show(Picture([
+                Work(tables.process(one), one.state, max(0, one.loading - one.swapped), one.loading)
+                for one in moving], whole - len(left), whole))
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
 
 
-def _report(left: list[ClientSnapshot], reported: dict[int, str]) -> None:
+def _report(left: list[ClientSnapshot], reported: dict[int, str], progress: Progress) -> None:
     """Prints each program when it joins `left`, and again when it is admitted or has ended."""
     for one in left:
         if one.id not in reported:
             reported[one.id] = name = tables.process(one)
             memory = f", {tables.size(one.swapped)} in host memory" if one.swapped else ""
             state = "" if one.state == "idle" else f", {one.state}"
-            print(f"{name} on GPU {one.gpu}{memory}{state}: {tables.command(one)}", flush=True)
+            progress.say(f"{name} on GPU {one.gpu}{memory}{state}: {tables.command(one)}")
     for id in reported.keys() - {one.id for one in left}:
-        print(f"{reported.pop(id)} goes on without nvshared, or has ended", flush=True)
+        progress.say(f"{reported.pop(id)} goes on without nvshared, or has ended")
 
 
 def _error(left: list[ClientSnapshot], hint: str) -> NvshareError:
@@ -578,7 +627,7 @@ PATIENCE = 600.0                        # most seconds until nvshared replies: e
 def _for_each_client(options: Options, become: str, data: dict[str, object],
                      put: Callable[[Daemon, int], None], result: str) -> None:
     """Calls `put` for each client of the process. `become`: such as "moved", for errors."""
-    with Daemon(options.bus, PATIENCE) as daemon:
+    with Daemon(options.bus, PATIENCE) as daemon, watching(options, changes_of(options.pid)):
         carry_out([
             SettingStep(become, {"gpu": gpu, **data}, partial(put, daemon, client))
             for client, gpu in daemon.clients_of(options.pid, None).items()])

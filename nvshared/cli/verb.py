@@ -154,9 +154,9 @@ def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> No
         text()
 
 
-def drawable() -> bool:
-    """Whether output goes to a terminal with cursor movement and colours."""
-    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+def drawable(stream: TextIO | None = None) -> bool:
+    """Whether stdout, or this stream, is a terminal with cursor movement and colours."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def show_table(columns: list[Column], rows: Sequence[Any]) -> None:
