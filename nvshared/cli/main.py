@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from typing import Any, TextIO, cast
 
@@ -28,9 +28,11 @@ from nvshared.cli.verb import (
     print_error,
     verb,
 )
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
-from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, MODES
+from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, MODES, PRIORITIES
 from nvshared.parser import PATHS
+from nvshared.quantity import counted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +104,9 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-KNOWN = {"BUS": ("system", "session")}  # suggested values; BUS may also be a D-Bus address
+# Suggested values, by metavar; BUS may also be a D-Bus address.
+KNOWN = {"BUS": ("system", "session"), "PRIORITY": tuple(PRIORITIES)}
+QUICK = 1.0                             # seconds for nvshared to reply to a shell that completes
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -115,18 +119,45 @@ def print_candidates(parser: argparse.ArgumentParser, shell: str) -> None:
         parser, default_completer=values, always_complete_options=shell == "bash")
 
 
-def _values(prefix: str, action: argparse.Action, parsed_args: Options, **_: Any) -> Iterable[str]:
-    """The candidates for an argument without choices: paths, programs, `auto` of TIME|auto."""
+def _values(
+    prefix: str, action: argparse.Action, parsed_args: Options, **_: Any
+) -> Iterable[str] | Mapping[str, str]:
+    """The candidates for an argument without choices: paths, programs, `auto` of TIME|auto, and
+    what nvshared has now. Those in a mapping have a description, which zsh and fish show."""
     from argcomplete.completers import FilesCompleter
 
     meant, runs = str(action.metavar), action.nargs == argparse.REMAINDER
     if meant not in PATHS and not runs:
-        return KNOWN.get(meant) or [one for one in meant.split("|")[1:] if one.islower()]
+        words = dict.fromkeys(KNOWN.get(meant, ()), "")
+        if meant == "HELP":
+            words = {verb.name: verb.summary for verb in VERBS}
+        words |= {one: "" for one in meant.split("|")[1:] if one.islower()}
+        return words | _present(meant.split("|"), parsed_args)
     found: list[str] = FilesCompleter()(prefix)
     if runs and parsed_args.command in ([], ["--"]):
         programs = subprocess.run(["bash", "-c", 'compgen -c -- "$0"', prefix], text=True,
                                   capture_output=True, check=False)
         found += programs.stdout.split()
+    return found
+
+
+def _present(metavars: Sequence[str], options: Options) -> dict[str, str]:
+    """What nvshared has now for arguments of these metavars, with descriptions. Empty if nvshared
+    does not answer: an error would be printed amid the command line that is being typed."""
+    look: dict[str, Callable[[Daemon], dict[str, str]]] = {
+        "GPU": lambda daemon: {str(one["Index"]): one["Name"] for one in daemon.gpus()},
+        "PID": lambda daemon: {
+            str(one.pid): one.command for one in daemon.snapshot().clients if one.pid},
+        "TENANT": lambda daemon: {
+            one.name: counted(one.programs, "program") for one in daemon.tenants()},
+        "FOLDER": lambda daemon: {
+            one.folder: one.state for one in daemon.saved(getattr(options, "to", None) or "")},
+    }
+    found: dict[str, str] = {}
+    if wanted := [look[one] for one in metavars if one in look]:
+        with suppress(NvshareError), Daemon(options.bus, QUICK, asks=False) as daemon:
+            for one in wanted:
+                found |= one(daemon)
     return found
 
 

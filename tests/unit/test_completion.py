@@ -45,6 +45,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("NVSHARE_BUS", f"unix:path={folder}/none")     # not the machine's nvshared
         yield
 
 
@@ -72,7 +73,8 @@ def test_completion_script_is_printed_for_each_shell() -> None:
 @pytest.mark.parametrize(("line", "offered"), [
     ("set-tq a", {"auto"}), ("-S ", {"auto", "on", "off"}), ("-T5 weig", {"weight"}),
     ("--bus=unix:path=/x anti-thrash o", {"on", "off"}), ("status --bus run s", set()),
-    ("clients --gpu ", set()), ("preload --root pyproj", {"pyproject.toml"}),
+    ("clients --gpu ", set()), ("help dr", {"drain"}), ("run --priority b", {"background"}),
+    ("preload --root pyproj", {"pyproject.toml"}),
     ("preload --root on s", {"status"}), ("run --socket on --js", {"--json"}),
     ("run -- status --js", set()), ("run -- head --bus s", {"setup.py", "systemd"}),
     ("--bus=", {"system", "session"}), ("--bus=unix:s", set()),
