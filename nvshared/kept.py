@@ -27,6 +27,7 @@ ASIDES = 9                              # most files that are put aside
 SAID = 5                                # most entries that one message names
 LONGEST = 64 << 20                      # bytes of a file that is read
 DIGITS_MOST = 20                        # digits of an integer; a longer one is read as text
+TEMPORARY = ".nvshare-new"              # the end of the names of files that are being written
 WRITTEN_WITHIN = 3600                   # seconds; no living process takes that long to write a file
 Read = TypeVar("Read")
 Complain = Callable[[str], None]
@@ -223,7 +224,7 @@ def replace(
     OSError."""
     prefix = f".{path.name}."
     _remove_left(path.parent, prefix)
-    descriptor, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
+    descriptor, temporary = tempfile.mkstemp(suffix=TEMPORARY, prefix=prefix, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -240,5 +241,6 @@ def _remove_left(folder: Path, prefix: str) -> None:
     """Removes what processes have left that were killed while they wrote."""
     with suppress(OSError):             # such a file does no harm
         for one in folder.iterdir():
-            if one.name.startswith(prefix) and one.lstat().st_mtime < time.time() - WRITTEN_WITHIN:
+            is_ours = one.name.startswith(prefix) and one.name.endswith(TEMPORARY)
+            if is_ours and one.lstat().st_mtime < time.time() - WRITTEN_WITHIN:
                 one.unlink()

@@ -110,6 +110,10 @@ def test_file_that_a_killed_writer_left_is_removed_once_no_writer_can_be_at_work
     first, second = tmp_path.iterdir()
     then = first.stat().st_mtime - WRITTEN_WITHIN - 1
     os.utime(first, (then, then))
+    others = [tmp_path / f".kept.{end}" for end in ("swp", "original")]     # of an editor, a person
+    for one in others:
+        one.write_text("theirs")
+        os.utime(one, (then, then))
     replace(path, b"whole")
-    assert sorted(tmp_path.iterdir()) == sorted([path, second])
+    assert sorted(tmp_path.iterdir()) == sorted([path, second, *others])
     assert path.read_bytes() == b"whole"
