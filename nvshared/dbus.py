@@ -69,7 +69,7 @@ def locate(bus: str) -> str:
             return f"unix:path={runtime}/bus"
         raise BusUnavailable(
             "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
-            "choose another with --bus, or start one with: dbus-run-session")
+            "choose another with --bus, or start one: dbus-run-session COMMAND")
     if bus == "none":
         raise InvalidArgs("an nvshared that runs with --bus none cannot be asked or told anything",
                           "start it with another, such as: nvshared --bus session")

@@ -35,7 +35,7 @@ async def publish(manager: Manager, bus: str, history: History | None = None) ->
     except BaseException as error:
         await publication.close()
         if isinstance(error, BusUnavailable):
-            error.hint += ", --bus none does without"
+            error.hint += "; or do without D-Bus: --bus none"
         raise
     return publication
 

@@ -114,8 +114,8 @@ RESCUE
 @verb(
     "preload",
     argument(
-        "action", "ACTION", "enable: add the library to the list; disable: remove it; status: "
-        "show the list", choices=ACTIONS),
+        "action", "ACTION", "status (the default): show the list; enable: add the library to it; "
+        "disable: remove it", choices=ACTIONS, nargs="?", default="status"),
     argument(
         "--root", "DIR", "change the system below this folder, such as an image, not the running "
         "system", default="/"),
@@ -131,7 +131,7 @@ def preload(options: Options) -> None:
     it. A 32-bit program cannot load the library: it prints an error of ld.so when it starts, and
     runs as before. For single programs, use nvsharectl run.
 
-        nvsharectl preload status                    # whether it is preloaded; other entries
+        nvsharectl preload                           # whether it is preloaded; other entries
         nvsharectl preload enable                    # from now on, for every program that starts
         nvsharectl preload disable                   # from now on, for none
         nvsharectl preload enable --root /srv/image  # in an image that you make

@@ -31,11 +31,11 @@ from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, duration, gpu_columns, 
 def status(options: Options) -> None:
     """The GPUs and the programs that use them.
 
-    Shows each GPU: figures of nvidia-smi, the quantum (TQ), the anti-thrash mode, the program that
-    holds it, and how many wait. Then each program: its memory, on the card and in host memory, and
-    how long it has held the GPU and waited for it, also before nvshared was restarted. Then faults
-    of the GPUs and of nvshared, with remedies. A narrow terminal shows fewer columns, a pipe all of
-    them.
+    Shows each GPU: figures of nvidia-smi, the quantum (TQ), the anti-thrash mode and a policy other
+    than fair (Mode), the program that holds it, and how many wait. Then each program: its memory,
+    on the card and in host memory, and how long it has held the GPU and waited for it, also before
+    nvshared was restarted. Then faults of the GPUs and of nvshared, with remedies. A narrow
+    terminal shows fewer columns, a pipe all of them.
 
         nvsharectl status                                 # a table
         nvsharectl status --json | jq '.gpus[0].holders'  # the same as data

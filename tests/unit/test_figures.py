@@ -40,6 +40,49 @@ def test_each_kept_result_is_published() -> None:
     assert unused == []
 
 
+def quotes() -> list[tuple[str, str]]:
+    """Pages, and what each quotes of the newest results, rounded."""
+    bars = {figure.name: {label: value for label, value, _ in figure.bars}
+            for figure in (make() for make in figures.FIGURES)}
+    engines, notebooks, moving = bars["engines"], bars["notebooks"], bars["moving"]
+    busy = [bars["colocation"][f"large, 90 % busy, turns of {quantum} s"] for quantum in (2, 5)]
+    busy += [bars["peers"][f"nvshared, turns of {quantum} s"] / bars["peers"]["one after the other"]
+             for quantum in (2, 10)]
+    times = f"{min(busy):.1f} to {max(busy):.1f} times"
+    wake = figures.newest("moving-idle")[1]["idle"][2]["wake_s"]
+    cell = f"after {min(wake):.1f} to {max(wake):.1f} s"
+    step = figures.newest("training")[1]["step_ms"]
+    program, = (each for each in figures.newest("saving")[1]["programs"]
+                if each["program"] == "torch")
+    took, image = program["mean_s"], f"{program['image_bytes'] / GIB:.1f} GiB"
+    return [
+        ("README.md", f"change places in {engines['nvshared, turn released']:.1f} s"),
+        ("README.md", f"{engines['copied by hand, missing part only']:.2f} s, copied by hand"),
+        ("README.md", f"a hand-over in {bars['neighbour']['to a neighbour GPU'] / 1000:.2f} s"),
+        ("README.md", f"the next cell {cell}"),
+        ("README.md", f"{bars['idle']['idle, not parked'] / 1024:.0f} GiB"),
+        ("README.md", f"an image of {image}"),
+        ("README.md", f"goes on {took['restore'] + took['step']:.0f} s after the order"),
+        ("README.md", f"{step['with']:.2f} ms a step | {step['without']:.2f} ms"),
+        ("README.md", times), ("docs/limits.md", times),
+        ("docs/idle-notebooks.md", f"the next cell began {cell}"),
+        ("docs/idle-notebooks.md", f"{notebooks['nvshared, median']:.1f} times as long"),
+        ("docs/lab-server.md", f"{notebooks['nvshared, median']:.1f} times as late"),
+        ("docs/lab-server.md", f"{notebooks['nvshared, 99th percentile']:.1f} times at worst"),
+        ("docs/moving.md", f"{moving['move and next step, later']:.0f} s, the first time "
+                           f"{moving['move and next step, the first time']:.0f} s"),
+        ("docs/engines.md", f"in {bars['models']['nvshared'] / 1000:.1f} s, and in "
+                            f"{bars['models']['nvshared, prefetch on'] / 1000:.1f} s"),
+        ("docs/saving.md", f"an image of {image} is saved in {took['save']:.0f} seconds and "
+                           f"restored in {took['restore']:.0f}"),
+    ]
+
+
+def test_page_that_quotes_a_result_has_the_figure_of_the_newest() -> None:
+    assert [(page, quote) for page, quote in quotes()
+            if quote not in (ROOT / page).read_text()] == []
+
+
 def test_make_bench_measures_each_kind_of_result_that_the_page_takes(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:

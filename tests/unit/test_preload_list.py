@@ -125,6 +125,15 @@ def test_path_resolution_follows_links_within_the_given_root_directory(
     assert Tree(tmp_path).resolve(Path(path)) == Path(resolved)
 
 
+def test_preload_without_an_action_shows_the_list(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for action in (["status"], []):
+        assert main(["preload", *action, "--root", str(tmp_path)]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+
+
 def test_preload_status_says_what_32_bit_programs_print_where_they_can_run(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "etc").mkdir()
