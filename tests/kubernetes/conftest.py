@@ -58,6 +58,8 @@ def prepared(config: pytest.Config, folder: Path) -> Iterator[Cluster]:
     subprocess.run(
         [sys.executable, MAKE_IMAGE, node.IMAGE, image, f"amd64={root}", "/bin/sleep", "infinity"],
         check=True)
+    if "helm" not in programs.find():
+        programs.fetch()                # the node has the programs that are there at its start
     found = programs.find()
     with Cluster(tree, found, programs.runtime()) as made:
         config.stash[VERSIONS] = {name: programs.version(path) for name, path in found.items()} | {
