@@ -131,6 +131,7 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
             await refresh(fresh=True)
 
     async def keep_published() -> None:
+        problem = ""
         async for _ in offer.changes(PERIOD):
             if settings is not None and published.node.read_at:
                 meta = published.node.object["metadata"]
@@ -140,7 +141,12 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
             published.publish(offer)
             published.node.may_untaint = plugin.is_registered
             if runtime.supports_cdi and (offered := offer.offered()):
-                containers.write_cdi_file(card.uuid for card in offered)
+                try:
+                    containers.write_cdi_file(card.uuid for card in offered)
+                    problem = ""
+                except NvshareError as error:   # pods that need the file are refused with this
+                    if problem != (problem := str(error)):
+                        logger.error("%s", error)
 
     def why_not_ready() -> str:
         if offer.common_problem:

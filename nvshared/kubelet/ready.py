@@ -3,11 +3,13 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from nvshared.errors import NvshareError
 
 FILE = "ready"                          # in the folder --state; locked by a process that is ready
+ENDED = "nvshare-kubelet is not running"        # the file's text while it is locked
 
 
 class Readiness:
@@ -23,8 +25,9 @@ class Readiness:
             return False
         # Readers lock the file for an instant, so that waiting for them is short.
         fcntl.flock(self._file, fcntl.LOCK_UN if why else fcntl.LOCK_EX)
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, why.encode(), 0)
+        # The file is never empty, so that this needs no space of a disk that is full.
+        with suppress(OSError):         # the lock counts, and the log has the reason
+            os.ftruncate(self._file, os.pwrite(self._file, (why or ENDED).encode(), 0))
         self._why = why
         return True
 
@@ -45,4 +48,4 @@ def check(state: Path) -> None:
         raise NvshareError(f"no nvshare-kubelet uses {state}") from None
     except OSError as error:
         raise NvshareError(f"cannot read {state / FILE}: {error.strerror}") from error
-    raise NvshareError(why or "nvshare-kubelet is not running")
+    raise NvshareError(why or "nvshare-kubelet is not ready; its log has the reason")

@@ -31,6 +31,7 @@ class NodeSettings:
         self._folder: Path = options.settings
         self._kept = options.state / KEPT
         self._text: str | None = None
+        self._written: str | None = None    # the text in the file of --state
         self._problem = ""
 
     def last(self) -> Options | None:
@@ -43,18 +44,26 @@ class NodeSettings:
         """The options for a node with these labels, if they are others than at the last call."""
         try:
             text = self._read(labels.get(SETTINGS_LABEL, ""))
-            if text == self._text:
-                return None
-            options = self._parsed(text)
-            replace(self._kept, text.encode())
+            options = None if text == self._text else self._parsed(text)
         except (NvshareError, OSError) as error:
-            if self._problem != (problem := str(error)):
-                logger.error("the node's settings are not used: %s", error)
-            self._problem = problem
+            self._complain("the node's settings are not used", error)
             return None
-        self._text, self._problem = text, ""
-        logger.info("the node's settings: %s", " ".join(shlex.split(text, comments=True)) or "none")
+        try:
+            if text != self._written:   # again at each call after a failure: the disk was full
+                replace(self._kept, text.encode())
+            self._written, self._problem = text, ""
+        except OSError as error:
+            self._complain("the node's settings hold, and are not kept for the next start", error)
+        if options is not None:
+            self._text = text
+            logger.info("the node's settings: %s",
+                        " ".join(shlex.split(text, comments=True)) or "none")
         return options
+
+    def _complain(self, words: str, error: Exception) -> None:
+        if self._problem != (problem := f"{words}: {error}"):
+            logger.error("%s", problem)
+        self._problem = problem
 
     def _read(self, name: str) -> str:
         """The text of the node's file. Raises InvalidArgs; OSError."""

@@ -28,6 +28,7 @@ class Node:
     bus: PrivateBus
     kubelet: Kubelet
     plugins: list[subprocess.Popen[str]] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)     # words before the plugin's command
 
     @property
     def state(self) -> Path:
@@ -54,9 +55,12 @@ class Node:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("a") as log:
             ready.bind(str(address))
             ready.settimeout(PATIENCE)
-            plugin = Daemon(
-                zygote("nvshared.kubelet.main"), self.command(*options)[3:], stderr=log,
-                env={**os.environ, "NOTIFY_SOCKET": str(address)})
+            environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
+            plugin: subprocess.Popen[str] = subprocess.Popen(
+                [*self.before, *self.command(*options)], cwd=ROOT, stderr=log, text=True,
+                env=environment) if self.before else Daemon(
+                    zygote("nvshared.kubelet.main"), self.command(*options)[3:], stderr=log,
+                    env=environment)
             self.plugins.append(plugin)
             while ready.recv(4096) != b"READY=1":
                 continue
@@ -74,8 +78,8 @@ class Node:
     def fails(self, *options: str) -> tuple[int, str]:
         """Exit status and errors of an nvshare-kubelet that is expected not to start."""
         done = subprocess.run(
-            self.command(*options), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-            check=False)
+            [*self.before, *self.command(*options)], cwd=ROOT, capture_output=True, text=True,
+            timeout=PATIENCE, check=False)
         return done.returncode, done.stderr
 
     def allocatable(self, number: int) -> None:

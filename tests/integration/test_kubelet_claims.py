@@ -298,6 +298,21 @@ def test_claims_stay_prepared_while_the_api_server_is_down(lab: ClaimLab) -> Non
     assert lab.prepare().devices
 
 
+def test_dra_driver_that_cannot_write_the_cdi_file_goes_on_and_writes_it_later(
+        lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    wait_until((lab.cdi / FILE).exists)
+    (lab.cdi / FILE).unlink()
+    lab.cdi.rmdir()
+    lab.cdi.write_text("no folder")
+    wait_until(lambda: f"cannot write to {lab.cdi}" in lab.node.log.read_text())
+    assert f"cannot write to {lab.cdi}" in lab.prepare_error()
+    lab.cdi.unlink()
+    wait_until((lab.cdi / FILE).exists)
+    assert lab.prepare().devices
+    assert lab.node.kubelet.registrations == 1
+
+
 def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", gpu_memory_limit="32Mi", gpu_core_limit="60", weight="900")
