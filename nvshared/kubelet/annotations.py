@@ -8,7 +8,7 @@ import logging
 import queue
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -267,8 +267,9 @@ class PodTerms:
         self._changed.add(pod)
         self._renamed = True
 
-    def _read(self, pod: Pod, before: Mapping[str, str]) -> None:
-        """Parses a pod's annotations that are not in `before`, or were not computable then."""
+    def _read(self, pod: Pod, before: Mapping[str, str], again: Collection[str] = ()) -> None:
+        """Parses a pod's annotations that are not in `before`, were not computable then, or set
+        the terms `again`."""
         was, now = (requested_terms(annotations, self._smallest)
                     for annotations in (before, pod.annotations))
         annotated, reasons = self._annotated.setdefault(pod, {}), self._reasons.setdefault(pod, {})
@@ -277,32 +278,40 @@ class PodTerms:
             reasons.pop(term, None)
         for term, (key, text, parse) in sorted(now.items()):
             is_known = term in annotated or term in reasons
-            if is_known and term in was and was[term][:2] == (key, text):
+            if is_known and term not in again and (
+                    term in was and was[term][:2] == (key, text)):
                 continue
-            reasons.pop(term, None)
             try:
-                if (value := parse(text.strip())) is None:
-                    annotated.pop(term, None)
-                elif self._is_claimed(pod, term, value):
-                    annotated[term] = value
+                value = parse(text.strip())
             except ValueError as error:
                 self._refuse(pod, term, f"{key} cannot be {quoted(text)}; {error}")
+                continue
+            if value is None:
+                annotated.pop(term, None)
+            elif self._is_claimed(pod, term, value):
+                annotated[term] = value
+            else:
+                continue
+            reasons.pop(term, None)
         why = (f"{pod.unread} further annotations are not read: all that set limits of a pod have "
                f"at most {MOST_NOTES} bytes together") if pod.unread else ""
-        if why and reasons.get(UNREAD) != why:
+        if why:
             self._refuse(pod, UNREAD, why)
-        elif not why:
+        else:
             reasons.pop(UNREAD, None)
         self._compare(pod)
 
     def _claim(self, pod: Pod, terms: dict[str, int]) -> None:
-        self._claimed[pod] = dict(terms)
-        if not terms:
-            del self._claimed[pod]
+        before = self._claimed.pop(pod, {})
+        if terms:
+            self._claimed[pod] = dict(terms)
+        changed = {term for term in CLAIMED if before.get(term) != terms.get(term)}
         annotated = self._annotated.get(pod, {})
-        for term, value in list(annotated.items()):
-            if not self._is_claimed(pod, term, value):
+        for term in changed & annotated.keys():
+            if 0 < terms.get(term, 0) < annotated[term]:
                 del annotated[term]
+        if known := self._pods.get(pod.uid):
+            self._read(known, known.annotations, changed)
         self._compare(pod)
 
     def _is_claimed(self, pod: Pod, term: str, value: int) -> bool:
@@ -389,9 +398,7 @@ class PodTerms:
                 self._report(pod, str(error))
                 del self._claimed[pod][term]
             else:
-                why = f"{term} cannot be {value or 'reset'}: {why}"
-                if self._reasons.get(pod, {}).get(by_class) != why:
-                    self._refuse(pod, by_class, why)
+                self._refuse(pod, by_class, f"{term} cannot be {value or 'reset'}: {why}")
                 held[term] = UNKNOWN            # sent again if the pod changes or nvshared restarts
                 return False
             return True
@@ -412,9 +419,12 @@ class PodTerms:
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
     def _refuse(self, pod: Pod, key: str, reason: str) -> None:
-        """Records why `key` is refused: a term, an unknown annotation, or "class TERM"."""
-        self._reasons.setdefault(pod, {})[key] = reason
-        self._refusals.setdefault(pod, []).append(reason)
+        """Records why `key` is refused: a term, an unknown annotation, or "class TERM". The event
+        of a refusal is written once, until the reason is another."""
+        reasons = self._reasons.setdefault(pod, {})
+        if reasons.get(key) != reason:
+            reasons[key] = reason
+            self._refusals.setdefault(pod, []).append(reason)
 
     def _write_conditions(self) -> None:
         """Writes refusals to statuses that differ; after a failure, at the pod's next report."""

@@ -354,6 +354,27 @@ def test_pods_that_share_a_claim_get_equal_parts_of_the_compute_limit(lab: Claim
         lab.expect(lab.api.tenant(name))
 
 
+def test_annotation_above_a_pods_part_of_a_claim_holds_again_when_the_part_grows(
+        lab: ClaimLab) -> None:
+    old = lab.api.tenant("old")
+    lab.api.annotate("old", gpu_core_limit="40", weight="none")
+    lab.claim(compute="60", owner="")
+    assert lab.prepare().devices
+    lab.expect(old, compute_limit=40)
+    lab.reserve("it", "new")
+    lab.expect(old, compute_limit=30)
+    lab.expect_condition("old", "True", "gpu-core-limit cannot be 40 %: 30 % are claimed")
+    lab.api.delete("new")
+    lab.expect(old, compute_limit=40)
+    wait_until(lambda: "gpu-core-limit" not in lab.api.condition("old")[1])
+    lab.api.annotate("old", gpu_core_limit="70")        # 40 stays
+    wait_until(lambda: "70 %: 60 % are claimed" in lab.api.condition("old")[1])
+    lab.expect(old, compute_limit=40)
+    lab.unprepare()
+    lab.expect(old, compute_limit=70)
+    assert len(lab.api.events) == 3     # one for each refusal: of the weight, of 40 and of 70 %
+
+
 def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares_its_claim(lab: ClaimLab) -> None:
     lab.api.annotate("new")
     lab.claim(compute="50")
