@@ -39,7 +39,7 @@ MOST_OBJECT = 1 << 23                   # characters of an object; etcd stores a
 SPREAD = Random()                       # of this module's threads: no other module seeds it
 LISTEN = 300                            # least seconds that a watch request lasts; at most twice
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
-PATIENCE = 10.0                         # most seconds until a response
+PATIENCE = 10.0                         # most seconds until a connection, and until a response
 NODES = "/api/v1/nodes"
 # The pauses between attempts, as client-go's reflectors make them, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0
@@ -119,18 +119,21 @@ class APIServer:
     def ask(
         self, method: str, path: str, body: Any = None, patience: float = PATIENCE
     ) -> http.client.HTTPResponse:
-        """Sends a request, returns the response. Raises Refused for an HTTP error; OSError."""
+        """Sends a request, returns the response. Raises Refused for an HTTP error; OSError.
+
+        `patience`: most seconds between two parts of the response."""
         url = urlsplit(self.url)
         if url.scheme == "http":
-            made = http.client.HTTPConnection(url.netloc, timeout=patience)
+            made = http.client.HTTPConnection(url.netloc, timeout=PATIENCE)
         else:
-            made = Connection(url.netloc, self.name, patience, self._context())
+            made = Connection(url.netloc, self.name, PATIENCE, self._context())
         headers = {
             "Accept": "application/json", "Content-Type": WRITTEN.get(method, "application/json"),
             "Connection": "close", "User-Agent": AGENT}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         made.connect()
+        made.sock.settimeout(patience)
         made.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE.items():
             made.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -7,6 +7,7 @@ taint until the object shows no share. From then on pods wait for the next plugi
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from nvshared.kubelet.api import FAILURES
@@ -49,8 +50,9 @@ async def leave(node: NodeObject, pods: Pods, stop: Callable[[], Awaitable[None]
 
 
 async def _until(is_reached: Callable[[], bool], patience: float) -> None:
+    limit = time.monotonic() + patience         # a look itself may wait for the API server
     for _ in range(int(patience / PAUSE)):
-        if await asyncio.to_thread(is_reached):
+        if await asyncio.to_thread(is_reached) or time.monotonic() >= limit:
             return
         await asyncio.sleep(PAUSE)
 

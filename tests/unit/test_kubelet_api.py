@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshare-kubelet as a client of the API server: it behaves as client-go does."""
 
+import asyncio
 import io
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared import __version__
-from nvshared.kubelet import api
+from nvshared.kubelet import api, leaving
 from nvshared.kubelet.api import LONGEST_PAUSE, RetryPause, server, watch
 from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.node import LEAVING_TAINT, NodeObject
@@ -219,6 +221,29 @@ def test_watch_goes_on_after_a_failure_and_lists_again_only_when_its_version_is_
     #        list  watches                        list  watches
     assert asked == ["0", "9", "11", "11", "12", "", "9", "13"]
     assert [event for event, _ in events] == ["LISTED", "ADDED", "LISTED", "MODIFIED"]
+
+
+def test_server_that_accepts_and_does_not_speak_delays_no_watch_for_its_whole_length(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        one = api.APIServer(f"https://127.0.0.1:{silent.getsockname()[1]}", token="t")
+        with pytest.raises(TimeoutError):
+            next(one.events(PODS, "n", dict, "1"))
+
+
+def test_leaving_waits_no_longer_than_its_patience_for_an_api_server_that_is_slow(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "PAUSE", 0.001)
+    calls: list[None] = []
+
+    def is_reached() -> bool:
+        time.sleep(0.01)
+        calls.append(None)
+        return False
+
+    asyncio.run(leaving._until(is_reached, 0.5))
+    assert 1 <= len(calls) <= 50
 
 
 def test_pauses_are_short_again_after_a_calm_time(monkeypatch: pytest.MonkeyPatch) -> None:
