@@ -154,7 +154,8 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
         if not plugin.is_registered:
             return f"kubelet has not registered {plugin.name}"
         if options.dra:
-            return "" if published.has_slice else "the ResourceSlice is not written"
+            return "" if published.has_slice else (
+                f"the ResourceSlice is not written{published.problem and ': ' + published.problem}")
         number, shown = list(offer.shares().values()).count(True), published.node.allocatable or 0
         if shown == number and published.node.read_at:
             return ""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nvshared.errors import NvshareError
 from nvshared.kubelet.api import FAILURES, NODES, RetryPause, server, watch
 from nvshared.kubelet.card import NodeGPU, Offer
 from nvshared.kubelet.claims import DRIVER, quantity
@@ -108,6 +109,7 @@ class Published:
         self._devices: list[dict[str, Any]] | None = None       # wanted; None: not known yet
         self._written: list[dict[str, Any]] | None = None       # what the API server has of these
         self._hurry = threading.Event()
+        self.problem = ""                       # why the slice is not written; "": not known
         self.node = NodeObject(kubeconfig, node)
         self._on_other_drivers = on_other_drivers
         if on_other_drivers is not None:
@@ -145,7 +147,7 @@ class Published:
             self._on_other_drivers(devices_of_other_drivers(self._known))
 
     def _keep_slice(self) -> None:
-        problem, pause, last = "", RetryPause(), None
+        pause, last = RetryPause(), None
         while True:
             self._hurry.wait()
             self._hurry.clear()
@@ -155,9 +157,10 @@ class Published:
                 time.sleep(pause.seconds())
             try:
                 self._write_slice(devices)
-                self._written, last, problem = devices, devices, ""
+                self._written, last, self.problem = devices, devices, ""
             except FAILURES as error:
-                if problem != (problem := str(error) or repr(error)):
+                before, self.problem = self.problem, str(error) or repr(error)
+                if before != self.problem:
                     logger.warning("the ResourceSlice cannot be written: %s", error)
                 time.sleep(pause.seconds(error))
                 self._hurry.set()
@@ -183,5 +186,11 @@ class Published:
                 "pool": {"name": self._node, "generation": 1, "resourceSliceCount": 1},
                 "devices": devices}}
         method, path = ("POST", SLICES) if there is None else ("PUT", f"{SLICES}/{self._name}")
-        api.send(method, path, body)
+        written = (api.send(method, path, body).get("spec") or {}).get("devices") or ()
+        # Fields of features that are switched off are dropped silently. Other fields bring less:
+        # without taints, kubelet asks for devices that are then refused.
+        if not all(one.get("allowMultipleAllocations") for one in written):
+            raise NvshareError(
+                "the API server drops allowMultipleAllocations, so that devices are not shared",
+                "claims need Kubernetes 1.36, or 1.34 with the feature gate DRAConsumableCapacity")
         logger.info("the ResourceSlice: written")

@@ -290,6 +290,37 @@ def test_resource_slice_refused_or_lost_is_written_again(
     assert tries == 4
 
 
+def test_slice_whose_devices_the_api_server_does_not_share_is_not_written_and_gives_the_reason(
+        serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server without a feature stores the object, and drops the feature's fields."""
+    monkeypatch.setattr("nvshared.kubelet.api.SPREAD.uniform", lambda *_: 0.001)
+    knows = False
+
+    def answer(method: str, asked: dict[str, str]) -> Answer:
+        if method == "POST":
+            made = next(
+                one for one in reversed(script.bodies) if one.get("kind") == "ResourceSlice")
+            for device in made["spec"]["devices"] if not knows else ():
+                del device["allowMultipleAllocations"]
+            return 201, {}, made
+        return 200, {}, {"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}}
+
+    offer = Offer([("", 1)])
+    offer.update((NodeGPU("GPU-1", 0, "00000000:17:00.0"),))
+    script = serve(answer)
+    published = Published(script.kubeconfig, "n", lambda _: None)
+    published.publish(offer)
+    while not published.problem:
+        time.sleep(0.01)
+    assert "the feature gate DRAConsumableCapacity" in published.problem
+    assert [published.has_slice] == [False]
+    knows = True                        # the cluster's administrator has switched it on
+    while not published.has_slice:
+        published.publish(offer)
+        time.sleep(0.01)
+    assert published.problem == ""
+
+
 def test_writes_that_the_api_server_refuses_delay_no_others(
         serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four requests one is refused for good, one each time, and one only at first."""
