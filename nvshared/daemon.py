@@ -182,7 +182,6 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
         server = Server(manager, listening, config, _descriptors(config, manager.faults),
                         partial(journal.log_fault, limited, manager.tenancy.shown), notifier,
                         given.kept, lanes, programs, users, containers)
-        stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
             stack.callback(kept.close)

@@ -194,9 +194,6 @@ class Disk:
             os.close(file.given)        # never the last one, so nothing is freed here
             file.given = -1
 
-    def close(self) -> None:
-        self._files.clear()
-
     def _of(self, connection: str) -> list[File]:
         """The files of a connection: of a file without bytes, the next daemon does not know whether
         the client has it, and makes another."""
