@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 9
+#define LAYOUT 10
 #define EXPORTS 4096
 
 struct slot {
@@ -60,7 +60,7 @@ struct shared {
     pthread_mutex_t lock;            /* robust; protects slots, exports and settings. Locked
                                         after all other locks */
     int32_t gpus;
-    uint64_t total;
+    uint64_t total[SHARED_GPUS];
     uint64_t serial;                 /* random: the inode of another folder may have the same number,
                                         on another file system or after this one was removed */
     uint64_t exports_made;
@@ -119,24 +119,41 @@ static bool process_lives(const struct slot *slot)
     return read_start_time(slot->pid, &started) && started == slot->started;
 }
 
-uint64_t size_setting(const char *name, uint64_t otherwise)
+/* Reads a size, and leaves `*text` behind it and behind `between`; "": nothing may follow. */
+static uint64_t read_size(const char *name, const char **text, const char *between)
 {
-    const char *text = secure_getenv(name);
-    if (text == NULL || *text == '\0')
-        return otherwise;
     char *end;
     errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
+    unsigned long long value = strtoull(*text, &end, 10);
     const char *units = "KMGT", *unit = *end != '\0' ? strchr(units, *end) : NULL;
     int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
     if (unit != NULL)
         end++;
-    if (end == text || *end != '\0' || errno != 0 || *text == '-' || value > UINT64_MAX >> shift) {
+    bool ends = *end == '\0' || *end == *between;
+    if (end == *text || !ends || errno != 0 || **text == '-' || value > UINT64_MAX >> shift) {
         fprintf(stderr, "simulated GPU: %s=%s is not a size; write bytes, or a number with "
-                "K, M, G or T after it.\n", name, text);
+                "K, M, G or T after it.\n", name, secure_getenv(name));
         exit(2);
     }
+    *text = *end != '\0' ? end + 1 : end;
     return (uint64_t)value << shift;
+}
+
+uint64_t size_setting(const char *name, uint64_t otherwise)
+{
+    const char *text = secure_getenv(name);
+    return text != NULL && *text != '\0' ? read_size(name, &text, "") : otherwise;
+}
+
+/* The sizes of the cards in the variable, with commas between; the last one is that of the rest. */
+static void read_memory(uint64_t total[SHARED_GPUS])
+{
+    const char *name = "NVSHARE_SIM_MEMORY", *text = secure_getenv(name);
+    for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
+        if (text != NULL && *text != '\0')
+            total[gpu] = read_size(name, &text, ",");
+        else
+            total[gpu] = gpu == 0 ? 1ull << 30 : total[gpu - 1];
 }
 
 /* The file lock of a slot: a byte behind the file's end, by the slot's index. */
@@ -289,19 +306,22 @@ static void unlock_at_end(struct shared *const *map)
 
 /* Reads the file `settings` in the folder. Its owner's settings override the environment, so
  * that no other process changes the GPUs. */
-static void read_settings(uint64_t *gpus, uint64_t *total)
+static void read_settings(uint64_t *gpus, uint64_t total[SHARED_GPUS])
 {
+    uint64_t each = 0;
     char path[sizeof self.directory + 64];
     snprintf(path, sizeof path, "%s/settings", self.directory);
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return;
-    int found = fscanf(file, "gpus %" SCNu64 " memory %" SCNu64, gpus, total);
+    int found = fscanf(file, "gpus %" SCNu64 " memory %" SCNu64, gpus, &each);
     fclose(file);
     if (found != 2) {
         fprintf(stderr, "simulated GPU: %s is not \"gpus N\" and \"memory BYTES\".\n", path);
         exit(2);
     }
+    for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
+        total[gpu] = each;
 }
 
 /* Writes number and memory of the GPUs unless a living process uses the old values. The file is
@@ -328,12 +348,13 @@ static void configure(struct shared *map)
     for (int i = 0; i < SHARED_PROCESSES; i++)
         used = used || slot_lives(map, i);
     uint64_t gpus = size_setting("NVSHARE_SIM_GPUS", 1);
-    uint64_t total = size_setting("NVSHARE_SIM_MEMORY", 1ull << 30);
+    uint64_t total[SHARED_GPUS];
+    read_memory(total);
     self.none = gpus == 0;
-    read_settings(&gpus, &total);
+    read_settings(&gpus, total);
     if (!used && !self.none) {
         map->gpus = gpus > SHARED_GPUS ? SHARED_GPUS : (int32_t)gpus;
-        map->total = total;
+        memcpy(map->total, total, sizeof total);
     }
     pthread_mutex_unlock(&map->lock);
 }
@@ -408,9 +429,8 @@ int shared_gpus(void)
 
 uint64_t shared_total(int gpu)
 {
-    (void)gpu;
     LOCKED_SHARED(map);
-    return map->total;
+    return map->total[shared_actual(gpu)];
 }
 
 /* This process's slot, taken at the first call. The lock is held. */
@@ -473,10 +493,11 @@ bool shared_take(int gpu, uint64_t bytes)
     LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     gpu = shared_actual(gpu);
-    bool fits = bytes <= map->total && sum(map, gpu) <= map->total - bytes;
+    uint64_t total = map->total[gpu];
+    bool fits = bytes <= total && sum(map, gpu) <= total - bytes;
     if (!fits) {
         sweep(map);
-        fits = bytes <= map->total && sum(map, gpu) <= map->total - bytes;
+        fits = bytes <= total && sum(map, gpu) <= total - bytes;
     }
     if (fits)
         slot->bytes[gpu] += bytes;
@@ -864,7 +885,7 @@ CUresult shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHA
         bytes[to[gpu]] += slot->saved_bytes[gpu];
     }
     for (int gpu = 0; gpu < map->gpus; gpu++)
-        if (sum(map, gpu) + bytes[gpu] > map->total) {
+        if (sum(map, gpu) + bytes[gpu] > map->total[gpu]) {
             slot->lost = true;
             return CUDA_ERROR_OUT_OF_MEMORY;
         }

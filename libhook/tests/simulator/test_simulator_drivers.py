@@ -98,3 +98,25 @@ def test_serial_is_the_same_for_all_processes_and_another_where_the_inode_is_use
     assert python(SERIAL) == first
     os.truncate(Path(environment["NVSHARE_SIM_DIR"]) / "gpus", 0)
     assert python(SERIAL) != first
+
+
+FILL = """
+import ctypes, pynvml
+cuda = ctypes.CDLL("libcuda.so.1")
+pynvml.nvmlInit()
+assert cuda.cuInit(0) == 0
+for index in range(3):
+    there = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).total
+    total, context, memory = ctypes.c_size_t(), ctypes.c_void_p(), ctypes.c_uint64()
+    assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), index) == 0
+    assert total.value == there
+    assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, index) == 0
+    print(there >> 20, cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(100 << 20)))
+"""
+
+
+def test_simulated_cards_have_the_sizes_of_the_list_and_the_rest_its_last_one(
+    python: Python
+) -> None:
+    said = python(FILL, NVSHARE_SIM_GPUS="3", NVSHARE_SIM_MEMORY="256M,65536K")
+    assert said.splitlines() == ["256 0", "64 2", "64 2"]
