@@ -560,17 +560,26 @@ def test_slurm_plugin_ignores_and_logs_wrong_terms_in_plugstack_conf(cluster: Co
         cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", before)
 
 
-def test_jobs_with_many_shards_are_spread_over_two_named_cards(cluster: Container) -> None:
-    cards = {"NVSHARE_SIM_GPUS": "2"}
-    card.drop_in(cluster, "cards", "Environment=NVSHARE_SIM_GPUS=2\n")
-    cluster.run("mknod", "-m", "666", "/dev/nvidia1", "c", "195", "1")
-    cluster.write(
-        "/etc/slurm/gres.conf", "Name=gpu Type=sim File=/dev/nvidia[0-1]\nName=shard Count=16\n")
-    cluster.run("sed", "-i", "s/gpu:1,shard:8/gpu:sim:2,shard:16/", CONFIGURATION)
+def set_up_cards(cluster: Container, gres: str, node_has: str, memory: str) -> dict[str, str]:
+    """Plugs two cards of these sizes in, and gives SLURM this gres.conf. Returns the variables of a
+    program that uses the cards."""
+    cards = {"NVSHARE_SIM_GPUS": "2", "NVSHARE_SIM_MEMORY": memory}
+    card.drop_in(cluster, "the-cards", "".join(
+        f"Environment={name}={value}\n" for name, value in cards.items()))
+    cluster.run("sh", "-c", "[ -e /dev/nvidia1 ] || mknod -m 666 /dev/nvidia1 c 195 1")
+    cluster.write("/etc/slurm/gres.conf", gres)
+    cluster.run("sed", "-i", f"s/ Gres=[^ ]*/ Gres={node_has}/", CONFIGURATION)
     cluster.run("systemctl", "stop", "slurmd", "slurmctld")
     cluster.run("systemctl", "restart", "nvshared")
     cluster.run("systemctl", "start", "slurmctld", "slurmd")
     cluster.until(lambda: node(cluster) == "idle", "the node is there")
+    return cards
+
+
+def test_jobs_with_many_shards_are_spread_over_two_named_cards(cluster: Container) -> None:
+    cards = set_up_cards(
+        cluster, "Name=gpu Type=sim File=/dev/nvidia[0-1]\nName=shard Count=16\n",
+        "gpu:sim:2,shard:16", f"{card.MEMORY}M")
     jobs = [
         Job(cluster, user, memory=16, shards=SHARDS - 2, seed=seed, environment=cards)
         for seed, user in enumerate(USERS, 1)
@@ -582,4 +591,36 @@ def test_jobs_with_many_shards_are_spread_over_two_named_cards(cluster: Containe
     # All shards of a job are on one card, and a card has too few shards for two of these jobs.
     assert {job.client["gpu"] for job in jobs} == {0, 1}
     for job in jobs:
+        job.finish()
+
+
+@pytest.fixture
+def crossed(cluster: Container) -> Iterator[dict[str, str]]:
+    """Two cards of different memory. NVML's first is /dev/nvidia1, SLURM's is /dev/nvidia0."""
+    cards = set_up_cards(
+        cluster, "Name=gpu File=/dev/nvidia[0-1]\nName=shard Count=4 File=/dev/nvidia0\n"
+        f"Name=shard Count={SHARDS} File=/dev/nvidia1\n", f"gpu:2,shard:{SHARDS + 4}",
+        f"{card.MEMORY}M,{card.MEMORY // 2}M")
+    cluster.run("mount", "-t", "tmpfs", "tmpfs", "/proc/driver")
+    for one in card.status(cluster)["gpus"]:
+        cluster.write(
+            f"/proc/driver/nvidia/gpus/{one['index']}/information",
+            f"GPU UUID: \t {one['uuid']}\nDevice Minor: \t {1 - one['index']}\n")
+    yield cards
+    cluster.run("umount", "/proc/driver")
+
+
+def test_job_has_the_limit_of_its_own_card_where_slurm_and_nvml_number_the_cards_differently(
+    cluster: Container, crossed: dict[str, str]
+) -> None:
+    jobs = []
+    # The first job has more shards than /dev/nvidia0, the second more than the first leaves.
+    for shards, user in ((SHARDS - 2, "alice"), (3, "bob")):
+        jobs.append(Job(
+            cluster, user, memory=16, shards=shards, seed=shards, environment=crossed))
+        jobs[-1].await_memory()
+    assert [terms(cluster, job.tenant)["memory-limit"] >> 20 for job in jobs] == [
+        card.MEMORY * (SHARDS - 2) // SHARDS, card.MEMORY // 2 * 3 // 4]
+    for job in jobs:
+        assert "nvshare: " not in job.said
         job.finish()
