@@ -42,7 +42,7 @@ def test_debian_build_leaves_exactly_the_packages_nvshared_and_libnvshare(built:
 
 
 @pytest.mark.usefixtures("said")
-@pytest.mark.parametrize("name", ["README.md", "changelog"])
+@pytest.mark.parametrize("name", ["README.md", "changelog", "docs/saving.md"])
 def test_package_installs_its_documentation(bare: Container, name: str) -> None:
     assert bare.output("sh", "-c", f"zcat --force /usr/share/doc/nvshared/{name}*")
 
