@@ -159,16 +159,17 @@ class Progress:
             wide = os.get_terminal_size(sys.stderr.fileno()).columns
         wide = wide or shutil.get_terminal_size().columns
         bar = min(BAR, wide - NAME - REST)
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for least in (0, 0, *([bar] if bar >= BAR_LEAST else []), AMOUNT, SPENT):
-            table.add_column(no_wrap=True, min_width=least,
-                             justify="right" if least in (AMOUNT, SPENT) else "left")
+        fits = bar >= BAR_LEAST
+        widths = (0, 0, bar, AMOUNT, SPENT) if fits else (0, 0, 0, 0)
+        table = Table.grid(padding=(0, 2 if fits else 1, 0, 0))
+        for at, least in enumerate(widths, 2 - len(widths)):
+            table.add_column(no_wrap=True, min_width=least, justify="right" if at >= 0 else "left")
 
         def add(name: str, state: str, done: int, whole: int, amount: str, spent: str) -> None:
             drawn: list[Any] = [ProgressBar(whole, done, bar) if whole else ""]
             # Text: a program's name may have brackets, which rich would take for markup.
             table.add_row(Text(tables.shortened(name, NAME)), state,
-                          *(drawn if bar >= BAR_LEAST else []), amount, spent)
+                          *(drawn if fits else []), amount, spent)
 
         *times, total = self._times(picture)
         if picture.whole > 1:

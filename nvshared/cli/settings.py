@@ -269,6 +269,7 @@ def priority(options: Options) -> None:
 
 
 POLL = 0.02                             # seconds between two polls of the daemon
+STALLED = 5.0                           # seconds without change until a note says that it waits
 
 
 def _wait_until_off(options: Options, peer: str) -> None:
@@ -276,6 +277,8 @@ def _wait_until_off(options: Options, peer: str) -> None:
 
     `peer`: the nvshared that suspends the programs."""
     followed, whole = Followed(), 0
+    before, since = list[tuple[int, str, int]](), time.monotonic()      # of the last change
+    noted = options.json
     with Daemon(options.bus) as daemon, Progress(options) as progress:
         index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
         if isinstance(target, str):
@@ -297,6 +300,12 @@ def _wait_until_off(options: Options, peer: str) -> None:
                 name = f"process {target}" if isinstance(target, int) else target
                 raise NvshareError(f"{name} was resumed before its memory had left the GPU",
                                    "see: nvsharectl clients")
+            if (after := [(one.id, one.state, one.resident) for one in left]) != before:
+                before, since = after, time.monotonic()
+            elif not noted and time.monotonic() - since >= STALLED:
+                noted = True            # its work does not end, or host memory is full
+                progress.say("nvsharectl: waits until memory can leave the GPU, as nvsharectl "
+                             "clients shows; Ctrl-C gives up", sys.stderr)
             progress.show(Picture(followed.work(left), whole - len(left), whole))
 
 

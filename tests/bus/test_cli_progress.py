@@ -3,6 +3,7 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -130,6 +131,19 @@ async def test_suspend_wait_and_drain_show_the_memory_that_they_wait_for(
         "suspend --wait 11", (b"python[11]  idle ", lambda _: leave(client, resident=5 * GIB)),
         (b" 15.0 of 20.0 G ", lambda _: leave(client, resident=0)))
     assert plain(shown)[-1] == ""
+
+
+async def test_suspend_wait_says_once_that_it_waits_when_no_memory_leaves_the_gpu(
+        manager: Manager, publication: Publication, private: PrivateBus) -> None:
+    """As where host memory is full, or the program's work does not end."""
+    client = a_client(manager, manager.gpus[0], pid=11)
+    shown = await on_a_terminal(
+        sys.executable, "-c", "import sys; from nvshared.cli import main, settings; "
+        "settings.STALLED = 0.01; sys.exit(main.main())", "suspend", "--wait", "11",
+        steps=[(b"waits until memory can leave the GPU", lambda _: None),
+               (b"python[11]  idle ", lambda _: leave(client, resident=0))],
+        NVSHARE_BUS=private.address)
+    assert shown.count("waits until") == 1
 
 
 def saved(state: str, size: int) -> Saved:
