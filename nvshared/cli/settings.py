@@ -35,7 +35,7 @@ from nvshared.cli.verb import (
     verb,
 )
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot, TenantSnapshot
+from nvshared.control.snapshot import ClientSnapshot, Snapshot, TenantSnapshot
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import AUTO, MODES, POLICIES, PRIORITIES, TENANT_KINDS
 from nvshared.quantity import counted, or_word
@@ -285,9 +285,7 @@ def _wait_until_off(options: Options, peer: str) -> None:
             # As the daemon shows it, not as it was given.
             target = daemon.tenant(named_tenant(daemon, target)).name
         for now in snapshots(daemon, POLL, peer):
-            lost = {gpu.index for gpu in now.gpus if gpu.state == "lost"}
-            left = [one for one in now.clients if index in (None, one.gpu)
-                    and one.gpu not in lost and not _is_off(one)]
+            left = [one for one in _not_lost(now) if index in (None, one.gpu) and not _is_off(one)]
             known = {one.name: one for one in daemon.tenants()} if left else {}
             of = {one.id: _tenants_of(one, known) for one in left}
             left = [one for one in left if one.pid == target or any(
@@ -313,7 +311,14 @@ def _is_off(client: ClientSnapshot) -> bool:
     """Whether no memory of a suspended client is on its GPU that could be evicted."""
     if client.state == "suspended":
         return not client.resident or bool(client.pin_reason)
-    return client.state in ("parked", "lost")
+    return client.state == "parked"
+
+
+def _not_lost(now: Snapshot) -> list[ClientSnapshot]:
+    """The clients without those whose GPU is lost, or which the driver cannot restore: calls of
+    these fail, and neither turns nor memory of theirs can be waited for."""
+    lost = {gpu.index for gpu in now.gpus if gpu.state == "lost"}
+    return [one for one in now.clients if one.gpu not in lost and one.state != "lost"]
 
 
 def _tenants_of(
@@ -586,7 +591,7 @@ def drain(options: Options) -> None:
     end = time.monotonic() + LONGEST
     with Daemon(options.bus) as daemon, Progress(options) as progress:
         for snapshot in snapshots(daemon, DRAIN_POLL):
-            left = [one for one in snapshot.clients if one.state not in ("running", "lost")]
+            left = [one for one in _not_lost(snapshot) if one.state != "running"]
             if not options.json:
                 _report(left, reported, progress)
             if not left:

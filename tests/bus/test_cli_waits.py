@@ -88,7 +88,7 @@ async def test_suspend_wait_of_a_program_whose_tenant_stays_suspended_goes_on_af
 
 
 @pytest.mark.usefixtures("publication")
-@pytest.mark.parametrize("state", ["ended", "parked", "lost", "pinned"])
+@pytest.mark.parametrize("state", ["ended", "parked", "lost", "pinned", "gpu lost"])
 async def test_suspend_wait_returns_when_no_memory_of_the_program_will_leave_the_gpu(
         manager: Manager, waiting: Waiting, state: str) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
@@ -96,6 +96,8 @@ async def test_suspend_wait_returns_when_no_memory_of_the_program_will_leave_the
     await until(lambda: client.terms.in_force.suspended)
     if state == "ended":
         client.gpu.leave(client)
+    elif state == "gpu lost":
+        client.gpu.lose("it fell off the bus")
     elif state == "pinned":
         leave(client, pin_reason=PinReason.UNDRAINED)
     else:
@@ -124,12 +126,16 @@ async def test_wait_ends_as_not_running_when_the_daemon_ends_or_is_started_again
 
 
 @pytest.mark.usefixtures("publication")
-async def test_drain_does_not_wait_for_a_program_that_the_driver_has_lost(
-        manager: Manager, waiting: Waiting) -> None:
+@pytest.mark.parametrize("gpu", [False, True])
+async def test_drain_does_not_wait_for_a_program_that_is_lost_or_was_on_a_lost_gpu(
+        manager: Manager, waiting: Waiting, gpu: bool) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     ended = waiting("drain")
     await until(lambda: client.gpu.settings.draining)
-    client.parking.enter("lost")
+    if gpu:
+        client.gpu.lose("it fell off the bus")
+    else:
+        client.parking.enter("lost")
     found = await ended
     assert (found.code, found.out.splitlines()[-1]) == (
         0, "nvshared can be stopped: no program needs it now.")
