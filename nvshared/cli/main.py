@@ -165,7 +165,8 @@ def _present(metavars: Sequence[str], options: Options) -> dict[str, str]:
 def completion(options: Options) -> None:
     """Print the script that makes the Tab key complete words.
 
-    Prints a completion script for bash, zsh or fish.
+    Prints a completion script for bash, zsh or fish. Tab also offers the GPUs, process ids, tenants
+    and saved programs that nvshared has at that moment.
 
         eval "$(nvsharectl completion bash)"                                     # in ~/.bashrc
         eval "$(nvsharectl completion zsh)"  # in ~/.zshrc, after compinit
