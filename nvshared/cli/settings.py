@@ -576,7 +576,12 @@ def drain(options: Options) -> None:
             raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
         with Daemon(options.bus, EMPTY_WITHIN) as daemon, watching(
                 options, departures_from(options.gpu)):
-            stay = daemon.drain_gpu(options.gpu)
+            try:
+                stay = daemon.drain_gpu(options.gpu)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    "interrupted, but nvshared may go on with programs that it moves now",
+                    f"see: nvsharectl clients --gpu {options.gpu}") from None
         if stay:
             raise NvshareError(
                 f"{counted(len(stay), 'program')} could not leave GPU {options.gpu}: "

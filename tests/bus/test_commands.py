@@ -460,13 +460,14 @@ async def test_save_that_is_not_permitted_says_so_once_with_its_exit_status(
     assert said["done"] == []
 
 
-async def test_interrupted_save_or_restore_says_that_nvshared_may_go_on(
+async def test_interrupted_save_restore_or_drain_of_a_gpu_says_that_nvshared_may_go_on(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Daemon, "save", interrupt)
     monkeypatch.setattr(Daemon, "restore", interrupt)
+    monkeypatch.setattr(Daemon, "drain_gpu", interrupt)
     a_client(manager, manager.gpus[0])
     ended = await ctl("save", "--all")
     assert ended.code == ExitCode.INTERRUPTED
@@ -474,6 +475,9 @@ async def test_interrupted_save_or_restore_says_that_nvshared_may_go_on(
     ended = await ctl("restore", "/saved/one")
     assert ended.code == ExitCode.INTERRUPTED
     assert "may go on to restore /saved/one" in sentence(ended)
+    ended = await ctl("drain", "--gpu", "0")
+    assert ended.code == ExitCode.INTERRUPTED
+    assert "may go on with programs that it moves now; see: " in sentence(ended)
 
 
 @pytest.mark.parametrize("line", [
