@@ -421,16 +421,18 @@ def set_tq(options: Options) -> None:
 @verb(
     "anti-thrash",
     argument(
-        "mode", "MODE", "auto: when not all programs fit; on: always; off: never", choices=MODES),
+        "mode", "MODE", "auto: when not all programs fit, or all keep the GPU busy; on: always; "
+        "off: never", choices=MODES),
     GPU)
 def anti_thrash(options: Options) -> None:
     """Set when programs take turns: auto, on or off.
 
-    With auto, programs run at the same time while all of them fit into the GPU's memory, and else
-    take turns. With on they always take turns, with off never. Use on for programs that each keep
-    the GPU busy while they work, such as cells of notebooks, so that one cell need not wait for the
-    other; but not beside a program that leaves the GPU idle for moments, which others then cannot
-    use.
+    With auto, programs run at the same time while all of them fit into the GPU's memory and leave
+    the GPU idle at times, and else take turns: programs that all keep the GPU busy finish sooner
+    one at a time. With on they always take turns, with off never. Use on for programs that each
+    keep the GPU busy while they work, such as cells of notebooks, so that one cell need not wait
+    for the other; but not beside a program that leaves the GPU idle for moments, which others then
+    cannot use.
 
         nvsharectl anti-thrash auto        # turns only where they are needed
         nvsharectl anti-thrash on --gpu 0  # one at a time on the first GPU
