@@ -4,6 +4,7 @@
 A pod's terms are the same on each of its GPUs: capacity that its claims consume of one GPU is added
 up, and the sum must be equal on each. Pods that use one claim get equal parts of its capacity."""
 
+import logging
 import re
 import threading
 from collections import defaultdict
@@ -19,6 +20,8 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kept import NOISE, Complain, KeptFile
 from nvshared.quantity import priority, weight
 from nvshared.terms import TERMS
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one unit is one share of a GPU
@@ -322,8 +325,14 @@ class Prepared:
             try:
                 self._write(claims)
             except OSError as error:
-                raise NvshareError(
-                    f"cannot write to {self._file.path}: {error.strerror or error}") from error
+                failure = NvshareError(
+                    f"cannot write to {self._file.path}: {error.strerror or error}")
+                now, earlier = (one.pods if one else () for one in (claim, before))
+                if not set(now) <= set(earlier):
+                    raise failure from error
+                # Until its claims are unprepared, kubelet keeps a pod, and volumes of the pod may
+                # have filled the disk. After a restart, pods that are gone lose their claims.
+                logger.warning("claims that have ended stay in the file: %s", failure)
             self._claims = claims
             return {pod for one in (before, claim) if one is not None for pod in one.pods}
 

@@ -105,3 +105,19 @@ def made(site: Site, folder: Path) -> Iterator[Node]:
                 plugin.wait()
             if node.log.exists():
                 sys.stderr.write(node.log.read_text())
+
+
+@contextmanager
+def small_disk(node: Node) -> Iterator[Path]:
+    """A small disk for the state of nvshare-kubelet. Other processes find it at another path."""
+    node.state.mkdir()
+    mount = 'mount -t tmpfs -o size=16m nvshare "$0" && echo && exec sleep infinity'
+    with subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", mount, node.state], stdout=subprocess.PIPE) as one:
+        try:
+            assert one.stdout
+            assert one.stdout.readline()
+            node.before = ["nsenter", f"--mount=/proc/{one.pid}/ns/mnt", "--wd=."]
+            yield Path(f"/proc/{one.pid}/root{node.state}")
+        finally:
+            one.kill()

@@ -20,9 +20,10 @@ from tests.integration.apiserver import NODE, ApiServer
 from tests.integration.apiserver import UID as POD
 from tests.integration.conftest import wait_until
 from tests.integration.fakehook import PATIENCE
-from tests.integration.kubelet_node import Node
+from tests.integration.kubelet_node import Node, small_disk
 from tests.integration.runtime import Runtime
 from tests.integration.test_kubelet_annotations import Lab
+from tests.integration.test_lacks import fill, needs_root
 
 SLICE = f"{NODE}-{DRIVER}"
 UID = "c1a1a1a1-0000-4000-8000-000000000000"
@@ -311,6 +312,34 @@ def test_dra_driver_that_cannot_write_the_cdi_file_goes_on_and_writes_it_later(
     wait_until((lab.cdi / FILE).exists)
     assert lab.prepare().devices
     assert lab.node.kubelet.registrations == 1
+
+
+@needs_root
+def test_claim_is_unprepared_on_a_full_disk_and_prepared_when_there_is_room(
+        node: Node, api: ApiServer, runtime: Runtime) -> None:
+    """Kubelet keeps a pod, and the volumes that fill the disk, until its claims are unprepared."""
+    with small_disk(node) as disk:
+        lab = ClaimLab(node, api, runtime)
+        old = lab.api.tenant("old")
+        lab.claim(compute="50")
+        assert lab.prepare().devices
+        ballast = fill(disk)
+        lab.claim("other", compute="30")
+        assert "No space left on device" in lab.prepare_error("other")
+        lab.unprepare()
+        lab.expect(old)
+        assert "No space left on device" in node.log.read_text()
+        lab.api.delete("old")
+        node.kill_plugin()
+        lab.start()                     # from the file, which still has the claim
+        wait_until(lambda: "claim lab/it is gone" in node.log.read_text())
+        lab.expect(old)
+        ballast.unlink()
+        lab.api.annotate("old")
+        lab.claim("other", compute="30")
+        assert lab.prepare("other").devices
+        assert [one["metadata"]["name"] for one in json.loads(
+            (disk / "claims.json").read_text())] == ["other"]
 
 
 def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) -> None:

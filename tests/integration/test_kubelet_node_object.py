@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nvshare-kubelet writes of its node, what it reads there, and how it leaves."""
 
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tests.integration.apiserver import ApiServer
 from tests.integration.conftest import wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node as Machine
+from tests.integration.kubelet_node import small_disk
 from tests.integration.test_kubelet_annotations import Lab
 from tests.integration.test_lacks import fill, needs_root
 
@@ -36,20 +36,6 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 @pytest.fixture
 def lab(node: Machine, api: ApiServer) -> Lab:
     return Lab(node, api)
-
-
-@pytest.fixture
-def small_disk(node: Machine) -> Iterator[Path]:
-    """A small disk for the state of nvshare-kubelet. Other processes find it at another path."""
-    node.state.mkdir()
-    mount = 'mount -t tmpfs -o size=16m nvshare "$0" && echo && exec sleep infinity'
-    with subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", mount, node.state], stdout=subprocess.PIPE) as one:
-        assert one.stdout
-        assert one.stdout.readline()
-        node.before = ["nsenter", f"--mount=/proc/{one.pid}/ns/mnt", "--wd=."]
-        yield Path(f"/proc/{one.pid}/root{node.state}")
-        one.kill()
 
 
 def has_labels(api: ApiServer, wanted: Mapping[str, str]) -> bool:
@@ -229,23 +215,24 @@ def test_nvshare_kubelet_offers_nothing_before_it_knows_its_settings(
 
 @needs_root
 def test_plugin_on_a_full_disk_goes_on_and_starts_and_takes_the_nodes_settings(
-        node: Machine, api: ApiServer, small_disk: Path, tmp_path: Path) -> None:
+        node: Machine, api: ApiServer, tmp_path: Path) -> None:
     (folder := tmp_path / "settings").mkdir()
     (folder / "default").write_text("--replicas 3\n")
-    lab = Lab(node, api, "--settings", str(folder))
-    with reporting(lab):
-        wait_until(lambda: why_not_ready(lab) == "")
-        ballast = fill(small_disk)
-        (folder / "default").write_text("--replicas 4\n")
-        node.allocatable(8)
-        wait_until(lambda: why_not_ready(lab) == "")
-        lab.restart_daemon()
+    with small_disk(node) as disk:
+        lab = Lab(node, api, "--settings", str(folder))
+        with reporting(lab):
+            wait_until(lambda: why_not_ready(lab) == "")
+            ballast = fill(disk)
+            (folder / "default").write_text("--replicas 4\n")
+            node.allocatable(8)
+            wait_until(lambda: why_not_ready(lab) == "")
+            lab.restart_daemon()
+            lab.restart("--settings", str(folder))
+            node.allocatable(8)
+            wait_until(lambda: why_not_ready(lab) == "")
+        assert "settings hold, and are not kept for the next start" in node.log.read_text()
+        ballast.unlink()
+        wait_until(lambda: (disk / "settings").read_text() == "--replicas 4\n")
+        api.stop()
         lab.restart("--settings", str(folder))
         node.allocatable(8)
-        wait_until(lambda: why_not_ready(lab) == "")
-    assert "the node's settings hold, and are not kept for the next start" in node.log.read_text()
-    ballast.unlink()
-    wait_until(lambda: (small_disk / "settings").read_text() == "--replicas 4\n")
-    api.stop()
-    lab.restart("--settings", str(folder))
-    node.allocatable(8)
