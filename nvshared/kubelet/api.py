@@ -69,9 +69,10 @@ class RequestRefused(NvshareError):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later: the API server does not answer, or is busy."""
+    """Whether the same request may succeed later: the API server does not answer, or is busy, or
+    the token has expired, which kubelet renews."""
     return not isinstance(error, RequestRefused) or (
-        error.status == http.HTTPStatus.TOO_MANY_REQUESTS
+        error.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.TOO_MANY_REQUESTS)
         or error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -323,7 +323,7 @@ def test_slice_whose_devices_the_api_server_does_not_share_is_not_written_and_gi
 
 def test_writes_that_the_api_server_refuses_delay_no_others(
         serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four requests one is refused for good, one each time, and one only at first."""
+    """Of five requests one is refused for good, one each time, and two only at first."""
     monkeypatch.setattr("nvshared.kubelet.api.SPREAD.uniform", lambda *_: 0.001)
     counts: Counter[str] = Counter()
     done = threading.Event()
@@ -332,14 +332,15 @@ def test_writes_that_the_api_server_refuses_delay_no_others(
         counts[asked["of"]] += 1
         if counts["each"] == MOST_TRIES and counts["last"]:
             done.set()
-        status = {"never": 403, "each": 500, "first": 429}.get(asked["of"], 201)
-        return 201 if asked["of"] == "first" and counts["first"] > 1 else status, {}, {}
+        status = {"never": 403, "each": 500, "busy": 429, "token": 401}.get(asked["of"], 201)
+        is_again = asked["of"] in ("busy", "token") and counts[asked["of"]] > 1
+        return 201 if is_again else status, {}, {}
 
     writes = Writes(serve(answer).kubeconfig)
-    for name in ("never", "each", "first", "last"):
+    for name in ("never", "each", "busy", "token", "last"):
         writes.put(name, name, "POST", f"/it?of={name}", {})
     assert done.wait(60)
-    assert counts == {"never": 1, "each": MOST_TRIES, "first": 2, "last": 1}
+    assert counts == {"never": 1, "each": MOST_TRIES, "busy": 2, "token": 2, "last": 1}
 
 
 def test_events_of_an_object_and_waiting_writes_are_bounded(tmp_path: Path) -> None:
