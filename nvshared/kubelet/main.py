@@ -177,8 +177,8 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
     async def keep_registered() -> None:
         while True:
             await asyncio.sleep(PERIOD)
-            if not plugin.path.is_socket():     # `kubeadm reset` empties kubelet's folder
-                logger.warning("%s was removed, and is created again", plugin.path)
+            if not plugin.has_socket:           # `kubeadm reset` empties kubelet's folder
+                logger.warning("%s takes no connections, and is created again", plugin.path)
                 await plugin.start()
             if not (is_given or plugin.is_registered):      # at boot, kubelet starts after us
                 found = await asyncio.to_thread(root_directory)

@@ -98,6 +98,12 @@ class Plugin(ABC):
         """Whether kubelet knows the plugin and its devices."""
         return self._is_registered.is_set()
 
+    @property
+    def has_socket(self) -> bool:
+        """Whether kubelet finds the plugin at its path. Another plugin that was started there may
+        have been killed, and has left its socket."""
+        return self.path.is_socket() and (self.is_registered or _accepts(self.path))
+
     def why_unreached(self) -> str:
         """Why kubelet hands out no shares; "": it knows the plugin."""
         return "" if self.is_registered else self._why_away() or (

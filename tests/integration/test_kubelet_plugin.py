@@ -171,6 +171,16 @@ def test_removed_device_plugin_socket_is_created_again(sharing: Node) -> None:
     sharing.allocatable(20)
 
 
+def test_device_plugin_offers_its_shares_again_when_another_at_its_path_is_killed(
+        sharing: Node, tmp_path: Path) -> None:
+    """Two installations of a cluster, each with a folder of its own, may meet on a node."""
+    sharing.start("--state", str(tmp_path / "other"), "--replicas", "3")
+    sharing.allocatable(6)
+    sharing.kill_plugin()
+    sharing.allocatable(20)
+    sharing.kubelet.allocate([f"{uuids(sharing)[0]}::9"])
+
+
 def test_device_plugin_refuses_shares_where_the_daemon_listens_on_another_socket(
     node: Node
 ) -> None:
