@@ -211,7 +211,7 @@ class Offer:
     def set_replicas(self, replicas: Replicas) -> None:
         if replicas != self._replicas:
             self._replicas = replicas
-            self._notify()
+            self.notify()
 
     def update(self, reading: tuple[NodeGPU, ...] | NvshareError) -> bool:
         """Stores the current GPUs, or why nvshared did not report them. True: that is a change."""
@@ -221,16 +221,17 @@ class Offer:
         else:
             self._cards, self._reading_problem = reading, ""
         if has_changed := before != (self._cards, self._reading_problem):
-            self._notify()
+            self.notify()
         return has_changed
 
     def update_other_drivers(self, devices: Mapping[str, str]) -> None:
         """Stores attributes of devices of other DRA drivers, each with the name of the driver."""
         if devices != self._other_drivers:
             self._other_drivers = dict(devices)
-            self._notify()
+            self.notify()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Has changes() yield."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet registers a plugin
 HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # versions with equal messages
 HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
+GRACE = 2.0                             # seconds for calls that run when the plugin stops
 REFRESH = 10.0                          # seconds between health reports, which expire after 30
 REGISTRY = "plugins_registry"           # in kubelet's folder: it watches this for plugins' sockets
 
@@ -55,6 +56,7 @@ class Plugin(ABC):
         self._runtime = runtime
         self._refresh = refresh
         self._server: Any = None
+        self._stops = 0                 # number of stop() so far
         self._is_registered = asyncio.Event()       # kubelet knows the plugin, and its devices
         self._rejection = ""            # kubelet's reason for its last answer; "": it accepted
 
@@ -133,8 +135,18 @@ class Plugin(ABC):
         """Removes the socket, which unregisters the plugin."""
         if self._server is not None:
             self.path.unlink(missing_ok=True)
-            await self._server.stop(None)
+            self._stops += 1
+            self._offer.notify()
+            await self._server.stop(GRACE)
             self._server = None
+
+    async def _changes(self, refresh: float | None = None) -> AsyncIterator[None]:
+        """As Offer.changes(), until stop(): gRPC writes a traceback for a stream that it ends."""
+        stops = self._stops
+        async for _ in self._offer.changes(refresh):
+            if stops != self._stops:
+                return
+            yield
 
     async def _info(self, _request: Any, _context: Any) -> Any:
         return REG["PluginInfo"](
@@ -182,7 +194,7 @@ class DevicePlugin(Plugin):
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         self._streams += 1
         try:
-            async for _ in self._offer.changes():
+            async for _ in self._changes():
                 yield DP["ListAndWatchResponse"](devices=[
                     DP["Device"](
                         ID=share, health="Healthy" if healthy else "Unhealthy",
@@ -320,7 +332,7 @@ class DRADriver(Plugin):
 
     async def health(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """Streams the health of all devices: at once, on changes, and every REFRESH seconds."""
-        async for _ in self._offer.changes(REFRESH):
+        async for _ in self._changes(REFRESH):
             yield DRA["NodeWatchResourcesResponse"](devices=[
                 DRA["DeviceHealth"](
                     device=DRA["DeviceIdentifier"](pool_name=self._node, device_name=card.device),

@@ -433,3 +433,4 @@ def test_terminated_dra_driver_unregisters_and_keeps_terms(lab: ClaimLab) -> Non
     assert plugin.wait(PATIENCE) == 0
     assert not list((lab.node.kubelet.folder / "plugins_registry").iterdir())
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}    # pods keep their terms
+    assert "Traceback" not in lab.node.log.read_text()
