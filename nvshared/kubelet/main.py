@@ -160,7 +160,8 @@ async def _serve(options: Options, argv: Sequence[str] | None) -> None:
         if shown == number and published.node.read_at:
             return ""
         published.node.read_soon()
-        return f"the node shows {shown} shares as allocatable, and there are {number}"
+        unread = f"; the node cannot be read: {why}" if (why := published.node.problem) else ""
+        return f"the node shows {shown} shares as allocatable, and there are {number}{unread}"
 
     async def keep_ready() -> None:
         while True:

@@ -82,10 +82,22 @@ class NodeObject:
         shown = ((self.object.get("status") or {}).get("allocatable") or {}).get(RESOURCE)
         return int(shown) if isinstance(shown, str) and shown.isdecimal() else None
 
+    @property
+    def problem(self) -> str:
+        """Why the last reading failed; "": it did not."""
+        return self._said.get("the node", "")
+
     def read(self) -> Object:
         """Reads the node. Raises as APIServer.ask() does."""
         path = f"{NODES}/{self._name}?resourceVersion=0"       # the API server's cache will do
-        found: Object = server(self._kubeconfig).send("GET", path)
+        try:
+            found: Object = server(self._kubeconfig).send("GET", path)
+        except RequestRefused as error:
+            if error.status not in (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND):
+                raise
+            raise RequestRefused(
+                f"{error} (is {self._name!r} this node's name in Kubernetes? --node gives it)",
+                error.status, error.retry_after) from error
         self.object, self.read_at = found, time.monotonic()
         return found
 

@@ -129,6 +129,14 @@ def test_nvshare_kubelet_is_ready_when_the_node_shows_its_shares(lab: Lab) -> No
     assert "nvshare-kubelet is not running" in why_not_ready(lab)
 
 
+def test_nvshare_kubelet_that_has_another_nodes_name_is_not_ready_and_says_so(
+        node: Machine, api: ApiServer) -> None:
+    lab = Lab(node, api, "--node", "renamed")
+    wait_until(lambda: "you are another node (is 'renamed' this node's name in Kubernetes? --node "
+               "gives it)" in why_not_ready(lab))
+    assert api.labels == {}
+
+
 def test_terminated_plugin_serves_until_no_pod_can_be_bound_and_leaves_no_taint(lab: Lab) -> None:
     """The daemon ends as well, as it does in the pod of one DaemonSet."""
     lab.api.taints = [PODS_TAINT]
