@@ -8,7 +8,7 @@ import logging
 import queue
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -43,8 +43,11 @@ UNKNOWN = (-1, "")                      # value and source of a term that nvshar
 
 # Terms that an annotation cannot set above the claim's value.
 CLAIMED = frozenset(claims.CAPACITIES.values())
+REQUEST = "compute-request"             # the term of which all pods together have at most 100 %
+BOUND = frozenset({REQUEST, "compute-limit"})   # a pod's request is at most its limit
 LIMIT = "memory-limit"                  # the term that annotations of other software set
 UNREAD = "annotations"                  # in place of a term: annotations beyond the bound
+POD_TENANT = re.compile(r"\bpod:[^ ,;]+")        # in an error of nvshared
 # By PriorityClass (name or range of values): the nvshare priority. The last match is used.
 Classes = Sequence[tuple[str | range, int]]
 
@@ -167,6 +170,7 @@ class PodTerms:
         # may have stricter terms of their annotations.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
+        self._again: set[Pod] = set()                   # pods that _retry() has read
         self._renamed = False                           # nvshared may have outdated names of pods
         self._listed = False                            # reset terms of pods that are not listed
         self._waiting: list[Future[None]] = []          # futures of claim() until terms are set
@@ -357,6 +361,8 @@ class PodTerms:
             self._changed.remove(pod)
             if not held:
                 del self._set[pod]
+            self._changed |= self._again
+            self._again.clear()
         if self._listed:
             self._reset_leftovers(daemon)
             self._listed = False
@@ -384,7 +390,9 @@ class PodTerms:
         except NotKept as error:
             logger.warning("%s: %s", pod, error)
         except InvalidArgs as error:
-            why = str(error).replace(pod.tenant, f"pod {pod}")
+            why = POD_TENANT.sub(       # others may be of any namespace
+                lambda found: found[0] if found[0] == f"pod:{pod}" else "another pod",
+                str(error).replace(pod.tenant, f"pod {pod}"))
             if source == ANNOTATION:
                 key, text = self._annotation(pod, term)
                 self._refuse(pod, term, f"{key} cannot be {quoted(text)}: {why}")
@@ -403,10 +411,23 @@ class PodTerms:
                 return False
             return True
         self._reasons.get(pod, {}).pop(by_class, None)
+        was, _ = held.get(term, NONE)
+        if term == REQUEST and value < was:
+            self._retry([*self._pods.values()])
+        elif term in BOUND and was != UNKNOWN[0] and (value > was or not value):
+            self._retry([pod])
         held[term] = value, source
         if not value:
             del held[term]
         return True
+
+    def _retry(self, pods: Iterable[Pod]) -> None:
+        """Reads refused annotations again that bound each other: there may be room for them now."""
+        for pod in pods:
+            if again := BOUND & self._reasons.get(pod, {}).keys():
+                known = self._pods[pod.uid]         # with annotations, unlike a claim's
+                self._read(known, known.annotations, again)
+                self._again.add(pod)
 
     def _reset_leftovers(self, daemon: Daemon) -> None:
         """Resets terms of pods deleted while no nvshare-kubelet ran: only UIDs name them."""

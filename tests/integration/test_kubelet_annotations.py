@@ -185,6 +185,39 @@ def test_invalid_annotation_is_refused_by_an_event_and_the_earlier_term_stays(la
     lab.expect_condition("old", "False", "")
 
 
+def test_request_that_is_refused_because_of_others_names_no_pod_and_holds_when_they_have_ended(
+        lab: Lab) -> None:
+    for name, request in (("first", "60"), ("second", "50"), ("third", "40")):
+        lab.api.annotate(name, gpu_core_request=request)
+        lab.expect_name(lab.api.tenant(name), f"pod:lab/{name}")
+    first, second, third = map(lab.api.tenant, ("first", "second", "third"))
+    lab.expect(third, compute_request=40)
+    lab.expect_condition("second", "True", "pod:lab/second cannot be 50 %", "another pod 60 %")
+    assert "lab/first" not in lab.api.condition("second")[1] + lab.api.event(0)["message"]
+    lab.api.delete("third")
+    lab.expect(second)
+    lab.api.annotate("first", gpu_core_request="50")
+    lab.expect(second, compute_request=50)
+    wait_until(lambda: lab.api.condition("second")[0] == "False")
+    lab.expect(first, compute_request=50)
+
+
+def test_request_above_the_limit_of_the_same_pod_holds_when_the_limit_is_raised(lab: Lab) -> None:
+    lab.api.annotate("new", gpu_core_limit="50", gpu_core_request="60")
+    new = lab.api.tenant("new")
+    lab.expect_condition("new", "True", "contradicts the compute-limit of")
+    lab.api.annotate("new", gpu_core_limit="80")
+    lab.expect(new, compute_limit=80, compute_request=60)
+    lab.expect_condition("new", "False")
+    lab.api.annotate("new", gpu_core_limit="30")
+    lab.expect_condition("new", "True", "contradicts")
+    lab.expect(new, compute_limit=80, compute_request=60)
+    lab.api.annotate("new", gpu_core_request="20")
+    lab.expect(new, compute_limit=30, compute_request=20)
+    lab.expect_condition("new", "False")
+    assert len(lab.api.events) == 2
+
+
 def test_pod_condition_is_cleared_when_a_restarted_plugin_finds_the_annotations_corrected(
     lab: Lab
 ) -> None:
