@@ -10,6 +10,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet
 HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # versions with equal messages
 HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
 GRACE = 2.0                             # seconds for calls that run when the plugin stops
+MOST_QUESTIONS = 32                     # claims for which the API server is asked at once
 REFRESH = 10.0                          # seconds between health reports, which expire after 30
 REGISTRY = "plugins_registry"           # in kubelet's folder: it watches this for plugins' sockets
 
@@ -253,6 +255,9 @@ class DRADriver(Plugin):
         self._pods = pods
         self._node = node
         self._lock = asyncio.Lock()
+        # Threads of their own: an API server that hangs keeps one for each claim, and those of the
+        # event loop, which are few, notice meanwhile that nvshared has ended.
+        self._askers = ThreadPoolExecutor(MOST_QUESTIONS, "claim")
 
     def services(self) -> Mapping[str, rpc.Methods]:
         return {
@@ -272,9 +277,10 @@ class DRADriver(Plugin):
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
         answer = DRA["NodePrepareResourcesResponse"]()
         # All at once, and not under the lock: an answer that is late delays no other claim.
+        loop = asyncio.get_running_loop()
         claims = await asyncio.gather(*(
-            asyncio.to_thread(self._pods.ask, one.namespace, one.name) for one in request.claims),
-            return_exceptions=True)
+            loop.run_in_executor(self._askers, self._pods.ask, one.namespace, one.name)
+            for one in request.claims), return_exceptions=True)
         async with self._lock:
             await self._refresh()
             for requested, claim in zip(request.claims, claims, strict=True):

@@ -261,6 +261,19 @@ def test_claims_of_many_pods_prepared_at_the_same_time_set_the_terms_of_each_pod
     assert json.loads((lab.node.state / "claims.json").read_text()) == []
 
 
+def test_claims_wait_for_a_slow_api_server_at_the_same_time(lab: ClaimLab) -> None:
+    """The event loop has six threads on a machine with two cores, and others' work to do."""
+    names = [f"p{number}" for number in range(1, 25)]
+    for name in names:
+        lab.claim(name)
+    with ThreadPoolExecutor(len(names)) as kubelet:
+        with lab.api.gate:
+            answers = [kubelet.submit(lab.prepare, name) for name in names]
+            for _ in names:
+                assert lab.api.asked.acquire(timeout=PATIENCE)
+        assert [one.result().error for one in answers] == [""] * len(names)
+
+
 def test_dra_driver_registers_and_rewrites_the_resource_slice_after_a_kubelet_restart(
     lab: ClaimLab
 ) -> None:
