@@ -22,6 +22,7 @@ from bench.handover.measure import main
 from bench.handover.passage import handovers
 from bench.harness import ROOT
 from bench.program import Program, started
+from bench.trace import Line
 from nvshared.units import GIB
 
 ENGINE = ROOT / "build" / "bench-rl" / "engine"
@@ -30,6 +31,7 @@ CHUNK = 256 << 20
 PHASE = 1.0                             # seconds that an engine computes in a phase
 WARM = 4                                # number of first phases: uncounted, they allocate memory
 SPARE = 0.04                            # part of the card for contexts of unshared engines
+FIRST_STOP = 100.0                      # limit of ms from the first work's end to STOP
 OVER_LIMIT = 1.1                        # limit, in multiples of the bus time of missing bytes
 
 
@@ -62,6 +64,16 @@ def gaps(found: Sequence[Phase]) -> list[float]:
         for before, after in pairwise(later)]
 
 
+def until_stop(found: Sequence[Phase], trace: Sequence[Line]) -> list[float]:
+    """Returns ms from the end of each phase until the daemon orders STOP, of those with a STOP
+    before the end of the next phase."""
+    stops = [line["at"] for line in trace if line.get("order") == "stop"]
+    next_stops = (next((at for at in stops if one.ended <= at < after.ended), None)
+                  for one, after in pairwise(found))
+    return [(at - one.ended) / 1000 for one, at in zip(found, next_stops, strict=False)
+            if at is not None]
+
+
 def lasting(card: Card) -> tuple[float, int]:
     """Returns the duration of a phase in seconds, and the number of phases."""
     phase = PHASE / 5 if card.simulated else PHASE
@@ -83,7 +95,14 @@ def shared(card: Card, releases: bool) -> Iterator[Result]:
         Goal("went out in a hand-over", crossed["out_bytes"] / GIB, "GiB"),
         Goal("came in", crossed["in_bytes"] / GIB, "GiB"),
         Goal("STOP to RUN", median([one.stop_to_run_ms for one in warm] or [0]), "ms")]
-    yield result("shared, released" if releases else "shared", card, found, right, crossed, goals,
+    waited = until_stop(found, trace)
+    if waited:
+        goals += [
+            Goal("from the end of one's work to STOP, the first time", waited[0], "ms",
+                 most=None if releases else FIRST_STOP),
+            Goal("from the end of one's work to STOP, later", median(waited[1:] or waited), "ms")]
+    figures = {**crossed, "to_stop_ms": waited}
+    yield result("shared, released" if releases else "shared", card, found, right, figures, goals,
                  OVER_LIMIT if releases else None)
 
 
@@ -124,7 +143,7 @@ def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) 
 
 
 def result(name: str, card: Card, found: Sequence[Phase], right: Sequence[bool],
-           crossed: Mapping[str, float], goals: Sequence[Goal], most: float | None) -> Result:
+           crossed: Mapping[str, Any], goals: Sequence[Goal], most: float | None) -> Result:
     took = gaps(found)
     speeds = limit(card)
     least = max(
