@@ -49,7 +49,7 @@ STEPS = (
     Step("handover", variants("bench.handover.measure", "bus", "two-large", "undisturbed"),
          ("GPU",)),
     Step("handover-neighbour", variants("bench.handover.measure", "neighbour"), ("two GPUs",)),
-    Step("rl", variants("bench.rl.measure", "released", "hand-missing", "saver-retained"),
+    Step("rl", variants("bench.rl.measure", "released", "shared", "hand-missing", "saver-retained"),
          ("GPU", "PyTorch", "torch_memory_saver")),
     Step("models-three", variants("bench.models.measure", "three"), ("GPU",)),
     Step("shares-service", variants("bench.shares.measure", "service"), ("GPU",)),

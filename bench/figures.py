@@ -129,8 +129,11 @@ def neighbour() -> Figure:
 
 def colocation() -> Figure:
     file, document = newest("colocation-thesis")
-    took = {(each["program"], each["shape"], each["way"]["mode"], each["way"]["tq"]):
-            each["over_serial"] for each in document["thesis"]["trials"]}
+
+    def took(program: str, way: str) -> float:
+        of = goals(document, program)[f"alternating, {way}"]
+        return float(of["together, over one after the other"])
+
     return Figure(
         "colocation", "Two programs together, next to one after the other",
         "The time until both have ended, over the time of the two one after the other. Programs of "
@@ -138,11 +141,11 @@ def colocation() -> Figure:
         "keep it busy pay for the hand-overs. Programs of 7.2 GB fit. Without nvshared the two "
         "large programs cannot run at once.",
         "make bench-colocation", file, "times",
-        [("large, half busy, turns of 2 s", took["big_50", "alternating", "auto", 2.0], True),
-         ("large, 90 % busy, turns of 2 s", took["big_90", "alternating", "auto", 2.0], True),
-         ("large, 90 % busy, turns of 5 s", took["big_90", "alternating", "auto", 5.0], True),
-         ("small, 90 % busy, nvshared", took["small_90", "alternating", "auto", 1.0], True),
-         ("small, 90 % busy, driver alone", took["small_90", "alternating", "none", None], False)])
+        [("large, half busy, turns of 2 s", took("big_50", "auto, quantum 2 s"), True),
+         ("large, 90 % busy, turns of 2 s", took("big_90", "auto, quantum 2 s"), True),
+         ("large, 90 % busy, turns of 5 s", took("big_90", "auto, quantum 5 s"), True),
+         ("small, 90 % busy, nvshared", took("small_90", "auto, quantum 1 s"), True),
+         ("small, 90 % busy, driver alone", took("small_90", "free"), False)])
 
 
 def peers() -> Figure:
@@ -197,7 +200,7 @@ def models() -> Figure:
 
 def notebooks() -> Figure:
     file, document = newest("colocation-notebooks")
-    found, expected = document["notebooks"], document["notebooks"]["expected"]["card_and_bus"]
+    (of,) = goals(document, "notebooks").values()
     return Figure(
         "notebooks", "Ten notebooks that do not fit together",
         "Ten notebooks of 20 GiB each run a cell of a second now and then, thirty in two minutes: "
@@ -205,10 +208,10 @@ def notebooks() -> Figure:
         "library that could share it without any loss, and a bus as fast as measured. Without "
         "nvshared six notebooks fit.",
         "make bench-colocation VARIANTS=notebooks", file, "times",
-        [("nvshared, median", found["over_alone_median"], True),
-         ("model, median", expected["median"], False),
-         ("nvshared, 99th percentile", found["over_alone_99th"], True),
-         ("model, 99th percentile", expected["99th"], False)])
+        [("nvshared, median", of["over alone, median"], True),
+         ("model, median", of["expected of card and bus, median"], False),
+         ("nvshared, 99th percentile", of["over alone, 99th percentile"], True),
+         ("model, 99th percentile", of["expected of card and bus, 99th percentile"], False)])
 
 
 def idle() -> Figure:

@@ -5,6 +5,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from bench import everything, figures
 from bench.handover.card import Card, locks_too_much
+from bench.handover.goal import Goal, Result
 from bench.rl import measure as rl
 from nvshared.units import GIB, MIB
 
@@ -32,6 +34,23 @@ def test_chart_shows_each_label_and_value_of_its_result(
     wanted = [text for label, value, _ in figure.bars
               for text in (label, figures.shown(value, figure.unit))]
     assert sorted(texts) == sorted(wanted)
+
+
+def kept_variants() -> dict[str, Any]:
+    """The newest results of benchmarks with variants, by kind."""
+    found = {}
+    for kind in (one.kind for one in everything.STEPS if "--variant" in one.commands[0]):
+        with suppress(LookupError):     # none of this kind is kept
+            found[kind] = figures.newest(kind)[1]
+    return found
+
+
+@pytest.mark.parametrize("kind", kept_variants())
+def test_kept_result_of_variants_has_the_form_that_its_benchmark_writes(kind: str) -> None:
+    written = Result("variant", "setting", (Goal("what", 1.0, "s"),), {}, ()).report()
+    results = kept_variants()[kind]["results"]
+    assert results
+    assert all(one.keys() == written.keys() for one in results)
 
 
 def test_each_kept_result_is_published() -> None:
