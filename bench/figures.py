@@ -264,15 +264,16 @@ def requests() -> Figure:
 def disk() -> Figure:
     file, document = newest("tiers-disk")
     first = document["rounds"][0]
+    key, other = ("fio", "`fio`") if "fio_write_gbps" in first else ("plain", "a plain loop")
     return Figure(
         "disk", "Swapped memory to a disk and back",
         f"{document['gib']:.0f} GiB from host memory to a file on a virtual disk, and from there "
-        "to the GPU, next to a plain loop and `fio` on the same disk.",
+        f"to the GPU, next to {other} on the same disk.",
         "make bench-tiers", file, "GB/s",
         [("written by nvshared", first["park_gbps"], True),
-         ("written by fio", first["fio_write_gbps"], False),
+         (f"written by {other.strip('`')}", first[f"{key}_write_gbps"], False),
          ("read to the GPU by nvshared", first["wake_gbps"], True),
-         ("read by fio", first["fio_read_gbps"], False)])
+         (f"read by {other.strip('`')}", first[f"{key}_read_gbps"], False)])
 
 
 FIGURES: tuple[Callable[[], Figure], ...] = (
