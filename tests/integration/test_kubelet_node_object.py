@@ -223,6 +223,7 @@ def test_nvshare_kubelet_offers_nothing_before_it_knows_its_settings(
     node.allocatable(20)
 
 
+@pytest.mark.long
 @needs_root
 def test_plugin_on_a_full_disk_goes_on_and_starts_and_takes_the_nodes_settings(
         node: Machine, api: ApiServer, tmp_path: Path) -> None:
