@@ -185,10 +185,11 @@ class Type(_Named):
         "memory.")
     PARKED = 77, (
         "Answer to PARK, with its number. `park`: DONE, or the reason why the client is not "
-        "parked. WANTS in flags: a thread wants to call the driver, or waits at the gate.")
+        "parked. WANTS in flags: a thread wants to call the driver, or waits at the gate, or "
+        "for the answer to a COMMIT.")
     WAKE = 78, (
-        "A thread of a parked program wants to call the driver. Sent once after each PARK; a "
-        "HELLO says the same with WANTS.")
+        "A thread of a parked program wants the GPU, as WANTS says in PARKED. Sent once after each "
+        "PARK; a HELLO says the same with WANTS.")
     STORED = 79, (
         "`moved` bytes of the client's blocks are in its file, copies of resident blocks "
         "included. They do not count in memory.host. `error`: errno of the last failure to move "

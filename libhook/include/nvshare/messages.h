@@ -171,10 +171,11 @@ enum nvshare_type {
      * one of these has changed, and before HELLO if the client has ever borrowed memory. */
     NVSHARE_BORROWED = 76,
     /* Answer to PARK, with its number. `park`: DONE, or the reason why the client is not parked.
-     * WANTS in flags: a thread wants to call the driver, or waits at the gate. */
+     * WANTS in flags: a thread wants to call the driver, or waits at the gate, or for the answer
+     * to a COMMIT. */
     NVSHARE_PARKED = 77,
-    /* A thread of a parked program wants to call the driver. Sent once after each PARK; a HELLO
-     * says the same with WANTS. */
+    /* A thread of a parked program wants the GPU, as WANTS says in PARKED. Sent once after each
+     * PARK; a HELLO says the same with WANTS. */
     NVSHARE_WAKE = 78,
     /* `moved` bytes of the client's blocks are in its file, copies of resident blocks included.
      * They do not count in memory.host. `error`: errno of the last failure to move blocks there,
