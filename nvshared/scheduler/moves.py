@@ -372,7 +372,7 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         retries(client).give_back.fail(card.now)
     # Not only memory with copies on the host was moved, and nothing was borrowed: the program may
     # not see that card (CUDA_VISIBLE_DEVICES).
-    if answer.bytes > copies(client).bytes and done.order.loan and not client.memory.borrowed:
+    if done.order.loan and not client.memory.borrowed and answer.bytes > copies(client).bytes:
         client.orders.pass_over()
     match answer, done.order:
         case Evicted(), _:
