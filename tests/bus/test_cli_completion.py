@@ -45,7 +45,7 @@ async def offered(shell: str, line: str) -> set[str]:
     ("priority j", {"job:7"}), ("tenants --explain ", {"job:7", "user:root", "user:alice"}),
     ("restore ", {"/saved/python-9"}), ("save --remove /sav", {"/saved/python-9"}),
 ])
-async def test_completion_offers_what_the_daemon_has_now(
+async def test_completion_beside_a_daemon_offers_its_gpus_programs_tenants_and_folders(
         manager: Manager, private: PrivateBus, shell: str, line: str, expected: set[str],
         monkeypatch: pytest.MonkeyPatch) -> None:
     async def listed(_to: str) -> list[Saved]:

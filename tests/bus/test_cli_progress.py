@@ -66,7 +66,7 @@ def plain(shown: str) -> list[str]:
     return [line.rstrip() for line in CONTROL.sub("", shown).split("\n")]
 
 
-async def test_park_on_a_terminal_shows_how_much_memory_has_left_and_erases_it_at_the_end(
+async def test_park_while_memory_leaves_shows_its_bytes_on_a_terminal_and_erases_them_at_the_end(
         manager: Manager, work: Work, terminal: Terminal) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     shown = await terminal(
@@ -102,7 +102,7 @@ async def test_park_on_a_pipe_or_with_json_shows_its_result_alone(
         assert (ended.code, ended.out, ended.err) == (0, f"{PARKED}\n", "")
 
 
-async def test_drain_of_a_gpu_shows_how_many_programs_have_left_it(
+async def test_drain_of_a_gpu_while_programs_leave_shows_how_many_have_left(
         manager: Manager, publication: Publication, terminal: Terminal,
         monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = (a_client(manager, manager.gpus[0], pid=pid) for pid in (11, 12, 13))
@@ -124,7 +124,7 @@ async def test_drain_of_a_gpu_shows_how_many_programs_have_left_it(
     assert plain(shown)[-2] == "No program is on GPU 0 any more."
 
 
-async def test_suspend_wait_and_drain_show_the_memory_that_they_wait_for(
+async def test_suspend_wait_while_memory_leaves_shows_its_bytes(
         manager: Manager, publication: Publication, terminal: Terminal) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     shown = await terminal(
@@ -133,7 +133,7 @@ async def test_suspend_wait_and_drain_show_the_memory_that_they_wait_for(
     assert plain(shown)[-1] == ""
 
 
-async def test_suspend_wait_says_once_that_it_waits_when_no_memory_leaves_the_gpu(
+async def test_suspend_wait_while_no_memory_leaves_says_once_that_it_waits(
         manager: Manager, publication: Publication, private: PrivateBus) -> None:
     """As where host memory is full, or the program's work does not end."""
     client = a_client(manager, manager.gpus[0], pid=11)
@@ -180,7 +180,7 @@ async def test_save_and_restore_show_the_program_that_nvshared_works_on(
     assert plain(shown)[-2] == "Process 11 is back, from /saved/python-11."
 
 
-async def test_end_of_the_daemon_while_it_works_is_one_sentence_on_the_terminal(
+async def test_park_after_the_end_of_the_daemon_prints_one_sentence_on_the_terminal(
         manager: Manager, work: Work, publication: Publication, private: PrivateBus,
         terminal: Terminal) -> None:
     a_client(manager, manager.gpus[0], pid=11)

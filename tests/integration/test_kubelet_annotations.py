@@ -185,7 +185,7 @@ def test_invalid_annotation_is_refused_by_an_event_and_the_earlier_term_stays(la
     lab.expect_condition("old", "False", "")
 
 
-def test_request_that_is_refused_because_of_others_names_no_pod_and_holds_when_they_have_ended(
+def test_request_beyond_the_requests_of_other_pods_names_no_pod_and_holds_after_their_end(
         lab: Lab) -> None:
     for name, request in (("first", "60"), ("second", "50"), ("third", "40")):
         lab.api.annotate(name, gpu_core_request=request)

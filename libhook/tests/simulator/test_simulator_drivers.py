@@ -115,7 +115,7 @@ for index in range(3):
 """
 
 
-def test_simulated_cards_have_the_sizes_of_the_list_and_the_rest_its_last_one(
+def test_simulated_card_beyond_the_list_of_sizes_has_the_last_size(
     python: Python
 ) -> None:
     said = python(FILL, NVSHARE_SIM_GPUS="3", NVSHARE_SIM_MEMORY="256M,65536K")
