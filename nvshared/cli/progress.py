@@ -2,8 +2,8 @@
 """What nvshared works on for a command that takes longer: on stderr, if that is a terminal.
 
 A terminal shows a line for each program, which is erased at the end; one without cursor movement
-gets a line for each change. Files and pipes get nothing, nor does anyone with --json. The figures
-are those of `nvsharectl clients`."""
+gets a line for each change. Files, pipes and commands with --json get nothing. The figures are
+those of `nvsharectl clients`."""
 
 import os
 import shutil
@@ -235,10 +235,10 @@ def departures_from(gpu: str) -> Look:
 
 
 def snapshots(daemon: Daemon, every: float, peer: str = "") -> Iterator[Snapshot]:
-    """Snapshots, with pauses of so many seconds, of one nvshared: `peer`, or the one that runs.
+    """Snapshots of one daemon, `peer` or the running one, with pauses of `every` seconds.
 
-    Raises NotRunning once it has ended: clients come back to a new one only after a moment, and
-    it does not know what was asked of the old one."""
+    Raises NotRunning once that daemon has ended: clients come back to the next daemon only after a
+    moment, and orders that the old daemon had are lost."""
     while True:
         now = daemon.snapshot()
         peer = peer or daemon.peer

@@ -315,8 +315,8 @@ def _is_off(client: ClientSnapshot) -> bool:
 
 
 def _not_lost(now: Snapshot) -> list[ClientSnapshot]:
-    """The clients without those whose GPU is lost, or which the driver cannot restore: calls of
-    these fail, and neither turns nor memory of theirs can be waited for."""
+    """The clients but for lost ones: their GPU is lost, or the driver cannot restore them. Calls of
+    a lost client fail, and neither its turn nor its memory can be waited for."""
     lost = {gpu.index for gpu in now.gpus if gpu.state == "lost"}
     return [one for one in now.clients if one.gpu not in lost and one.state != "lost"]
 
