@@ -9,14 +9,16 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import IO, Any
 
-from bench.harness import run
 from bench.program import INTERRUPTS, die_with_us
 from nvshared import library
 from nvshared.errors import NvshareError
 
 PATIENCE = 120.0                        # seconds for a program to end after Task.seconds
+CALIBRATION = 5                         # number of calibrating steps
 TRIED = 32                              # rounds of computing in a calibrating step
 
 
@@ -27,12 +29,24 @@ def workload(memory: int, chunk: int, seed: int, *options: object) -> list[str]:
 
 
 def calibrated(
-    command: Callable[[int, int], list[str]], seconds: float, environment: dict[str, str]
+    command: Callable[[int, int], list[str]], seconds: float, environment: Mapping[str, str]
 ) -> int:
-    """The rounds of computing in a step of `seconds`. `command`: of a number of steps, and of
-    rounds in each."""
-    took = [run([command(steps, TRIED)], environment)[0].seconds for steps in (1, 5)]
-    return max(1, round(TRIED * seconds * 4 / max(took[1] - took[0], 0.01)))
+    """Returns the number of rounds of computing in a step that takes `seconds`.
+
+    `command`: returns a command for a number of steps, and of rounds in each step.
+    Raises NvshareError if the program fails.
+    """
+    words = command(CALIBRATION, TRIED)
+    done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        raise NvshareError(
+            f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
+    # Not from the duration of programs: the first start on a machine can take seconds longer.
+    events = map(json.loads, done.stdout.splitlines())
+    ends = [event["at"] for event in events if event["event"] == "step"]
+    took: float = median(later - earlier for earlier, later in pairwise(ends)) / 1e6
+    return max(1, round(TRIED * seconds / took))
 
 
 @dataclass(frozen=True, slots=True)
