@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.harness import ROOT
@@ -100,6 +101,7 @@ def engines() -> Figure:
     released = of["shared, released"]
     bars = [(name, of[setting][what] / 1000, setting.startswith("shared")) for name, setting in (
         ("nvshared, turn released", "shared, released"),
+        ("nvshared, nothing released", "shared"),
         ("copied by hand, missing part only", "by hand, what is missing"),
         ("torch_memory_saver, kept backup", "torch_memory_saver, backup retained"))
         if setting in of]
@@ -263,17 +265,18 @@ def requests() -> Figure:
 
 def disk() -> Figure:
     file, document = newest("tiers-disk")
-    first = document["rounds"][0]
-    key, other = ("fio", "`fio`") if "fio_write_gbps" in first else ("plain", "a plain loop")
+    rounds = document["rounds"]
+    rate = {key: median(one[key] for one in rounds) for key in rounds[0]}
+    key, other = ("fio", "`fio`") if "fio_write_gbps" in rate else ("plain", "a plain loop")
     return Figure(
         "disk", "Swapped memory to a disk and back",
         f"{document['gib']:.0f} GiB from host memory to a file on a virtual disk, and from there "
         f"to the GPU, next to {other} on the same disk.",
         "make bench-tiers", file, "GB/s",
-        [("written by nvshared", first["park_gbps"], True),
-         (f"written by {other.strip('`')}", first[f"{key}_write_gbps"], False),
-         ("read to the GPU by nvshared", first["wake_gbps"], True),
-         (f"read by {other.strip('`')}", first[f"{key}_read_gbps"], False)])
+        [("written by nvshared", rate["park_gbps"], True),
+         (f"written by {other.strip('`')}", rate[f"{key}_write_gbps"], False),
+         ("read to the GPU by nvshared", rate["wake_gbps"], True),
+         (f"read by {other.strip('`')}", rate[f"{key}_read_gbps"], False)])
 
 
 FIGURES: tuple[Callable[[], Figure], ...] = (
@@ -335,8 +338,8 @@ def urgent() -> Row:
 def tiers() -> Row:
     file, document = newest("tiers-notebooks")
     return Row(f"{document['programs']} programs of {document['gib']:.0f} GiB on "
-               f"{document['capacity']} of a GPU, {document['swap_budget']} of host memory "
-               "and a disk",
+               f"{document['capacity'].replace('GiB', ' GiB')} of a GPU, "
+               f"{document['swap_budget'].replace('GiB', ' GiB')} of host memory and a disk",
                f"all ended after {max(document['seconds']):.0f} s, at most "
                f"{document['most_on_disk_gib']:.0f} GiB on the disk, each byte right",
                "python -m bench.tiers.notebooks", file)
@@ -347,7 +350,9 @@ def soak() -> Row:
     return Row(f"{document['killed_programs']} programs and {document['killed_daemons']} daemons "
                f"killed at random within {document['seconds']} s of hand-overs",
                f"{len(document['wrong'])} bytes wrong of "
-               f"{document['compared_bytes'] / 1e9:.0f} GB compared", "make soak KILLS=650", file)
+               f"{document['compared_bytes'] / 1e9:.0f} GB compared; at most "
+               f"{document['most_borrowed_bytes'] / 1e6:.0f} MB on the other GPU",
+               "make soak KILLS=650", file)
 
 
 def saving() -> Row:

@@ -77,6 +77,13 @@ def quotes() -> list[tuple[str, str]]:
     return [
         ("README.md", f"change places in {engines['nvshared, turn released']:.1f} s"),
         ("README.md", f"{engines['copied by hand, missing part only']:.2f} s, copied by hand"),
+        ("README.md", f"nvshared {engines['nvshared, turn released']:.2f} s, by hand "
+                      f"{engines['copied by hand, missing part only']:.2f} s, torch_memory_saver "
+                      f"{engines['torch_memory_saver, kept backup']:.2f} s"),
+        ("docs/engines.md", f"in {engines['nvshared, turn released']:.2f} s "
+                            f"({engines['nvshared, nothing released']:.2f} s without"),
+        ("docs/engines.md",
+         f"copies by hand in {engines['copied by hand, missing part only']:.2f} s"),
         ("README.md", f"a hand-over in {bars['neighbour']['to a neighbour GPU'] / 1000:.2f} s"),
         ("README.md", f"the next cell {cell}"),
         ("README.md", f"{bars['idle']['idle, not parked'] / 1024:.0f} GiB"),
