@@ -3,12 +3,27 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
 MEASURABLE = 256 << 20                  # bytes; latency dominates the time of smaller moves
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChange:
+    """A change of turns between two clients; times in microseconds of CLOCK_MONOTONIC."""
+
+    client: int                         # whose turn starts
+    began: float
+    drained: float | None               # the other client had no work left; None: it did not tell
+    ended: float                        # the turn starts
+
+    @property
+    def ms(self) -> float:
+        return (self.ended - self.began) / 1000
 
 
 def written(path: Path) -> list[Line]:
@@ -30,7 +45,7 @@ def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
     # A client's first eviction allocates host memory, which later evictions use again.
     first = [move for move in out if move["host_grew"]]
     again = [move for move in out if not move["host_grew"]]
-    times = [one["ms"] for one in handovers(trace)]
+    times = [one.ms for one in turn_changes(trace)]
     drains = [line["microseconds"] / 1000 for line in trace if line.get("event") == "stopped"]
     return {
         "turns": sum(line.get("report") == "turn-started" for line in trace),
@@ -75,15 +90,33 @@ def _overlaps(move: Line, others: Iterable[Line]) -> bool:
         for other in others)
 
 
-def handovers(trace: Iterable[Line]) -> Iterable[Line]:
-    """Yields hand-overs: `ms` from STOP to one client until the turn of `client` starts."""
+def turn_changes(trace: Iterable[Line]) -> Iterator[TurnChange]:
+    """Yields changes of turns in order of time.
+
+    Each begins at STOP, or when the next client wants the GPU: a client that has become idle may be
+    stopped seconds before that.
+    """
+    wanted: dict[int, float] = {}       # by client that waits: since when
     stopped: Line | None = None
+    drained: float | None = None
     for line in trace:
+        if "wants" in line and line.get("client") is not None:
+            if not line["wants"]:
+                wanted.pop(line["client"], None)
+            else:
+                wanted.setdefault(line["client"], line["at"])
         if line.get("order") == "stop":
-            stopped = stopped or line
+            stopped, drained = stopped or line, None
+        elif line.get("event") == "reopened":
+            stopped = None
+        elif line.get("event") == "stopped" and stopped and line["client"] == stopped["client"]:
+            drained = stopped["at"] + line["microseconds"]
         elif line.get("report") == "turn-started" and stopped is not None:
-            if line["client"] != stopped["client"]:
-                yield {"ms": (line["at"] - stopped["at"]) / 1000, "client": line["client"]}
+            client = line["client"]
+            if client != stopped["client"]:
+                began = max(stopped["at"], wanted.get(client, stopped["at"]))
+                yield TurnChange(client, began, None if drained is None else max(began, drained),
+                                 line["at"])
             stopped = None
 
 

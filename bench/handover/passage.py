@@ -12,12 +12,12 @@ time. `both` is the time with an eviction and a load at the same moment.
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from bench.trace import Line, moves
+from bench.trace import Line, moves, turn_changes
 from nvshared.units import GIB
 
 Span = tuple[float, float]              # from, until; microseconds of CLOCK_MONOTONIC
@@ -25,7 +25,8 @@ Span = tuple[float, float]              # from, until; microseconds of CLOCK_MON
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The time from STOP to one program until the turn of another program starts."""
+    """The time from STOP to one program until the turn of another program starts, without time in
+    which no program wanted the GPU."""
 
     stop_to_run_ms: float
     drain_ms: float
@@ -54,16 +55,19 @@ def handovers(trace: Sequence[Line]) -> list[Handover]:
     into = [move for move in found if move["event"] == "loaded"]
     both = common(spans(out), spans(into))
     made, before = [], 0.0
-    for stop, drain, run in _marks(trace):
-        passage = [(stop + drain, run)] if run > stop + drain else []
+    for one in turn_changes(trace):
+        if one.drained is None:
+            continue
+        passage = [(one.drained, one.ended)] if one.ended > one.drained else []
         together = common(both, passage)
         made.append(Handover(
-            stop_to_run_ms=(run - stop) / 1000, drain_ms=drain / 1000,
+            stop_to_run_ms=one.ms, drain_ms=(one.drained - one.began) / 1000,
             out_bytes=_bytes(out, passage), in_bytes=_bytes(into, passage),
             both_ms=covered(together) / 1000, both_out_bytes=_bytes(out, together),
             both_in_bytes=_bytes(into, together),
-            warmed_up=not any(move["host_grew"] for move in out if before < move["at"] <= run)))
-        before = run
+            warmed_up=not any(
+                move["host_grew"] for move in out if before < move["at"] <= one.ended)))
+        before = one.ended
     return made
 
 
@@ -126,22 +130,6 @@ def median(found: dict[str, Any], name: str) -> float | None:
 
 def most(found: dict[str, Any], name: str) -> float | None:
     return None if found[name] is None else float(found[name]["most"])
-
-
-def _marks(trace: Iterable[Line]) -> Iterator[tuple[float, float, float]]:
-    stop: Line | None = None
-    drained: Line | None = None
-    for line in trace:
-        if line.get("order") == "stop":
-            stop, drained = stop or line, None
-        elif line.get("event") == "reopened":
-            stop = None
-        elif line.get("event") == "stopped" and stop and line["client"] == stop["client"]:
-            drained = line
-        elif line.get("report") == "turn-started" and stop is not None:
-            if drained is not None and line["client"] != stop["client"]:
-                yield stop["at"], drained["microseconds"], line["at"]
-            stop = None
 
 
 def _bytes(found: Iterable[Line], during: Sequence[Span]) -> float:

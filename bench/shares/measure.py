@@ -19,7 +19,7 @@ from bench.handover.measure import main
 from bench.handover.program import workload
 from bench.harness import run
 from bench.shares.load import CHUNK, Program, Shape, Work, serving, tenant, together, user_of, work
-from bench.trace import Line, handovers
+from bench.trace import Line, turn_changes
 
 SMALL = Shape("500 kernels of 7 us, then a look", 500, 7)
 LAUNCHES = Shape("500 kernels of 3 us, 10 us of the processor before each", 500, 3, host=10)
@@ -154,7 +154,7 @@ def cell(card: Card) -> Iterator[Result]:
     notebook = {
         line["client"] for line in trace
         if line.get("event") == "joined" and tenant(card, 0) in line["tenants"]}
-    own = [one["ms"] for one in handovers(trace) if one["client"] in notebook]
+    own = [one.ms for one in turn_changes(trace) if one.client in notebook]
     took, handover = found[0].late(0.5), median(own) if own else 0.0
     goals = (
         Goal("a cell alone, median", quiet, "ms"),
