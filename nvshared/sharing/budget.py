@@ -54,14 +54,20 @@ class Budget:
 
     def _event_handled(self, now: int, _event: events.Event) -> None:
         if self.shared.gathering:
-            if not self._ending and all(gpu.state != "gathering" for gpu in self._reported):
+            if not self._ending and not self._gathers():
                 self._ending = True
                 self._timer(now, self._end)     # after this card has handled its event
         elif not self._due and any(map(self._differs, self._reported)):
             self._due = True
             self._timer(now + REPORT_WITHIN, self._report_changed)
 
+    def _gathers(self) -> bool:
+        return any(gpu.state == "gathering" for gpu in self._reported)
+
     def _end(self) -> None:
+        self._ending = False
+        if self._gathers():             # a lost card has come back meanwhile
+            return
         self.shared.gather(False)
         self.gathered.emit()
         self._report(self._reported)

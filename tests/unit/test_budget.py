@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nvshared.machine.nvml import Sample
 from nvshared.report.families import CARD_GAUGES
 from nvshared.scheduler.domains import SharedBudget, least_host, margin
 from nvshared.scheduler.events import Memory
@@ -135,6 +136,25 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
     site.time.pass_by(0)
     site.settle()
     assert asks.answers == {1: True}
+
+
+def test_host_budget_ends_each_gathering_when_lost_cards_return_one_after_another() -> None:
+    site = Site(2, CARD, WHOLE, gather=True)
+    first = site.program(0)
+    site.program(1)
+    site.time.pass_by(2 * SECOND)
+    for _ in range(2):
+        lost = site.gpus[1]
+        lost.lose("it fell off the bus")
+        site.manager.replace(lost, lost.facts, Sample(memory_used=0))
+        assert site.gpus[1].state == "gathering"
+        for program in site.programs[1:]:
+            site.programs.remove(program)   # its hook never says HELLO again
+        site.time.pass_by(60 * SECOND)
+        assert not site.manager.budget.shared.gathering
+        site.program(1)
+    site.settle()
+    assert site.grows(first, 130 * GIB)
 
 
 @pytest.mark.parametrize("beyond", [0, 10 * GIB])
