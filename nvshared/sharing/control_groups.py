@@ -135,6 +135,8 @@ class ControlGroups:
         if found is None:               # the read raised an exception, which has been logged
             return
         changed = self._apply(found)
+        # Without groups of ended processes: each container has groups of its own.
+        self._limited &= {group for one in self._processes.values() for group in one.groups}
         self._set_domains(self._manager.clients)
         self._manager.domains.forget({_name(group) for group in self._limited})
         self._next = self._clock() + max(RECENT, SELDOM * found.took)

@@ -332,3 +332,18 @@ def test_cgroup_chain_omits_cgroups_nested_deeper_than_the_maximum(
     assert len(found) == DEPTH + 1
     assert found[-1].folder == tmp_path
     assert found[0].folder == tmp_path.joinpath(*["a"] * DEPTH)
+
+
+def test_domain_of_a_control_group_is_forgotten_when_its_last_program_has_ended(
+        machine: Machine) -> None:
+    machine.process(4000, "")
+    stays = machine.comes(0)
+    for number in range(1, 4):
+        machine.group(f"box{number}", 8 * GIB)
+        machine.process(4000 + number, f"box{number}")
+        client = machine.comes(number)
+        machine.time.pass_by(5 * SECOND)
+        client.gpu.leave(client)
+        machine.time.pass_by(5 * SECOND)
+        stays.gpu.tell(MemoryChanged(stays.id, Memory()))
+        assert not [*machine.manager.domains]
