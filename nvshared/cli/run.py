@@ -5,8 +5,11 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from nvshared import quantity
@@ -62,6 +65,36 @@ def _term(name: str, metavar: str, parse: Callable[[str], object], help: str) ->
     return argument(f"--{name}", metavar, f"{help} (or set {VARIABLES[name]})", type=checked)
 
 
+PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+LOCALE = "LC_CTYPE"
+
+
+def _environment() -> dict[str, str]:
+    """The environment without the LC_CTYPE that Python sets for itself in the C locale."""
+    environment = dict(os.environ)
+    with suppress(OSError):
+        given = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+        environment.pop(LOCALE, None)
+        environment |= dict(one.split("=", 1) for one in given if one.startswith(f"{LOCALE}="))
+    return environment
+
+
+def _restore_signals() -> None:
+    """Restores the signals that Python ignores to how the parent process handles them.
+
+    Python forgets which it inherited. A service inherits an ignored SIGPIPE of systemd."""
+    parent, ignored = os.getppid(), 0
+    if parent:                          # 0: in a container, the parent is outside it
+        try:
+            status = Path(f"/proc/{parent}/status").read_text(errors="replace")
+            ignored = int(status.partition("\nSigIgn:")[2].split()[0], 16)
+        except (OSError, LookupError, ValueError):
+            return
+    for one in PYTHON_IGNORES:
+        if not ignored >> (one - 1) & 1:
+            signal.signal(one, signal.SIG_DFL)
+
+
 @verb(
     "run",
     argument("--name", "NAME", f"the program's name in tables, which all users see (or set {NAME})",
@@ -110,7 +143,7 @@ def run(options: Options) -> NoReturn:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command or not command[0]:
         raise InvalidArgs("no program is named", "write: nvsharectl run -- PROGRAM ARGUMENTS")
-    environment = library.preloaded(os.environ)
+    environment = library.preloaded(_environment())
     if environment.get(TRIM) == "1":
         others = environment.get(MODULES)
         environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
@@ -135,6 +168,7 @@ def run(options: Options) -> NoReturn:
         if isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
             error = _not_running(path, does, unit.START)
         print_error(error, as_json=options.json)
+    _restore_signals()
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:

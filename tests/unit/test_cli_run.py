@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +56,26 @@ def test_run_command_replaces_nvsharectl_by_the_program() -> None:
     ended = run("--socket", "/run/x.sock", "--", "sh", "-c", script, "sh", "--json")
     assert ended.stdout == "/lib/none.so /run/x.sock --json\n"
     assert ended.returncode == 3
+
+
+@pytest.mark.parametrize("ignored", [(), (signal.SIGPIPE,), (signal.SIGPIPE, signal.SIGXFSZ)])
+def test_run_command_gives_the_program_the_ignored_signals_of_the_parent_process(
+        ignored: tuple[signal.Signals, ...]) -> None:
+    script = f'''for one in {" ".join(str(int(one)) for one in ignored)}; do trap "" $one; done
+        "$0" -c "$1" run grep SigIgn /proc/self/status; grep SigIgn /proc/self/status'''
+    ended = subprocess.run(["bash", "-c", script, sys.executable, START], cwd=ROOT, text=True,
+                           check=True, capture_output=True)
+    program, parent = ended.stdout.splitlines()
+    assert program == parent
+    assert int(parent.split()[1], 16) == sum(1 << (one - 1) for one in ignored)
+
+
+@pytest.mark.parametrize("given", [[], ["LC_CTYPE=C"], ["LC_CTYPE=C.UTF-8"], ["LANG=C.UTF-8"]])
+def test_run_command_adds_no_locale_to_the_programs_environment(given: list[str]) -> None:
+    ended = subprocess.run(["env", "-i", *given, sys.executable, "-c", START, "run", "env"],
+                           cwd=ROOT, text=True, check=True, capture_output=True)
+    assert [line for line in ended.stdout.splitlines() if line.startswith("L")] == [
+        *given, "LD_PRELOAD=/lib/none.so"]
 
 
 def test_run_command_advises_to_start_the_service_if_the_service_has_the_socket(
