@@ -29,7 +29,7 @@ SHELLS := bash zsh fish
 .DELETE_ON_ERROR:
 .PHONY: build install install-hook install-programs install-system clean
 build: $(addprefix $(BUILT)/man/,$(MAN)) $(BUILT)/nvshared.conf \
-		$(addprefix $(BUILT)/completions/,$(SHELLS)) $(BUILT)/vendor
+		$(addprefix $(BUILT)/completions/,$(SHELLS)) $(BUILT)/vendor $(BUILT)/doc
 	$(MAKE) -C libhook hook simulator workload
 
 $(BUILT)/vendor: $(wildcard $(WHEELS)/*.whl)
@@ -48,6 +48,11 @@ $(BUILT)/man/%: packaging/man/%.in $(wildcard packaging/man/*.py) nvshared/setti
 $(BUILT)/nvshared.conf: packaging/man/settings.py nvshared/settings/config.py
 	@mkdir -p $(@D)
 	$(HERE) packaging/man/settings.py >$@
+
+# The package managers install these: debian/nvshared.docs, rpm/nvshared.spec.
+$(BUILT)/doc: packaging/documents.py README.md $(wildcard docs/* docs/*/*)
+	@rm -rf $@ && mkdir -p $@
+	$(PYTHON) $< $@
 
 # An empty one would be installed as well and say nothing.
 $(BUILT)/completions/%: $(wildcard nvshared/cli/*.py) $(BUILT)/vendor

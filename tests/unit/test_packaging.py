@@ -60,6 +60,52 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", source, folder, CFLAGS="-O0", DIST_EXTRA_CONFIG=f"{folder}/setup.cfg")
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """/usr/share of a system with the packages, as far as pages link to it."""
+    share = tmp_path_factory.mktemp("share")
+    subprocess.run(["make", "-s", "-f", "packaging/install.mk", f"BUILT={share}", f"{share}/doc",
+                    f"PYTHON={sys.executable}"], cwd=ROOT, check=True)
+    (share / "doc").rename(share / "built")
+    for folder in re.findall(r"^build/packaging/doc/(.+)$", (
+            ROOT / "packaging/debian/nvshared.docs").read_text(), re.MULTILINE):
+        (share / "doc/nvshared").mkdir(parents=True, exist_ok=True)
+        (share / "built" / folder).rename(share / "doc/nvshared" / folder)
+    shutil.copytree(ROOT / "packaging/examples", share / "doc/nvshared/examples")
+    for folder in ("grafana", "prometheus"):
+        shutil.copytree(ROOT / "packaging" / folder, share / "nvshared" / folder)
+    return share / "doc/nvshared"
+
+
+def test_installed_pages_link_only_to_installed_files(installed: Path) -> None:
+    pages = [*installed.glob("*.md"), *installed.glob("docs/**/*.md")]
+    links = [(page, link) for page in pages
+             for link in re.findall(r"\]\(([^)\s#]+)", page.read_text()) if "://" not in link]
+    assert len(links) > 100
+    dead = [(page.name, link) for page, link in links if not (page.parent / link).exists()]
+    assert dead == []
+
+
+def test_installed_pages_name_a_file_of_the_source_that_packages_lack(installed: Path) -> None:
+    text = (installed / "README.md").read_text()
+    assert "| contributors | contributing (`CONTRIBUTING.md`), " in text
+    assert "an example (`packaging/kubernetes/examples/library.yaml`)." in (
+        installed / "docs/kubernetes.md").read_text()
+
+
+def test_both_packages_install_the_pages_without_dead_links() -> None:
+    rpm = (ROOT / "packaging/rpm/nvshared.spec").read_text()
+    (files,) = re.findall(r"^%doc (.+)$", rpm, re.MULTILINE)
+    debian = (ROOT / "packaging/debian/nvshared.docs").read_text().split()
+    assert {file for file in files.split() if file != "packaging/examples"} - {
+        "CHANGELOG.md"} == {*debian}
+
+
+def test_source_distribution_has_the_pages_that_its_front_page_links_to(source: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]+)", (source / "README.md").read_text())
+    assert [link for link in links if "://" not in link and not (source / link).exists()] == []
+
+
 def test_source_distribution_has_every_source_file_of_the_library(source: Path) -> None:
     def sources(root: Path) -> set[Path]:
         paths = {path.relative_to(root) for path in (root / "libhook").rglob("*")}
