@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import Priority, TenantTerms, Terms
 from nvshared.terms import CLIENT_TERMS, TERMS
 
@@ -23,6 +24,12 @@ def test_scheduler_has_a_field_with_the_same_default_for_each_term() -> None:
     # A client's own priority is the highest by default: its tenants' may be lower.
     assert of_clients == {term.field: term.default for term in CLIENT_TERMS} | {
         "priority": Priority.HIGH}
+
+
+def test_description_of_set_tenant_terms_names_each_source_of_terms() -> None:
+    text = (ROOT / "dbus/com.nvshare.Manager.xml").read_text()
+    description = text.partition("SetTenantTerms:\n")[2].partition("<method")[0]
+    assert [source for source in TERM_SOURCES if f'"{source}"' not in description] == []
 
 
 # Each place that a new term of clients and tenants touches: the file, a line, and what is added
