@@ -2,7 +2,7 @@
 """Makes calls that may block in threads, so that the event loop does not wait for them.
 
 Calls of one key (usually the account of a user) are made in order, and keys take turns. So a call
-that blocks delays later calls of its key only. docs/security.md lists the calls."""
+that blocks delays later calls of its key only. docs/internals/bounds.md lists the calls."""
 
 import asyncio
 import logging
@@ -114,6 +114,7 @@ class Lanes:
         else:
             del self._lanes[key]
         _finish(job, result)
+
 
 def _finish(job: _Job, result: Any) -> None:
     if not job.done:
