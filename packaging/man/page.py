@@ -19,6 +19,7 @@ import roff
 
 from nvshared.cli.main import VERBS, build
 from nvshared.kubelet import options as kubelet_options
+from nvshared.kubelet.claims import PREFIX
 from nvshared.report.families import families
 from nvshared.settings import config
 from nvshared.terms import TERMS
@@ -51,6 +52,12 @@ def terms() -> list[str]:
     """What a rule for tenants may set."""
     return [line for name, term in TERMS.items() for line in roff.item(
         f"{name} = {term.unit.metavar}" + ("|none" if term.none else ""), _sentence(term.help))]
+
+
+def annotations() -> list[str]:
+    """What pods may have."""
+    return [line for term in TERMS.values() if term.annotation for line in roff.item(
+        f"{PREFIX}{term.annotation} = {term.unit.metavar}", _sentence(term.help))]
 
 
 def verbs() -> list[str]:
@@ -131,8 +138,8 @@ def _sentence(text: str, choices: Container[str] = ()) -> str:
 
 
 GENERATED: dict[str, Callable[[], list[str]]] = {
-    "@SETTINGS@": settings, "@TERMS@": terms, "@VERBS@": verbs, "@BUS@": bus, "@CLIENT@": client,
-    "@METRICS@": metrics,
+    "@SETTINGS@": settings, "@TERMS@": terms, "@ANNOTATIONS@": annotations, "@VERBS@": verbs,
+    "@BUS@": bus, "@CLIENT@": client, "@METRICS@": metrics,
     "@OPTIONS@": lambda: _options(config.parser()),
     "@EVERYWHERE@": lambda: _options(build(VERBS)),
     "@KUBELET@": lambda: _options(kubelet_options.parser()),

@@ -17,7 +17,16 @@ import pytest
 from nvshared.bus import Publication
 from nvshared.cli.main import VERBS
 from nvshared.errors import ExitCode, NvshareError
-from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, SOCKET_VARIABLE, client_path
+from nvshared.kubelet import claims, ready, settings
+from nvshared.kubelet.annotations import ANNOTATION_TERMS
+from nvshared.names import (
+    BUS_VARIABLE,
+    DEBUG_VARIABLE,
+    KUBELET_STATE,
+    SOCKET_VARIABLE,
+    WITHOUT_GPU,
+    client_path,
+)
 from nvshared.settings.config import options
 from nvshared.sharing.manager import Manager
 from nvshared.terms import TERMS
@@ -89,6 +98,23 @@ def test_man_page_nvshared_conf_describes_every_setting_and_placeholder() -> Non
     for term in TERMS:
         assert f"\\fB{term} = " in text
     assert text.count(".SS [") == len({option.section for option in options()})
+
+
+def test_man_page_nvshare_kubelet_describes_every_annotation_and_kept_file() -> None:
+    text = plain(page("nvshare-kubelet.8"))
+    assert [name for name in ANNOTATION_TERMS if f"{name} = " not in text] == []
+    for name in (claims.FILE, ready.FILE, settings.KEPT, WITHOUT_GPU):
+        assert f"{KUBELET_STATE}/{name}" in text
+
+
+def test_man_page_nvshared_conf_names_only_existing_settings_terms_and_verbs() -> None:
+    known = {*(one.name for one in options()), *TERMS, *(verb.name for verb in VERBS)}
+    bold = re.findall(r"^\.BR? (?!systemctl)(.+)$", (MAN / "nvshared.conf.5.in").read_text(),
+                      re.MULTILINE)
+    names = {name.replace("\\", "") for line in bold
+             for name in re.findall(r"(?<![\w\\-])[a-z]+(?:\\-[a-z]+)+", line)}
+    assert len(names) > 5
+    assert names - known == set()
 
 
 def test_man_page_nvsharectl_describes_every_verb_example_and_environment_variable() -> None:
