@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of all faults that nvshared can know of itself and of its GPUs.
 
-D-Bus (Faults), nvsharectl status, top and doctor, the metric nvshare_fault, the alerts, the choice
-of a GPU for a program and the node's health in Kubernetes take faults from here. To add one: a row
-of KINDS, a call of Faults.set() where it is noticed, its alert (packaging/prometheus/alerts.yml),
-its line in docs/monitoring.md, and a case of tests/integration/test_faults.py."""
+D-Bus (Faults), nvsharectl status, top and doctor, the metric nvshare_fault, the alerts, the
+journal, the choice of a GPU for a program and the node's health in Kubernetes take faults from
+here. To add one: a row of KINDS, a call of Faults.set() where it is noticed, its alert
+(packaging/prometheus/alerts.yml), its line in docs/monitoring.md, and a case of
+tests/integration/test_faults.py."""
 
+import logging
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
+
+from nvshared.clock import monotonic
+from nvshared.units import SECOND
+
+LOGGED_EVERY = 600 * SECOND             # us between two logged begins of a fault: users cause some
+
+logger = logging.getLogger(__name__)
 
 
 class Severity(StrEnum):
@@ -28,6 +37,7 @@ class FaultKind(NamedTuple):
     of_gpu: bool = False                # it is a fault of one GPU; False: of nvshared as a whole
     avoided: bool = False               # balance, moves and Kubernetes place no program on the GPU
     reported: bool = False              # another part of nvshared reports it over D-Bus
+    logged: bool = False                # the module that notices it logs its begin and end
 
 
 KINDS: dict[str, FaultKind] = {
@@ -76,16 +86,18 @@ KINDS: dict[str, FaultKind] = {
     "state-unread": FaultKind(
         WARNING, "part of what nvshared kept over its restart is not in force",
         "see the file that was put aside (.aside-N), make settings that it held again, and "
-        "restart nvshared"),
+        "restart nvshared", logged=True),
     "history-unwritten": FaultKind(
         WARNING, "the history of usage is not written",
-        "make room on the disk, or let nvshared write to the file: it tries again each minute"),
+        "make room on the disk, or let nvshared write to the file: it tries again each minute",
+        logged=True),
     "settings-refused": FaultKind(
         WARNING, "the changed settings are wrong: the old ones hold, and the next start fails",
-        "correct them, see with: nvshared --check; then: systemctl reload nvshared"),
+        "correct them, see with: nvshared --check; then: systemctl reload nvshared", logged=True),
     "bus-lost": FaultKind(
         WARNING, "nvshared is not on the message bus, so nvsharectl and Kubernetes do not reach it",
-        "start the message bus (systemctl start dbus): nvshared comes back by itself"),
+        "start the message bus (systemctl start dbus): nvshared comes back by itself",
+        logged=True),
     "socket-removed": FaultKind(
         CRITICAL, "programs that start do not find nvshared, and use the GPUs unshared",
         "where nvshared was started by hand, end it and start it again; else: "
@@ -94,14 +106,14 @@ KINDS: dict[str, FaultKind] = {
         WARNING, "what is set for units, jobs, containers and pods does not hold",
         "mount /proc with gid=GROUP, too, and give nvshared.service that group "
         "(SupplementaryGroups=GROUP); in a container: mount the host's /sys/fs/cgroup, read-only, "
-        "at /host/sys/fs/cgroup, too; and restart nvshared"),
+        "at /host/sys/fs/cgroup, too; and restart nvshared", logged=True),
     "few-descriptors": FaultKind(
         WARNING, "fewer programs can connect than max-clients says",
         "raise LimitNOFILE= (systemctl edit nvshared), or set a lower max-clients, and restart "
-        "nvshared"),
+        "nvshared", logged=True),
     "kubelet-unreached": FaultKind(
         WARNING, "nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs",
-        "see what nvshare-kubelet and kubelet log", reported=True),
+        "see what nvshare-kubelet and kubelet log", reported=True, logged=True),
 }
 
 
@@ -122,13 +134,33 @@ class Faults:
         """`changed` is called after each change. `gpu`: the GPU's index; None: of the whole."""
         self._changed, self._gpu = changed, gpu
         self._details: dict[str, str] = {}      # why the fault is there, by the fault's id
+        self._logged: set[str] = set()          # ids of faults whose begin was logged, not the end
+        self._quiet_until: dict[str, int] = {}  # us: when the next begin may be logged, by id
 
     def set(self, id: str, detail: str) -> None:
         """Begins, changes or ends a fault. `detail`: its object or cause in words; "": it ends."""
         assert KINDS[id].of_gpu is (self._gpu is not None)
-        if detail != self._details.get(id, ""):
-            self._details[id] = detail
+        before, self._details[id] = self.detail(id), detail
+        if not KINDS[id].logged:
+            self._log(id)
+        if detail != before:
             self._changed()
+
+    def _log(self, id: str) -> None:
+        """Logs the begin and the end of a fault. A begin that comes too soon after the last one is
+        logged later, if the fault still lasts."""
+        kind, detail = KINDS[id], self.detail(id)
+        if not detail and id in self._logged:
+            self._logged.remove(id)
+            logger.info("fault %s is over: %s", id, self._filled(kind.summary))
+        elif detail and id not in self._logged and (
+                monotonic() >= self._quiet_until.get(id, 0)):
+            self._logged.add(id)
+            self._quiet_until[id] = monotonic() + LOGGED_EVERY
+            logger.log(
+                logging.ERROR if kind.severity is CRITICAL else logging.WARNING,
+                "fault %s: %s: %s; %s", id, self._filled(kind.summary), detail,
+                self._filled(kind.remedy))
 
     def detail(self, id: str) -> str:
         """The detail of a fault; "": there is no such fault now."""

@@ -145,7 +145,6 @@ class Cards:
         for facts, sample in samples.items():
             if isinstance(sample, GPULost):
                 self._manager.add(facts, Sample(), gather=False).lose(sample.message)
-                logger.error("GPU %d (%s) is lost: %s", facts.index, facts.name, sample)
             else:
                 self._manager.add(facts, sample, gather=gather or bool(sample.processes))
         for uuid, error in self._file.unreliable.items() if self._file is not None else ():
@@ -258,9 +257,6 @@ class Cards:
 
     def _mark(self, uuid: str, error: str) -> None:
         for gpu in [one for one in self._manager.gpus if one.facts.uuid == uuid]:
-            logger.error(
-                "%s (%s) cannot be relied on: %s; reboot, or reset it with nvshared stopped, and "
-                "then: nvsharectl forget-gpu %d", gpu, gpu.facts.name, error, gpu.facts.index)
             before = gpu.faults.detail("gpu-unreliable")
             if error not in before.split(", ") and before.count(",") < ERRORS_NAMED:
                 gpu.faults.set("gpu-unreliable", f"{before}, {error}" if before else error)

@@ -254,16 +254,11 @@ class Disk:
         self._testing = False
         if tested != self.setting:
             return
-        before = self.fault
         self._faults.set(
             "disk-unusable", f"{tested[0]} does not answer" if fault is None else fault)
         if self.fault:
             self._testing = True
             self._timer(self._clock() + AGAIN, self._test)
-        if self.fault and self.fault != before:
-            logger.warning("no memory goes to the disk: %s", self.fault)
-        elif before and not self.fault:
-            logger.info("memory may go to %s again", tested[0])
         self.budget.resize(0 if self.fault else tested[1])
 
 

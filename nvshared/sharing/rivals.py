@@ -9,7 +9,6 @@ Abstract names are of one network namespace. So processes called nvshared in oth
 containers, are looked up in /proc, where this daemon sees them; the daemon in there may not."""
 
 import errno
-import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -28,13 +27,10 @@ from nvshared.units import SECOND
 
 EVERY = 2.0                             # seconds between two looks at the sockets
 ELSEWHERE_EVERY = 30 * SECOND           # us between two looks at other network namespaces
-SAID_EVERY = 600 * SECOND               # us between two lines in the journal: any user causes them
 RIVALS_MOST = 4                         # connections that a card's socket accepts
 NAME = "nvshared"                       # the name of the daemon's process
 PROC = Path("/proc")
 PATIENCE = 10 * SECOND                  # us that a look into /proc may take
-
-logger = logging.getLogger(__name__)
 
 
 def _address(facts: Facts) -> str:
@@ -116,7 +112,6 @@ class Rivals:
         self._posts: dict[GPU, _Post] = {}
         self._elsewhere: dict[str, list[int]] = {}      # pids by _address()
         self._elsewhere_at = -ELSEWHERE_EVERY
-        self._said_at: dict[GPU, int] = {}
         manager.gpu_removed.connect(self._removed)
         with suppress(OSError):         # the name only helps other daemons to find this one
             (PROC / "self/comm").write_text(NAME, encoding="ascii")
@@ -142,16 +137,9 @@ class Rivals:
             named = self._posts[gpu].look()
             named += [f"{peer.shown(pid)} in another network namespace"
                       for pid in self._elsewhere.get(_address(gpu.facts), ())]
-            detail = ", ".join(named)
-            is_new = bool(detail) and not gpu.faults.detail("gpu-contested")
-            if is_new and self._clock() - self._said_at.get(gpu, -SAID_EVERY) >= SAID_EVERY:
-                self._said_at[gpu] = self._clock()
-                logger.error("%s is managed by another daemon, too: %s; its memory is promised "
-                             "twice", gpu, detail)
-            gpu.faults.set("gpu-contested", detail)
+            gpu.faults.set("gpu-contested", ", ".join(named))
 
     def _removed(self, gpu: GPU) -> None:
-        self._said_at.pop(gpu, None)
         if gpu in self._posts:
             self._posts.pop(gpu).close()
 

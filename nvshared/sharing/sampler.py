@@ -26,7 +26,6 @@ FRESH = SECOND                          # a younger sample is used instead of a 
 PATIENCE = SECOND                       # longest wait of readers for a sample
 LENDS = 100 * MILLISECOND               # between samples of a card that lends
 GROWN = 10 * SECOND                     # from a client's join until its context surely exists
-FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
 FAILURES = 3                            # failed queries in a row, after which the card has a fault
 SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
@@ -152,14 +151,12 @@ class Sampler:
     def _evaluate(self, watch: _Watch, result: Sample | NvshareError) -> None:
         gpu = watch.gpu
         if isinstance(result, GPULost):
-            logger.error("%s (%s) is lost: %s", gpu, gpu.facts.name, result)
             gpu.lose(result.message)
             return
         trouble = str(result) if isinstance(result, NvshareError) else result.trouble
         if trouble:
-            if watch.failures % FAILURES_SHOWN == 0:
-                logger.warning("%s: %s", gpu, trouble)
             watch.failures += 1
+            logger.debug("%s: %s", gpu, trouble)
         else:
             watch.failures = 0
         gpu.faults.set("gpu-silent", trouble if watch.failures >= FAILURES else "")

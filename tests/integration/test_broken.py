@@ -63,7 +63,7 @@ def test_swapped_program_gets_the_drivers_error_when_the_card_is_lost(site: Site
     lost.touch()
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
     program.ends_well()
-    assert "gpu0 (NVIDIA Simulated GPU) is lost: GPU is lost" in site.log.read_text()
+    assert "fault gpu-lost: the driver does not find GPU 0" in site.log.read_text()
 
 
 AWAY = PRELUDE + '''

@@ -95,6 +95,11 @@ class Lab:
                 found[line.split('fault="')[1].split('"')[0]] = line.split()[-1]
         return found
 
+    def logged(self, words: str) -> list[str]:
+        """The lines of the journal about GPU, or about nvshared as a whole, with these words."""
+        return [line for line in self.site.log.read_text().splitlines()
+                if words in line and "GPU 0" not in line]
+
     def doctor(self) -> dict[str, tuple[str, str]]:
         """Grade and remedy by words of the doctor's findings."""
         return {one["words"]: (one["grade"], one["advice"])
@@ -317,11 +322,16 @@ def test_fault_is_in_every_place_that_shows_faults_until_it_ends(
     wait_until(lambda: lab.metrics()[id] == "1.0")
     if id not in FAR:
         look(id, lab, capsys)
+    if not KINDS[id].logged:
+        assert len(lab.logged(f"fault {id}: ")) == 1
     if mend is None:
         return
     mend()
     wait_until(lambda: lab.metrics()[id] == "0.0")
     wait_until(lambda: id not in lab.present())
+    if not KINDS[id].logged:            # a card that is found again is a new one to the daemon
+        end = "is found again" if id == "gpu-lost" else f"fault {id} is over: "
+        assert len(lab.logged(end)) == len(lab.logged(f"fault {id}: ")) == 1
 
 
 def sentence(words: str) -> str:

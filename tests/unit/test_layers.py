@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 
 # From the lowest package to the highest.
 ORDER = [
-    "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
+    "errors", "names", "units", "parser", "signal", "clock", "faults", "quantity", "terms",
     "tiers", "library", "kept", "locks", "lanes", "caller", "saved", "checkpointer",
     "saver",
     "scheduler", "machine", "containers",

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of the journal on faults: the begin and the end of each, and few of one that recurs."""
+
+import pytest
+
+from nvshared import faults
+from nvshared.faults import LOGGED_EVERY, Faults
+from tests.unit.scripted import Time
+
+BEGIN = ("fault gpu-unreliable: the driver has reported an error of GPU 3 that no program causes: "
+         "Xid 48; ")
+END = ("fault gpu-unreliable is over: the driver has reported an error of GPU 3 that no program "
+       "causes")
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Time:
+    """The clock of the faults; the lines are those from level INFO on."""
+    caplog.set_level("INFO")
+    made = Time()
+    monkeypatch.setattr(faults, "monotonic", made.clock)
+    return made
+
+
+def test_fault_is_logged_at_its_begin_with_the_remedy_and_at_its_end(
+        time: Time, caplog: pytest.LogCaptureFixture) -> None:
+    card = Faults(lambda: None, 3)
+    for detail in ("Xid 48", "Xid 48", "Xid 48, Xid 64", "", ""):
+        card.set("gpu-unreliable", detail)
+    begin, end = caplog.records
+    assert begin.getMessage().startswith(BEGIN)
+    assert begin.getMessage().endswith("nvsharectl forget-gpu 3")
+    assert (begin.levelname, end.levelname, end.getMessage()) == ("ERROR", "INFO", END)
+
+
+def test_recurring_fault_is_logged_once_in_an_interval_and_later_while_it_lasts(
+        time: Time, caplog: pytest.LogCaptureFixture) -> None:
+    card = Faults(lambda: None, 3)
+    for _ in range(1000):
+        card.set("gpu-unreliable", "Xid 48")
+        card.set("gpu-unreliable", "")
+    assert len(caplog.records) == 2
+    card.set("gpu-unreliable", "Xid 48")
+    time.pass_by(LOGGED_EVERY)
+    assert len(caplog.records) == 2
+    card.set("gpu-unreliable", "Xid 48")
+    assert len(caplog.records) == 3
