@@ -2,6 +2,7 @@
 """nvsharectl run: starts a program with libnvshare.so preloaded."""
 
 import argparse
+import errno
 import os
 import shlex
 import shutil
@@ -65,6 +66,7 @@ def _term(name: str, metavar: str, parse: Callable[[str], object], help: str) ->
     return argument(f"--{name}", metavar, f"{help} (or set {VARIABLES[name]})", type=checked)
 
 
+SCRIPT = "is it a script without a first line such as #!/bin/sh? Then write: run -- sh SCRIPT"
 PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 LOCALE = "LC_CTYPE"
 
@@ -178,4 +180,5 @@ def run(options: Options) -> NoReturn:
         raise NotExecutable(f"{command[0]!r} cannot be run: its interpreter or its loader is not "
                             "on this machine", "see its first line, or: file PROGRAM") from error
     except OSError as error:
-        raise NotExecutable(f"{command[0]!r} cannot be run: {error.strerror}") from error
+        hint = SCRIPT if error.errno == errno.ENOEXEC else ""
+        raise NotExecutable(f"{command[0]!r} cannot be run: {error.strerror}", hint) from error

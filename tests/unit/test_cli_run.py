@@ -176,13 +176,15 @@ def test_command_without_sockets_says_that_nvshared_cannot_be_reached_and_why(
     assert [line for line in ended.stderr.splitlines() if words in line]
 
 
-@pytest.mark.parametrize(("mode", "words"), [
-    (0o755, "its interpreter or its loader is not on this machine"), (0o644, "Permission denied"),
+@pytest.mark.parametrize(("first", "mode", "words"), [
+    ("#!/no/such/python", 0o755, "its interpreter or its loader is not on this machine"),
+    ("#!/no/such/python", 0o644, "Permission denied"),
+    ("echo on", 0o755, "is it a script without a first line such as #!/bin/sh?"),
 ])
 def test_run_command_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
-        tmp_path: Path, mode: int, words: str) -> None:
+        tmp_path: Path, first: str, mode: int, words: str) -> None:
     script = tmp_path / "train"
-    script.write_text("#!/no/such/python\n")
+    script.write_text(f"{first}\n")
     script.chmod(mode)
     ended = run("--", str(script))
     assert ended.returncode == ExitCode.NOT_EXECUTABLE
