@@ -16,7 +16,7 @@ import tty
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 
 from rich.console import Console
 from rich.text import Text
@@ -106,6 +106,7 @@ def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
 FULL_SCREEN_ON = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
 CLEAR = "\x1b[2J"
 FULL_SCREEN_OFF = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
+ENDS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 ESCAPE_DELAY = 0.05                     # seconds without more bytes after which Escape is a key
 # ASCII replacements for characters if the encoding of the terminal is not UTF-8, -16 or -32.
 ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
@@ -117,21 +118,27 @@ class Terminal:
         self._console = Console(width=shutil.get_terminal_size().columns)
         self._keys = Keys()
         self._shown: list[str] = []     # empty: all lines are to be drawn
+        self._has_screen = False        # whether the full screen is on, or is to be on
+        self._is_ending = False
         self._reading, self._waking = os.pipe()
         for end in (self._reading, self._waking):
             os.set_blocking(end, False)
 
     def __enter__(self) -> Self:
         self._saved_modes = termios.tcgetattr(sys.stdin)
-        self._handlers = {
-            number: signal.signal(number, handler) for number, handler in (
-                (signal.SIGTERM, _end), (signal.SIGHUP, _end), (signal.SIGTSTP, self._suspend),
-                (signal.SIGCONT, self._resume), (signal.SIGWINCH, self._resume))}
+        self._handlers = {number: signal.signal(number, handler) for number, handler in (
+            *((number, self._end) for number in ENDS), (signal.SIGTSTP, self._suspend),
+            (signal.SIGCONT, self._resume), (signal.SIGWINCH, self._resume))}
         signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
-        self._set_modes()
+        try:
+            self._set_modes()
+        except BaseException:           # as of a signal
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_ending = True
         with suppress(OSError, termios.error):      # the terminal may be closed
             self._restore_modes()
         signal.set_wakeup_fd(-1)
@@ -196,11 +203,13 @@ class Terminal:
             self._set_modes()
 
     def _set_modes(self) -> None:
+        self._has_screen = True
         tty.setcbreak(sys.stdin)
         self.redraw()
         self._write(FULL_SCREEN_ON)
 
     def _restore_modes(self) -> None:
+        self._has_screen = False
         self._write(FULL_SCREEN_OFF)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._saved_modes)
 
@@ -212,21 +221,29 @@ class Terminal:
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""
+        if self._is_ending:
+            return
+        had_screen = self._has_screen
         handlers = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
-        self._restore_modes()
+        if had_screen:
+            self._restore_modes()
         os.kill(os.getpid(), number)        # stops here; ignored if the process group is orphaned
         for one, handler in handlers.items():
             signal.signal(one, handler)
-        self._set_modes()
+        if had_screen:
+            self._set_modes()
 
     def _resume(self, number: int, _frame: FrameType | None) -> None:
         """SIGCONT after a SIGSTOP, or SIGWINCH: the screen may show anything, so redraw all."""
         self.redraw()
-        if number == signal.SIGCONT:
+        if number == signal.SIGCONT and self._has_screen:
             with suppress(OSError, termios.error):      # a closed terminal sends SIGHUP and SIGCONT
                 self._set_modes()
 
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        """Ends the program by an exception, so that the terminal's modes are restored first.
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """Handles a signal to end by SystemExit, so that the terminal's modes are restored first."""
-    raise SystemExit(128 + number)
+        A second signal, as timeout(1) sends it at once, must not interrupt that."""
+        if not self._is_ending:
+            self._is_ending = True
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
