@@ -89,7 +89,7 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
     return kept
 
 APPLICATION = 0x6E767368                # "nvsh": sqlite's application_id in the header of the file
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 PATIENCE = 1.0                          # seconds to wait for another process's lock
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -121,7 +121,7 @@ CREATE TABLE party (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, user TEXT NOT 
     tenant TEXT NOT NULL, UNIQUE (uid, user, tenant));
 CREATE TABLE step (id INTEGER PRIMARY KEY, length INTEGER NOT NULL, start INTEGER NOT NULL,
     UNIQUE (length, start));
-CREATE TABLE dropped (length INTEGER PRIMARY KEY, start INTEGER NOT NULL);
+CREATE TABLE dropped (length INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE usage (step INTEGER NOT NULL, card INTEGER NOT NULL, party INTEGER NOT NULL,
     {", ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)},
     PRIMARY KEY (step, card, party)) WITHOUT ROWID;
@@ -130,9 +130,13 @@ _ADD = (
     f"INSERT INTO usage VALUES ({', '.join('?' * (3 + len(FIELDS)))}) ON CONFLICT DO UPDATE SET "
     + ", ".join(f"{name} = min({name} + excluded.{name}, {MOST})" for name in FIELDS)
 )
-_DROPPED = (
-    "INSERT INTO dropped VALUES (?, ?) ON CONFLICT DO UPDATE SET start = max(start, excluded.start)"
+# Spans of dropped steps. Those of a clock that was years ahead are a span of their own, so they
+# hide no later step of the right time.
+_WIDEN = (
+    "UPDATE dropped SET first = min(first, :start), last = max(last, :start) "
+    "WHERE length = :length AND :start BETWEEN first - :gap AND last + :gap"
 )
+_DROPPED = "INSERT INTO dropped VALUES (:length, :start, :start)"
 _ROWS = (
     f"SELECT uid, user, tenant, {', '.join(FIELDS)} FROM usage JOIN party ON party.id = party "
     "WHERE step = ? AND card = ?"
@@ -300,7 +304,9 @@ class HistoryStore:
         for step, start in old:
             file.execute("DELETE FROM usage WHERE step = ?", (step,))
             file.execute("DELETE FROM step WHERE id = ?", (step,))
-            file.execute(_DROPPED, (length, start))
+            span = {"length": length, "start": start, "gap": length * STEPS[length][0]}
+            if not file.execute(_WIDEN, span).rowcount:
+                file.execute(_DROPPED, span)
         if old and length > min(STEPS):         # the query is too slow for each minute
             file.execute("DELETE FROM party WHERE id NOT IN (SELECT party FROM usage)")
 
@@ -388,8 +394,11 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
 
 
 def _find(file: sqlite3.Connection, query: Query) -> QueryResult:
-    dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
-    # By length of a step: the time from which on all steps of this length are kept.
+    # By length of a step: the time from which on all steps of this length are kept, up to the end
+    # of the query, which is rounded up to a whole step of any length.
+    end = query.until + max(STEPS)
+    dropped = dict(file.execute(
+        "SELECT length, max(last) FROM dropped WHERE first < ? GROUP BY length", (end,)).fetchall())
     kept = {length: dropped.get(length, -length) + length for length in STEPS}
     since, until, reach = _rounded(kept, query.since, query.until)
     step = -(-query.step // reach) * reach

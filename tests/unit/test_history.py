@@ -231,7 +231,8 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
         store = HistoryStore(Path(folder) / "history.db", 0)
         store.add([(NOON + minute * 60, {UUID: {ALICE: used(gpu)}}) for minute, gpu in said])
         with store.opened() as file:
-            coarsest = dict(file.execute("SELECT length, start FROM dropped")).get(DAY, 0) + DAY
+            coarsest = DAY + file.execute(
+                "SELECT coalesce(max(last), 0) FROM dropped WHERE length = ?", (DAY,)).fetchone()[0]
             for back, minutes, step in questions:
                 since = max(NOON + back * 60, coarsest)
                 query = Query(since, since + minutes * 60, step * 60, "user")
@@ -249,6 +250,21 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
                 if all(len(said) <= most for most in kept):
                     assert (answer.since, answer.until) == (query.since, query.until)
         store.close()
+
+
+@pytest.mark.parametrize("minutes", [1, 20])    # of wrong time; 20 fill the steps that are kept
+def test_history_keeps_minutes_of_the_right_time_after_a_clock_was_years_ahead(
+        store: HistoryStore, monkeypatch: pytest.MonkeyPatch, minutes: int) -> None:
+    monkeypatch.setitem(STEPS, 60, (9, 9))
+    monkeypatch.setitem(STEPS, 3600, (9, 9))
+    ahead = NOON + 3650 * DAY
+    starts = [*range(ahead, ahead + minutes * 60, 60), *range(NOON, NOON + 20 * 60, 60)]
+    for start in starts:
+        store.add([(start, {UUID: {ALICE: used(1)}})])
+    latest = NOON + 15 * 60, NOON + 20 * 60
+    assert found(store, *latest, 60) == [(start, "alice", 1) for start in starts[-5:]]
+    assert found(store, NOON - 30 * DAY, NOON + DAY) == [(NOON - 30 * DAY, "alice", 20)]
+    assert [gpu for _, _, gpu in found(store, ahead, ahead + minutes * 60)] == [minutes]
 
 
 def test_history_shows_users_by_the_name_known_then_or_later(store: HistoryStore) -> None:

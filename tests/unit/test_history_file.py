@@ -117,8 +117,8 @@ def altered(statement: str, path: Path) -> None:
     (text, "it is broken: file is not a database"), (nothing_like_it, "it is broken: "),
     (cut_off, "it is broken: "), (os.mkfifo, "it is no file"),
     (partial(altered, "CREATE TABLE usage (a)"), "another program made it"),
-    (partial(altered, "PRAGMA user_version = 3"), "it is of version 3, and we know 2"),
-    (partial(altered, "PRAGMA user_version = 1"), "it is of version 1, and we know 2"),
+    (partial(altered, "PRAGMA user_version = 4"), "it is of version 4, and we know 3"),
+    (partial(altered, "PRAGMA user_version = 2"), "it is of version 2, and we know 3"),
     (partial(altered, "ALTER TABLE usage RENAME COLUMN turns TO spins"),
      "it is broken: no such column: turns"),
 ])
