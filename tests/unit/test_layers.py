@@ -7,9 +7,11 @@ before it in ORDER.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "nvshared"
@@ -125,6 +127,16 @@ def test_third_party_library_is_imported_only_by_the_modules_listed_for_that_lib
 
 def test_every_python_package_is_listed_in_the_order_of_imports() -> None:
     assert {name.split(".")[0] for name in NAMES} - {""} == set(ORDER)
+
+
+def test_architecture_page_lists_every_python_package_in_the_order_of_imports() -> None:
+    table = (PACKAGE.parent / "ARCHITECTURE.md").read_text().partition(
+        "| the daemon and its tools: `nvshared/` |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    listed = [name for row in rows for name in row]
+    assert sorted(listed) == sorted({*ORDER} - {"daemon", "__main__"})
+    for upper, lower in pairwise(rows):
+        assert min(map(ORDER.index, upper)) > max(map(ORDER.index, lower)), f"{lower} below {upper}"
 
 
 def test_daemon_after_its_start_has_loaded_no_large_unused_module() -> None:
