@@ -15,7 +15,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 DIRECTIONS = {"method": "in", "signal": "out"}
-CHANGES = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 
 
 @dataclass(frozen=True, slots=True)
