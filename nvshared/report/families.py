@@ -120,7 +120,7 @@ CARD_GAUGES: Table[GPU] = [
 CARD_COUNTERS: Table[Counters] = [
     ("turns", "Turns that have begun", lambda counters: counters.turns),
     ("loaded_bytes", "Bytes brought to the GPU", lambda counters: counters.bytes_in),
-    ("evicted_bytes", "Bytes moved to the host", lambda counters: counters.bytes_out),
+    ("evicted_bytes", "Bytes evicted from the GPU", lambda counters: counters.bytes_out),
     ("handover_seconds", "Time from the end of each drain until the program that had waited ran",
      lambda counters: counters.handover),
     ("reopened", "Drains that did not end, so that the program's turn continued",
@@ -162,7 +162,7 @@ def _usage(subject: str) -> Table[Usage]:
         ("handover_seconds", f"Time of hand-overs that loaded memory of {subject}",
          lambda used: used.handover),
         ("loaded_bytes", f"Bytes of {subject} brought to the GPU", lambda used: used.bytes_in),
-        ("evicted_bytes", f"Bytes of {subject} moved to the host", lambda used: used.bytes_out)]
+        ("evicted_bytes", f"Bytes of {subject} evicted from the GPU", lambda used: used.bytes_out)]
 
 
 CLIENT_COUNTERS = _usage("the program")[:3]     # only three: there may be thousands of clients
