@@ -94,6 +94,7 @@ class Card:
         self.lost = True
         for part in self.parts.values():
             part.lose()
+        self.domains.leave(self.groups)
         self.note_head(None, contended=False)
 
     def note_head(self, blocked: ScheduledClient | None, *, contended: bool) -> None:

@@ -31,7 +31,7 @@ class Stake(NamedTuple):
 NOTHING = Stake()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Domain:
     """One limit and its clients."""
 
@@ -120,6 +120,10 @@ class Domains:
         changed = self._changed.get(reader, self._all.values())
         self._changed[reader] = {}
         return list(changed)
+
+    def leave(self, reader: object) -> None:
+        """Forgets a reader, which calls take_changed() no more."""
+        self._changed.pop(reader, None)
 
     def __iter__(self) -> Iterator[Domain]:
         return iter(self._all.values())

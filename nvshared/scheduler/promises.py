@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter, itemgetter
+from weakref import WeakKeyDictionary
 
 from nvshared.quantity import sized
 from nvshared.scheduler import events, queue
@@ -41,7 +42,8 @@ class _Checks:
     """Which clients may need new LIMITS."""
 
     growth: tuple[int, ...] = (0,) * 6  # figures of the card when a full check began last
-    left: dict[str, int] = field(default_factory=dict)  # bytes left in domains at the last check
+    # Bytes left at the last check, by domain. Weak: control groups end with their programs.
+    left: WeakKeyDictionary[Domain, int] = field(default_factory=WeakKeyDictionary)
     unchecked: set[int] = field(default_factory=set)    # ids of clients still to be checked
     at: int = 0                         # time of the next check of a client in `unchecked`
 
@@ -136,8 +138,8 @@ def send_limits(card: Card) -> None:
         both = (card.domains, card.memory_limits)
         for domain in chain.from_iterable(one.take_changed(card.groups) for one in both):
             left = min(_promisable_in(domain) + domain.sums.unused, settings.total)
-            if abs(left - checks.left.get(domain.name, settings.total)) > minor:
-                checks.left[domain.name] = left
+            if abs(left - checks.left.get(domain, settings.total)) > minor:
+                checks.left[domain] = left
                 checks.unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
     if checks.unchecked and card.due(checks.at):

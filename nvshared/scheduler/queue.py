@@ -200,6 +200,7 @@ def apply_tenant_terms(
                 card.tenants.weigh(card.now, outer, *filter(None, [inner]))
     if tenant in card.tenants.accounts:
         set_compute_limit(card, tenant)
+        card.tenants.drop_accounts([tenant])
 
 
 def _change_priority(card: Card, client: ScheduledClient) -> None:

@@ -8,10 +8,11 @@ from random import Random
 
 import pytest
 
-from nvshared.scheduler import Scheduler
+from nvshared.scheduler import Scheduler, promises
 from nvshared.scheduler.actions import Action, Evict, Limits, Load, MoveOrder, Run, Stop, Writeback
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
+    CardLost,
     CommitAsked,
     Event,
     Evicted,
@@ -344,6 +345,32 @@ def test_cgroup_memory_limit_that_includes_the_daemon_bounds_evictions_but_no_co
     talk.idle(1)
     actions += talk.obey(talk.stopped(1, wants=False))
     assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
+
+
+def test_limits_of_forgotten_control_groups_leave_no_figures_in_the_scheduler() -> None:
+    shared = Domains()
+    talk = Talk(100, domains=shared)
+    talk.join(1, 40, 40, running=True)
+    for number in range(2, 6):
+        name = f"box{number}"
+        shared.set_limit(name, 20 * GIB)
+        talk.join(number, domains=(name,))
+        assert answer(talk, number, 10).commit >= 10 * GIB
+        talk.leave(number)
+        shared.forget(())
+        talk.tell(Tick())
+    assert not talk.scheduler._card.records.of(promises._Checks).left
+
+
+def test_domains_keep_nothing_of_the_scheduler_of_a_lost_card() -> None:
+    shared = domains(box=16)
+    talk = Talk(100, domains=shared)
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 10).commit >= 10 * GIB
+    assert talk.scheduler._card.groups in shared._changed
+    talk.tell(CardLost())
+    talk.leave(1)
+    assert not shared._changed
 
 
 def test_control_group_memory_limit_reduces_no_commits_granted_by_an_earlier_daemon() -> None:

@@ -694,6 +694,19 @@ def test_limited_clients_with_limits_beyond_the_card_get_all_their_time(
     assert had == pytest.approx([percent / 100 for percent in percents], abs=0.01)
 
 
+def test_tenants_keep_no_account_of_an_ended_tenant_whose_compute_limit_is_removed() -> None:
+    world = Tenancy()
+    world.set_terms("pod:lab/train", compute_limit=40)
+    hook = world.program(*POD)
+    world.advance(SECOND)
+    world.end(hook)
+    world.advance(SECOND)
+    accounts = world.scheduler._card.tenants.accounts
+    assert [*accounts] == ["pod:lab/train"]     # use in the window still counts
+    world.set_terms("pod:lab/train")
+    assert not accounts
+
+
 def test_tenant_compute_limit_holds_for_new_programs_until_the_limit_is_removed() -> None:
     world = Tenancy()
     hook = world.program("user:alice")
