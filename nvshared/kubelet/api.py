@@ -174,7 +174,7 @@ class APIServer:
         found: list[Any] = []
         page = {"limit": str(PAGE)} | ({"resourceVersion": "0"} if cached else {})
         while True:
-            with self.ask("GET", f"{path}?{urlencode(_chosen(path, node) | page)}") as response:
+            with self.ask("GET", f"{path}?{urlencode(_chosen(node) | page)}") as response:
                 meta: Any = {}
                 for key, value in _members(response):
                     if key == "metadata":
@@ -194,7 +194,7 @@ class APIServer:
         Ends after LISTEN seconds or more. Raises as ask() does: GONE if the objects have to be
         listed again."""
         seconds = SPREAD.randint(LISTEN, 2 * LISTEN)
-        wanted = _chosen(path, node) | {
+        wanted = _chosen(node) | {
             "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
             "resourceVersion": version}
         asked = f"{path}?{urlencode(wanted)}"
@@ -211,7 +211,7 @@ class APIServer:
                 yield event["type"], objects, found["metadata"]["resourceVersion"]
 
 
-def _chosen(path: str, node: str) -> dict[str, str]:
+def _chosen(node: str) -> dict[str, str]:
     return {"fieldSelector": f"spec.nodeName={node}"}
 
 
