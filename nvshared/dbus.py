@@ -87,13 +87,14 @@ def connect(address: str) -> socket.socket:
     except InvalidAddressError as error:
         places, reasons = [], [str(error)]
     for transport, options in places:
-        if transport != "unix" or not options.keys() & {"path", "abstract"}:
+        path = options.get("path") or f"\0{options.get('abstract', '')}"
+        if transport != "unix" or path == "\0":
             reasons.append("only unix:path= and unix:abstract= can be connected to")
             continue
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             try:
-                connection.connect(options.get("path") or f"\0{options['abstract']}")
+                connection.connect(path)
             except BaseException:
                 connection.close()
                 raise
