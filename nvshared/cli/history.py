@@ -20,7 +20,7 @@ from nvshared.cli.days import DAY, by_days, edges
 from nvshared.cli.verb import GPU, Options, argument, show_table, verb, whole
 from nvshared.control import Daemon
 from nvshared.control.snapshot import UsageTable, Used
-from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.errors import InvalidArgs, NoSuchGPU, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.tables import NARROWEST, Column, duration, figure, shortened, size
 from nvshared.units import SECOND
@@ -122,6 +122,8 @@ def history(options: Options) -> None:
     by = options.by or ("user" if everyone else "tenant")
     if sum((options.json, options.csv, options.plot is not None)) > 1:
         raise InvalidArgs("--plot, --csv and --json exclude each other", "give one of them")
+    if options.gpu == "":               # as of a variable that is not set; nvshared: all GPUs
+        raise NoSuchGPU("'' is no GPU", "give an index, UUID or PCI address, or leave out --gpu")
     if options.until <= options.since:
         raise InvalidArgs("--until is not later than --since", "give an earlier --since")
     if options.plot is not None and options.step and (

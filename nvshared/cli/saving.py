@@ -15,6 +15,7 @@ from nvshared.cli.verb import TARGET, Options, argument, show, show_table, verb
 from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import ClientSnapshot, SavedRow
 from nvshared.errors import Interrupted, InvalidArgs, NvshareError
+from nvshared.parser import absolute
 from nvshared.quantity import counted
 from nvshared.tui import tables
 from nvshared.tui.tables import Column
@@ -26,6 +27,15 @@ LONGEST = 4000.0                        # most seconds until nvshared replies: i
 LOOKS_EVERY = 1.0                       # seconds between two looks at the folders
 
 
+def _folder(text: str) -> str:
+    """The absolute path of a folder. Raises InvalidArgs for "", as of a variable that is not set.
+
+    nvshared would take "" for the usual folder."""
+    if not text:
+        raise InvalidArgs("'' is no folder", "give its path, or leave out the option")
+    return str(absolute(text))
+
+
 @verb(
     "save",
     argument(*[TARGET[0][0][0], "PID|TENANT", "a program, or all of a tenant: user:NAME, unit:NAME "
@@ -33,7 +43,7 @@ LOOKS_EVERY = 1.0                       # seconds between two looks at the folde
     argument("--all", "", "all programs"),
     argument("--marked", "", "the programs of tenants with save-at-shutdown = on"),
     argument("--to", "DIR", "save in this folder, which only root may write to (default: "
-             "/var/lib/nvshare-saved); needs permission"),
+             "/var/lib/nvshare-saved); needs permission", type=_folder),
     argument("--at-shutdown", "on|none", "set whether the tenant's programs are saved when the "
              "machine shuts down, and restored when it starts, by nvshare-saved.service; none: as "
              "the configuration says; needs permission",
@@ -159,7 +169,8 @@ def _list(options: Options) -> None:
     "restore",
     argument("folder", "FOLDER", "a saved program, as nvsharectl save --list shows it", nargs="?"),
     argument("--all", "", "all that are saved: root's of all users, else your own"),
-    argument("--from", "DIR", "with --all: those that were saved there with --to", dest="to"))
+    argument("--from", "DIR", "with --all: those that were saved there with --to", dest="to",
+             type=_folder))
 def restore(options: Options) -> None:
     """Bring back a program that was saved.
 

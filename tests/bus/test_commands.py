@@ -282,6 +282,11 @@ async def test_original_nvshare_flags_set_tq_and_anti_thrash(
     (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give whole seconds, such as 30, or"),
     (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
     (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
+    (["save", "--list", "--to", ""], ExitCode.INVALID_ARGS, "'' is no folder; give its path"),
+    (["restore", "--all", "--from", ""], ExitCode.INVALID_ARGS, "'' is no folder; give its path"),
+    (["history", "--gpu", ""], ExitCode.NO_SUCH_THING, "'' is no GPU; give an index, UUID or"),
+    (["--bus", "unix:path="], ExitCode.FAILURE, "only unix:path= and unix:abstract= can be"),
+    (["--bus", "unix:abstract="], ExitCode.FAILURE, "only unix:path= and unix:abstract= can be"),
     (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
     (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
 ])
@@ -445,6 +450,20 @@ async def test_restore_of_an_empty_folder_name_restores_no_program(
     assert sentence(ended).startswith("there is no saved program ''")
     assert (await ctl("restore", "--all")).code == 0
     assert restored == ["/saved/one"]
+
+
+async def test_save_list_of_a_relative_folder_looks_below_the_working_directory(
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    looked = []
+
+    async def listed(to: str) -> list[Saved]:
+        looked.append(to)
+        return []
+
+    monkeypatch.setattr(manager.saving, "_list", listed)
+    monkeypatch.chdir(tmp_path)
+    assert (await ctl("save", "--list", "--to", "saved")).out == "No program is saved.\n"
+    assert looked == [f"{tmp_path}/saved"]
 
 
 async def test_save_that_is_not_permitted_says_so_once_with_its_exit_status(
