@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that nvshare-slurm gives a job for its shards. tests/system has a SLURM. Here are
+"""The terms that nvshare-slurm gives a job and takes back. tests/system has a SLURM. Here are
 programs that answer as its own do, in a mount namespace, as the script sets its PATH, and SLURM's
 are in a folder of their own, as on many clusters."""
 
@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.terms import TERMS
+
 SCRIPT = Path(__file__).parents[2] / "packaging" / "slurm" / "nvshare-slurm"
 # The second program is the script's parent process, as slurmstepd is.
 INSIDE = 'mount --bind "$1/local" /usr/local/sbin && mount --bind "$1/driver" /proc/driver && ' \
-    'exec "$3" -c "sh $2 begin 7; exit \\$?"'
+    'exec "$3" -c "sh $2 $4 7; exit \\$?"'
 GIB = 1 << 30
 OLD, NEW = "slurmd-n: Gres Name={} Type={} Count={} Index=0 ID=7 File={} (null)", \
     "slurmd: Gres Name={} Type={} Count={} Index=0 ID=7 File={} Links=(null) Flags=HAS_FILE"
@@ -32,11 +34,13 @@ def listed(form: str, *cards: tuple[str, int], kind: str = "(null)") -> str:
 
 
 def begun(folder: Path, *, slurm: str, card: str, memory: Sequence[int], minors: Sequence[int],
-          asked: str = "gres/shard:2") -> tuple[int | None, str]:
-    """Runs the script for a job. Returns its memory limit in bytes, and what its user is told.
+          asked: str = "gres/shard:2", act: str = "begin") -> tuple[int | None, str]:
+    """Runs the script for a job. Returns the memory limit that it sets, in bytes, and what the
+    job's user is told.
 
-    `slurm`: the output of `slurmd -G`; `card`: SLURM's number of the job's GPU; `memory`: GiB of
-    nvshared's cards by index; `minors`: their device minor numbers."""
+    `act`: what the script is called for; `slurm`: the output of `slurmd -G`; `card`: SLURM's number
+    of the job's GPU; `memory`: GiB of nvshared's cards by index; `minors`: their device minor
+    numbers."""
     uuids = [f"GPU-{index:08}" for index in range(len(memory))]
     gpus = " ".join(f'{index} "{uuid}" "/com/nvshare/gpu/{index}" 0'
                     for index, uuid in enumerate(uuids))
@@ -64,7 +68,8 @@ def begun(folder: Path, *, slurm: str, card: str, memory: Sequence[int], minors:
     (folder / "driver").mkdir(exist_ok=True)
     (notes := folder / "notes").mkdir()
     subprocess.run(
-        ["unshare", "--mount", "sh", "-c", INSIDE, "sh", str(folder), str(SCRIPT), str(slurmstepd)],
+        ["unshare", "--mount", "sh", "-c", INSIDE, "sh", str(folder), str(SCRIPT), str(slurmstepd),
+         act],
         env={"SLURMD_NODENAME": "n", "SLURM_JOB_GPUS": card, "NVSHARE_SLURM_NOTES": str(notes)},
         stderr=subprocess.DEVNULL, check=True)
     told = (notes / "7").read_text() if (notes / "7").exists() else ""
@@ -125,3 +130,13 @@ def test_slurm_job_has_no_limit_and_its_user_is_told_why_where_its_card_is_not_k
     assert begun(tmp_path, slurm=slurm, card="1", memory=memory, minors=minors) == (
         None, f"the memory of this job's shards is not known ({why}): "
         "its memory on the GPU is not limited to them\n")
+
+
+def test_slurm_job_has_no_term_left_after_its_end(tmp_path: Path) -> None:
+    """A later job may get its number, and would have the terms that an administrator set for it."""
+    assert begun(tmp_path, slurm="", card="0", memory=[80], minors=[], act="end") == (0, "")
+    words = (tmp_path / "set").read_text().split()
+    assert words[words.index("SetTenantTerms"):][1:6] == [
+        "sa{sv}", "job:7", str(len(TERMS) + 1), "source", "s"]
+    taken = {words[at - 1]: words[at + 1] for at, word in enumerate(words) if word == "t"}
+    assert taken == dict.fromkeys(TERMS, "0")
