@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
+import os
 from collections.abc import Iterator
 
-_lock = threading.Lock()
-_open_turns = 0
+# The process of each open turn(): a forked child inherits the open turns of its parent. There is no
+# lock, as a child could inherit it locked; if two threads both release, the second does nothing.
+_open_turns: list[int] = []
 
 
 def release() -> bool:
@@ -31,14 +32,11 @@ def turn() -> Iterator[None]:
     """Calls release() when the block, or the last of several blocks, ends, also by an exception.
 
     The beginning of a block does nothing: the first work in the block waits for a turn."""
-    global _open_turns
-    with _lock:
-        _open_turns += 1
+    process = os.getpid()
+    _open_turns.append(process)
     try:
         yield
     finally:
-        with _lock:
-            _open_turns -= 1
-            last = _open_turns == 0
-        if last:
+        _open_turns.remove(process)
+        if os.getpid() not in _open_turns:
             release()

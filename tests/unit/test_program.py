@@ -3,6 +3,7 @@
 
 import ast
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import library
+from nvshared import library, program
 
 STATE = """
 import sys, threading
@@ -61,6 +62,41 @@ def test_failing_sitecustomize_of_a_program_raises_the_same_error_as_without_nvs
 
     assert "no_such_module" in said(tmp_path)
     assert said(library.program(), tmp_path) == said(tmp_path)
+
+
+def test_turn_in_a_child_that_is_forked_within_a_turn_releases_at_its_end(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(program, "release", lambda: released.append(os.getpid()))
+    with program.turn():
+        child = os.fork()
+        if child == 0:
+            with program.turn():
+                pass
+            os._exit(released == [os.getpid()])
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        with program.turn():
+            pass
+        assert released == []
+    assert released == [os.getpid()]
+
+
+# Positional parameters of the methods of torch_memory_saver 0.0.10, without self.
+SAVER = {
+    "region": ("tag", "enable_cpu_backup", "enable_disk_backup", "cpu_backup_backend"),
+    "cuda_graph": ("cuda_graph", "pool", "stream", "capture_error_mode", "tag",
+                   "enable_cpu_backup", "cpu_backup_backend"),
+    "disable": (), "pause": ("tag",), "resume": ("tag",), "get_cpu_backup": ("x", "zero_copy"),
+    "set_disk_backup_dir": ("path",)}
+
+
+@pytest.mark.parametrize("method", SAVER)
+def test_torch_memory_saver_adapter_takes_the_parameters_of_the_original(
+        method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(library.program() / "adapters")
+    saver = importlib.import_module("torch_memory_saver").torch_memory_saver
+    parameters = inspect.signature(getattr(saver, method)).parameters.values()
+    assert tuple(one.name for one in parameters if one.kind is not one.VAR_KEYWORD) == SAVER[method]
 
 
 def test_notebook_magic_reports_the_notebooks_memory_and_the_holder_of_the_gpu(
