@@ -23,6 +23,7 @@ class TorchMemorySaver:
     retain_cpu_backup = True
 
     def region(self, tag: str = "default", enable_cpu_backup: bool = False,
+               enable_disk_backup: bool = False, cpu_backup_backend: str | None = None,
                **_options: Any) -> contextlib.AbstractContextManager[None]:
         """Does nothing: all memory of the process can be evicted, not only that of regions."""
         return contextlib.nullcontext()
@@ -31,7 +32,9 @@ class TorchMemorySaver:
         return contextlib.nullcontext()
 
     def cuda_graph(self, cuda_graph: Any, pool: Any = None, stream: Any = None,
-                   capture_error_mode: str = "global", **_options: Any) -> Any:
+                   capture_error_mode: str = "global", tag: str = "default",
+                   enable_cpu_backup: bool = False, cpu_backup_backend: str | None = None,
+                   **_options: Any) -> Any:
         """Returns torch.cuda.graph(): blocks keep their addresses, so graphs stay valid."""
         import torch
 
@@ -50,9 +53,9 @@ class TorchMemorySaver:
     def set_disk_backup_dir(self, path: str) -> None:
         """Does nothing: nvshared's settings decide where swapped memory is kept."""
 
-    def get_cpu_backup(self, tensor: Any, zero_copy: bool = False) -> Any:
+    def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
         """Returns a copy of the tensor in host memory. The copy waits for a turn."""
-        return tensor.cpu()
+        return x.cpu()
 
 
 torch_memory_saver = TorchMemorySaver()
