@@ -339,7 +339,8 @@ def tiers() -> Row:
     file, document = newest("tiers-notebooks")
     return Row(f"{document['programs']} programs of {document['gib']:.0f} GiB on "
                f"{document['capacity'].replace('GiB', ' GiB')} of a GPU, "
-               f"{document['swap_budget'].replace('GiB', ' GiB')} of host memory and a disk",
+               f"{document['swap_budget'].replace('GiB', ' GiB')} of host memory and a disk, "
+               f"turns of {document['tq'].replace('s', ' s')}",
                f"all ended after {max(document['seconds']):.0f} s, at most "
                f"{document['most_on_disk_gib']:.0f} GiB on the disk, each byte right",
                "python -m bench.tiers.notebooks", file)

@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--capacity", default="73GiB", help="of the card; 73GiB")
     parser.add_argument("--swap-budget", default="40GiB", help="of host memory; 40GiB")
     parser.add_argument("--disk", default="/var/tmp,101GiB", metavar="DIR,SIZE")
-    parser.add_argument("--tq", default="4s")
+    parser.add_argument("--tq", default="4s", help="quantum; 4s, so that each moves several times")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--step-seconds", type=float, default=0.5)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds until all are ended")
@@ -62,7 +62,8 @@ def main() -> int:
     result = {
         "machine": machine(), "programs": options.programs, "gib": options.gib,
         "capacity": options.capacity, "swap_budget": options.swap_budget, "disk": disk,
-        "steps": options.steps, "rounds": rounds, "codes": [one.code for one in ended],
+        "tq": options.tq, "steps": options.steps, "rounds": rounds,
+        "codes": [one.code for one in ended],
         "seconds": [round(one.seconds, 1) for one in ended], "turns": sorted(turns.values()),
         "most_on_disk_gib": round(totals.most_disk / GIB, 2),
         "errors": [one.errors for one in ended if one.code]}
