@@ -8,14 +8,12 @@ here. To add one: a row of KINDS, a call of Faults.set() where it is noticed, it
 tests/integration/test_faults.py."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from nvshared.clock import monotonic
-from nvshared.units import SECOND
-
-LOGGED_EVERY = 600 * SECOND             # us between two logged begins of a fault: users cause some
+LOGGED_EVERY = 600.0                    # seconds between two logged begins: users cause some faults
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +133,7 @@ class Faults:
         self._changed, self._gpu = changed, gpu
         self._details: dict[str, str] = {}      # why the fault is there, by the fault's id
         self._logged: set[str] = set()          # ids of faults whose begin was logged, not the end
-        self._quiet_until: dict[str, int] = {}  # us: when the next begin may be logged, by id
+        self._quiet_until: dict[str, float] = {}    # when the next begin may be logged, by id
 
     def set(self, id: str, detail: str) -> None:
         """Begins, changes or ends a fault. `detail`: its object or cause in words; "": it ends."""
@@ -154,9 +152,9 @@ class Faults:
             self._logged.remove(id)
             logger.info("fault %s is over: %s", id, self._filled(kind.summary))
         elif detail and id not in self._logged and (
-                monotonic() >= self._quiet_until.get(id, 0)):
+                time.monotonic() >= self._quiet_until.get(id, 0.0)):
             self._logged.add(id)
-            self._quiet_until[id] = monotonic() + LOGGED_EVERY
+            self._quiet_until[id] = time.monotonic() + LOGGED_EVERY
             logger.log(
                 logging.ERROR if kind.severity is CRITICAL else logging.WARNING,
                 "fault %s: %s: %s; %s", id, self._filled(kind.summary), detail,

@@ -3,9 +3,7 @@
 
 import pytest
 
-from nvshared import faults
 from nvshared.faults import LOGGED_EVERY, Faults
-from tests.unit.scripted import Time
 
 BEGIN = ("fault gpu-unreliable: the driver has reported an error of GPU 3 that no program causes: "
          "Xid 48; ")
@@ -14,16 +12,16 @@ END = ("fault gpu-unreliable is over: the driver has reported an error of GPU 3 
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Time:
-    """The clock of the faults; the lines are those from level INFO on."""
+def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[float]:
+    """The time of the faults in seconds; the lines are those from level INFO on."""
     caplog.set_level("INFO")
-    made = Time()
-    monkeypatch.setattr(faults, "monotonic", made.clock)
-    return made
+    now = [1000.0]
+    monkeypatch.setattr("nvshared.faults.time.monotonic", lambda: now[0])
+    return now
 
 
 def test_fault_is_logged_at_its_begin_with_the_remedy_and_at_its_end(
-        time: Time, caplog: pytest.LogCaptureFixture) -> None:
+        clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     card = Faults(lambda: None, 3)
     for detail in ("Xid 48", "Xid 48", "Xid 48, Xid 64", "", ""):
         card.set("gpu-unreliable", detail)
@@ -34,14 +32,14 @@ def test_fault_is_logged_at_its_begin_with_the_remedy_and_at_its_end(
 
 
 def test_recurring_fault_is_logged_once_in_an_interval_and_later_while_it_lasts(
-        time: Time, caplog: pytest.LogCaptureFixture) -> None:
+        clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     card = Faults(lambda: None, 3)
     for _ in range(1000):
         card.set("gpu-unreliable", "Xid 48")
         card.set("gpu-unreliable", "")
     assert len(caplog.records) == 2
     card.set("gpu-unreliable", "Xid 48")
-    time.pass_by(LOGGED_EVERY)
+    clock[0] += LOGGED_EVERY
     assert len(caplog.records) == 2
     card.set("gpu-unreliable", "Xid 48")
     assert len(caplog.records) == 3

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 
 # From the lowest package to the highest.
 ORDER = [
-    "errors", "names", "units", "parser", "signal", "clock", "faults", "quantity", "terms",
+    "errors", "names", "faults", "units", "parser", "signal", "clock", "quantity", "terms",
     "tiers", "library", "kept", "locks", "lanes", "caller", "saved", "checkpointer",
     "saver",
     "scheduler", "machine", "containers",
