@@ -46,6 +46,7 @@ RETURN_BLOCKS = 2                       # blocks of host memory that a return ma
 STORE_FREE_PART = 8                     # less than 1/8 of host memory or disk free: little is free
 STORE_EARLY_PART = 10                   # then blocks go to the disk after 1/10 of park_after
 STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block
+STORES_MOST = 2                         # a client that has not acknowledged more gets no STORE
 COPIES_AGAIN = SECOND                   # between orders to a client to give up copies on the disk
 # After such an order the client stores nothing for a while. This must be well below turns.STALLED,
 # after which a chosen client that waits for the host memory gives way.
@@ -499,7 +500,7 @@ def store_blocks(card: Card, short: int) -> None:
         most = max([client.memory.disk, *(order.size for order in client.orders.stores[-1:])])
         if most - client.memory.disk < block:       # the last STORE is carried out
             more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
-            if more < min(size, block):
+            if more < min(size, block) or len(client.orders.stores) > STORES_MOST:
                 continue
             failures.store_since = card.now
             card.store(client, most + more)
@@ -515,6 +516,7 @@ def store_blocks(card: Card, short: int) -> None:
     if card.disk.takeable - card.groups.sums.disk < card.disk.takeable // STORE_FREE_PART:
         for client in card.groups["stored"]:
             idle = client.id not in goes_on and client.memory.disk >= block
+            idle = idle and len(client.orders.stores) <= STORES_MOST
             if idle and card.due(retries(client).give_up_copies.until):
                 retries(client).give_up_copies.fail(card.now)
                 card.store(client, 0)

@@ -275,6 +275,22 @@ def test_holder_frees_its_disk_copies_while_little_of_the_disk_is_free() -> None
     assert stores(talk.said)[-1] == (1, 0)
 
 
+@pytest.mark.parametrize("resident", [0, 28], ids=["swapped blocks", "copies"])
+def test_client_that_acknowledges_no_store_is_sent_few(resident: int) -> None:
+    """A program stopped by a signal reads nothing: unread orders would end its connection."""
+    talk = with_disk(30)
+    idle(talk, 1, 28)
+    talk.wait(600)
+    if resident:
+        store(talk, 1)
+        memory = replace(talk.memory[1], resident=28 * GIB, room=28 * GIB, host=0)
+        talk.tell(MemoryChanged(1, memory))
+    for _ in range(3600):
+        talk.wait(1)
+        talk.tell(Tick())
+    assert len(stores(talk.said)) < 10
+
+
 def test_client_that_freed_disk_copies_stores_again_when_a_chosen_client_lacks_memory() -> None:
     talk = with_disk(40, host=16)
     talk.join(2, 79, 79)
