@@ -49,7 +49,7 @@ def shortened(text: str, width: int) -> str:
     """Cuts `text` to `width` characters at its end. The name of a process keeps its [pid]."""
     if len(text) <= width:
         return text
-    name, bracket, number = text.partition("[")
+    name, bracket, number = text.rpartition("[")
     kept = width - len(number) - 2
     if not bracket or not number.endswith("]") or kept < 1:
         return text[:max(0, width - 1)] + "…"
@@ -62,6 +62,9 @@ def process(client: ClientSnapshot) -> str:
 
 
 def command(client: ClientSnapshot) -> str:
+    """The command without its program's folder. A name that the program chose may have slashes."""
+    if client.name and client.command.startswith(client.name):
+        return client.command
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest
 

@@ -137,10 +137,22 @@ def test_size_duration_and_quantum_are_shown_in_a_short_form(
     assert tables.quantum_of(CARD._replace(state="shared", tq_auto=True)) == "auto"
 
 
+@pytest.mark.parametrize(("name", "command", "shown"), [
+    ("python3", "/usr/bin/python3 /home/a/train.py", "python3 /home/a/train.py"),
+    ("org/model 7", "org/model 7", "org/model 7"),
+    ("org/model", "org/model: python3 train.py", "org/model: python3 train.py"),
+    ("", "/opt/a/b", "b"),
+])
+def test_command_is_shown_without_its_folder_and_with_the_whole_name_of_the_program(
+        name: str, command: str, shown: str) -> None:
+    assert tables.command(HOLDER._replace(name=name, command=command)) == shown
+
+
 @pytest.mark.parametrize(("text", "width", "short"), [
     ("python3[4711]", 13, "python3[4711]"), ("nvshare-workloa[1234567]", 18, "nvshare-…[1234567]"),
     ("python[1234567]", 11, "p…[1234567]"), ("python[1234567]", 9, "python[1…"),
     ("python3 train.py", 9, "python3 …"), ("3 programs", 4, "3 p…"),
+    ("a model [lr=0.001][4711]", 18, "a model [lr…[4711]"),
 ])
 def test_program_name_cut_to_a_width_keeps_the_process_id_if_the_id_fits(
         text: str, width: int, short: str) -> None:
