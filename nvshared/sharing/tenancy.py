@@ -349,12 +349,9 @@ class Tenancy:
         shown = self.shown(name)
         return found if shown == name or found == TenantTerms() else replace(found, shown=shown)
 
-    def tenants(self) -> list[TenantView]:
-        """Returns tenants that have programs or terms set by hand, by name."""
-        return [self.view(name) for name in self.names()]
-
     def names(self) -> list[str]:
-        """Returns the internal names of these tenants, in the order of the displayed ones."""
+        """Returns the internal names of the tenants that have programs or terms set by hand, in the
+        order of the displayed ones."""
         return sorted(self._clients | self._by_hand, key=self.shown)
 
     def tenant(self, name: str) -> TenantView:

@@ -182,7 +182,7 @@ async def test_tenant_command_refuses_a_number_that_another_user_is_called(
         assert (ended.code, sentence(ended)) == (
             ExitCode.INVALID_ARGS, "2001 is a user's number, and the user 3005 is called so, too; "
             "give user:3005 for that user, or user:02001 for the number")
-    assert ruled.tenancy.tenants() == []
+    assert ruled.tenancy.names() == []
     for right, number in (
             ("user:02001", "user:2001"), ("user:3005", "user:3005"), ("job:2001", "job:2001")):
         await ctl("weight", right, "7")

@@ -33,7 +33,7 @@ from nvshared.sharing.directory import (
 )
 from nvshared.sharing.gpu import Client, PodNames
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.tenancy import Tenancy
+from nvshared.sharing.tenancy import Tenancy, TenantView
 from nvshared.terms import TERMS
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Scripted, Time, joined, peer, script
@@ -90,6 +90,11 @@ class Daemon:
                 sent.append(event)
         self.heard[gpu].clear()
         return sent
+
+
+def listed(daemon: Daemon) -> list[TenantView]:
+    """The tenants that ListTenants lists."""
+    return [daemon.manager.tenancy.view(name) for name in daemon.manager.tenancy.names()]
 
 
 class Users:
@@ -161,7 +166,7 @@ def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     daemon.set("user:alice", memory_limit=4 * GIB, compute_limit=100)
     assert daemon.sent_terms() == [TenantChanged(
         "user:1000", TenantTerms(4 * GIB, 50, shown="user:alice"))]
-    (_, alice) = daemon.manager.tenancy.tenants()
+    (_, alice) = listed(daemon)
     assert alice.terms == (
         Rule("", "memory-limit", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""),
         RULES[1])
@@ -251,9 +256,9 @@ def test_steps_of_a_reload_and_a_list_grow_with_rules_programs_and_terms_and_not
         many.rules = tuple(
             Rule(f"{kind}:u{user}{rest}", "weight", 9, "a") for user in range(number)
             for kind, rest in (("user", ""), ("unit", "/a*"), ("group", "")))
-        found = steps(many.manager.reload), steps(many.manager.tenancy.tenants)
+        found = steps(many.manager.reload), steps(partial(listed, many))
         assert {one.terms.weight for one in many.sent_terms()} == {9}
-        assert len(many.manager.tenancy.tenants()) == 3 * number
+        assert len(listed(many)) == 3 * number
         return found
 
     few, many = measured(10, tmp_path / "few"), measured(100, tmp_path / "many")
@@ -284,14 +289,14 @@ def test_terms_set_for_an_unknown_user_wait_for_the_number_and_are_kept_under_it
     users.users = known
     daemon.time.pass_by(3 * AGAIN_MOST)
     assert [(one.tenant, one.terms.weight) for one in daemon.sent_terms()][-1] == ("user:1000", 7)
-    assert [one.name for one in daemon.manager.tenancy.tenants()] == [
+    assert [one.name for one in listed(daemon)] == [
         "unit:alice/x.service", "user:alice"]
     daemon.set("job:7", weight=1)       # written after what was settled
     users.users = {}                    # away at the next start: numbers and names are kept
     later = Daemon(tmp_path)
     later.joins(ALICE)
     assert [(one.tenant, one.terms.weight) for one in later.sent_terms()] == [("user:1000", 7)]
-    assert [one.name for one in later.manager.tenancy.tenants()] == [
+    assert [one.name for one in listed(later)] == [
         "job:7", "unit:alice/x.service", "user:alice"]
 
 
@@ -321,7 +326,7 @@ def test_user_of_digits_is_the_number_and_one_called_so_is_shown_by_number(
     daemon.joins(Tenant(Kind.USER, "2001"))
     daemon.joins(Tenant(Kind.USER, "3005"))
     shown = "user:carol" if "carol" in names else "user:2001"
-    assert [one.name for one in daemon.manager.tenancy.tenants()] == sorted([shown, "user:3005"])
+    assert [one.name for one in listed(daemon)] == sorted([shown, "user:3005"])
     assert [one.tenant for one in daemon.sent_terms()] == ["user:2001"]
     if "2001" in names:
         with pytest.raises(InvalidArgs, match="the user 3005 is called so, too; give user:3005"):
@@ -465,7 +470,7 @@ def test_invalid_tenant_term_is_refused_and_no_term_of_the_call_is_set(
     with pytest.raises(InvalidArgs) as raised:
         daemon.manager.tenancy.set_terms(name, terms)
     assert str(raised.value) == sentence
-    assert daemon.manager.tenancy.tenants() == []
+    assert listed(daemon) == []
     assert not (tmp_path / TENANTS_FILE).exists()
 
 
@@ -560,7 +565,7 @@ def test_limit_set_for_a_containers_id_is_its_names_once_that_is_known(daemon: D
     daemon.set("container:trainer", weight=9)
     client = daemon.joins(ALICE, Tenant(Kind.CONTAINER, "trainer", "a" * 64))
     assert client.tenant == "container:trainer"
-    found = daemon.manager.tenancy.tenants()
+    found = listed(daemon)
     assert [one.name for one in found] == ["container:trainer", "user:alice"]
     assert {one.term: one.value for one in found[0].terms} == {"memory-limit": GIB, "weight": 9}
 
@@ -588,7 +593,7 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     assert daemon.manager.tenancy.tenant("pod:lab/train") == daemon.manager.tenancy.tenant(
         "pod:7d1c")
     daemon.joins(ALICE)
-    assert [one.name for one in daemon.manager.tenancy.tenants()] == ["pod:lab/train", "user:alice"]
+    assert [one.name for one in listed(daemon)] == ["pod:lab/train", "user:alice"]
 
 
 @pytest.mark.parametrize("name", [
@@ -606,7 +611,7 @@ def test_pod_of_the_same_name_as_an_earlier_pod_is_another_tenant(daemon: Daemon
     daemon.set("pod:lab/train", weight=7)
     daemon.joins(ALICE, POD)
     daemon.manager.tenancy.name({"pod:0b5e": TRAIN})
-    assert [one.name for one in daemon.manager.tenancy.tenants()] == ["pod:7d1c", "user:alice"]
+    assert [one.name for one in listed(daemon)] == ["pod:7d1c", "user:alice"]
     assert not daemon.manager.tenancy.tenant("pod:lab/train").terms
     with pytest.raises(InvalidArgs, match="no pod:lab/other is known here"):
         daemon.set("pod:lab/other", weight=7)
