@@ -19,11 +19,14 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Scrapes
+from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import Memory, MemoryChanged, PinReason
+from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import gpu as gpu_module
 from nvshared.sharing.gpu import Client, PodNames
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.moving import PARKED, PARKING, RESTORING, SAVING
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
 
@@ -222,6 +225,16 @@ def test_alerts_and_dashboard_name_only_existing_metrics() -> None:
     assert not named - known()
     asked = {name for rule in rules() for name in METRIC.findall(rule["expr"])}
     assert not asked - known()
+
+
+@pytest.mark.parametrize(("metric", "states"), [
+    ("nvshare_client_state", {*ClientState, PARKING, PARKED, RESTORING, SAVING}),
+    ("nvshare_gpu_state", {*CardState}),
+])
+def test_dashboard_shows_each_state_of_programs_and_gpus(metric: str, states: set[str]) -> None:
+    (query,) = (one for one in queries() if metric in one)
+    named = re.findall(r'state=~?"([^"]*)"', query)
+    assert sorted("|".join(named).split("|")) == sorted(states)
 
 
 def test_each_alert_has_a_test_and_advice() -> None:
