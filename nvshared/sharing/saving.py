@@ -9,7 +9,7 @@ removed once its program has used the GPU again."""
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,13 @@ Done = TypeVar("Done")
 
 
 class Saving:
-    def __init__(self, gpus: list[GPU], moving: Moving) -> None:
+    def __init__(
+        self, gpus: list[GPU], moving: Moving,
+        ask: Callable[..., Awaitable[dict[str, Any]]] = saving.ask,
+        saved: Callable[[str], Awaitable[list[Saved]]] = saving.saved,
+    ) -> None:
         self._gpus, self._moving = gpus, moving
-        self._list = saving.saved
+        self._ask, self._list = ask, saved
         self._places, self._all = Places(AT_ONCE), asyncio.Semaphore(ALL_AT_ONCE)
         self._awaited: set[str] = set()         # folders of restored programs, not yet awake
         # By process and start time of programs that come back: the terms; None: they have them.
@@ -107,7 +111,7 @@ class Saving:
 
     async def _order(self, order: str, **words: Any) -> dict[str, Any]:
         async with self._all:
-            return await saving.ask(order, **words)
+            return await self._ask(order, **words)
 
     async def _carry_out(self, account: str, order: str, **words: Any) -> dict[str, Any]:
         return await self._in_place(account, partial(self._order, order, **words))
