@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from nvshared import dbus  # isort: skip (first: it keeps dbus-next's package empty)
 from dbus_next.constants import MessageFlag, MessageType
@@ -141,8 +141,9 @@ class ControlConnection:
 @contextmanager
 def password_agent() -> Iterator[None]:
     """Within this context polkit may ask for passwords on this terminal, as with systemctl, if
-    pkttyagent is installed."""
+    pkttyagent is installed. SIGTERM and SIGHUP end the agent, too: main thread only."""
     import shutil
+    import signal
     import subprocess
     import termios
 
@@ -153,6 +154,12 @@ def password_agent() -> Iterator[None]:
     reading, writing = os.pipe()
     command = [program, "--notify-fd", str(writing), "--fallback"]
     before = termios.tcgetattr(sys.stdin)
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGHUP)
+                if signal.getsignal(one) is signal.SIG_DFL}
     with open(reading, "rb") as registered:     # noqa: PTH123
         process = subprocess.Popen(command, pass_fds=[writing])
         os.close(writing)
@@ -163,6 +170,8 @@ def password_agent() -> Iterator[None]:
             process.terminate()
             process.wait()
             termios.tcsetattr(sys.stdin, termios.TCSANOW, before)   # some agents leave echo off
+            for one, handler in handlers.items():
+                signal.signal(one, handler)
 
 
 def not_running(bus: str) -> NotRunning:

@@ -220,6 +220,21 @@ async def test_nvsharectl_at_a_terminal_asks_for_the_password_that_polkit_requir
     assert (arguments[0], arguments[2:]) == ("--notify-fd", ["--fallback"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_nvsharectl_that_a_signal_ends_ends_the_polkit_agent_that_asks_for_a_password(
+        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+        environment: dict[str, Any], number: signal.Signals) -> None:
+    agent = tmp_path / "pkttyagent"
+    agent.write_text(agent.read_text().replace(
+        "os.close(int(sys.argv[2]))", "print('Password:', flush=True)"))
+    async with polkit_on(private.address) as polkit:
+        polkit.challenge = True
+        shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", **environment,
+                                    expected=128 + number, steps=[(b"Password:", number)])
+    assert "Traceback" not in shown
+    assert sorted(seen(tmp_path)) == ["ended", "pkttyagent"]
+
+
 @pytest.mark.parametrize(("granted", "agent"), [
     (True, AGENT), (False, None), (False, "#!/bin/sh\nexit 1\n")])
 async def test_nvsharectl_asks_no_password_where_polkit_grants_or_no_polkit_agent_runs(
