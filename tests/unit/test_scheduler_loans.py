@@ -383,9 +383,10 @@ class Cards:
         that are there do not see it any more."""
         world = self.rows[number].world
         world.scheduler.handle(CardLost(), world.now)
-        for hook in world.hooks:
-            world.scheduler.handle(Left(hook), world.now)
-        assert not any(card.loans.keys() & world.hooks.keys() for card in self.cards)
+        known = [*world.scheduler._card.clients]    # also those with a Left on its way
+        for client in known:
+            world.scheduler.handle(Left(client), world.now)
+        assert not any(card.loans.keys() & {*known} for card in self.cards)
         self.link([card for card in self.cards if card is not self.cards[number]])
         for row in self.rows:
             if row.world is not world:
