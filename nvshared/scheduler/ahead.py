@@ -93,7 +93,9 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
             _write_back(card)
     if card.settings.writeback and _quiet(card) and not copies_out:
         _copy_borrowed(card)
-    if card.settings.writeback and not _fit_together(card) and not card.groups["lacking"]:
+    # After the card has shrunk, its evictions go before in host memory.
+    if card.settings.writeback and not (
+            _fit_together(card) or card.groups["lacking"] or card.free < 0):
         _preallocate(card, head)
 
 

@@ -259,6 +259,11 @@ def test_load_for_the_queue_head_is_one_order_where_host_memory_allows() -> None
     Row(140).goes()
 
 
+def test_preallocation_takes_no_host_memory_that_evictions_of_a_shrunken_card_lack() -> None:
+    """In this sequence the card shrinks while a client of the queue is loaded."""
+    Row(100_000).goes()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, MANY, 20))
 def test_random_event_sequences_keep_all_scheduler_invariants(first: int) -> None:
