@@ -74,7 +74,7 @@ class Lanes:
         result is dropped. Must be called in the event loop."""
         job = _Job(call, answer)
         if patience is not None:
-            job.disarm = self._timer(self._clock() + patience, partial(_finish, job, None))
+            job.disarm = self._timer(self._clock() + patience, partial(self._expire, key, job))
         lane = self._lanes.setdefault(key, deque())
         lane.append(job)
         if len(lane) == 1:
@@ -107,13 +107,17 @@ class Lanes:
     def _call_ended(self, key: Hashable, job: _Job, result: Any) -> None:
         lane = self._lanes[key]
         lane.popleft()
-        while lane and lane[0].done:    # the job has timed out: no caller waits for its result
-            lane.popleft()
         if lane:
             self._ready.put((key, lane[0]))
         else:
             del self._lanes[key]
         _finish(job, result)
+
+    def _expire(self, key: Hashable, job: _Job) -> None:
+        """Ends a job whose patience is over: behind a call that blocks, jobs would pile up."""
+        if job is not self._lanes[key][0]:
+            self._lanes[key].remove(job)
+        _finish(job, None)
 
 
 def _finish(job: _Job, result: Any) -> None:

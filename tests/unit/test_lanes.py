@@ -73,6 +73,22 @@ def test_worker_threads_answer_none_for_a_call_beyond_the_timeout(loop: Loop, ti
     assert len(loop.answers) == 3
 
 
+def test_worker_threads_keep_no_calls_beyond_the_timeout_behind_a_blocked_call(
+        loop: Loop, time: Time) -> None:
+    made, gate = lanes(loop, time), threading.Event()
+    try:
+        made.run("a", gate.wait, loop.answers.append, PATIENCE)
+        for _ in range(100):
+            made.run("a", lambda: "late", loop.answers.append, PATIENCE)
+            time.pass_by(PATIENCE)
+        assert loop.answers == [None] * 101
+        assert [len(lane) for lane in made._lanes.values()] == [1]
+        made.run("a", lambda: "next", loop.answers.append)
+    finally:
+        gate.set()
+    assert loop.until(102)[-1] == "next"
+
+
 def test_worker_threads_are_bounded_in_number(loop: Loop, time: Time) -> None:
     made, gate = Lanes("bounded", 3, loop.posted.put, time.clock, time.timer), threading.Event()
 
