@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes README.md and docs/ as packages install them: documents.py FOLDER.
+"""Writes README.md, docs/ and their images as packages install them: documents.py FOLDER.
 
 FOLDER becomes /usr/share/doc/nvshared. Links to files that packages install elsewhere lead there. A
 link to another file of the source becomes text with that file's name, as packages do not have it.
@@ -20,6 +20,7 @@ ELSEWHERE = {
 }
 # Evidence of a figure: its name would be longer than the figure.
 RESULTS = re.compile(r" \(\[results\]\([^)\s]*bench/results/[^)\s]*\)\)")
+IMAGE = re.compile(r"!\[[^]]*\]\(([^)\s]+)\)")
 LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)\s]+)\)")
 
 
@@ -40,11 +41,14 @@ def installed(page: Path) -> str:
 
 
 def write(folder: Path) -> None:
-    shutil.copytree(ROOT / "docs", folder / "docs", dirs_exist_ok=True,
-                    ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
         page = path.relative_to(ROOT)
-        (folder / page).write_text(installed(page))
+        text, target = installed(page), folder / page
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        for image in IMAGE.findall(text):
+            (target.parent / image).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path.parent / image, target.parent / image)
 
 
 if __name__ == "__main__":

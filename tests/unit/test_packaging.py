@@ -84,6 +84,8 @@ def test_installed_pages_link_only_to_installed_files(installed: Path) -> None:
     assert len(links) > 100
     dead = [(page.name, link) for page, link in links if not (page.parent / link).exists()]
     assert dead == []
+    files = {path for path in (installed / "docs").rglob("*") if path.is_file()}
+    assert files - {*pages} <= {(page.parent / link).resolve() for page, link in links}
 
 
 def test_installed_pages_name_a_file_of_the_source_that_packages_lack(installed: Path) -> None:
