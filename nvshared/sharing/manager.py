@@ -158,6 +158,7 @@ class Manager:
         clients = tuple(lost.clients.values())
         self.remove(lost)
         gpu = self.add(facts, sample, gather=bool(clients))
+        gpu.faults.set("gpu-unreliable", lost.faults.detail("gpu-unreliable"))  # until forget()
         for client in clients:
             # A parked program keeps its place: moving.py restores it on a card that there is.
             if not client.parking.state:

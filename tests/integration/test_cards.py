@@ -213,6 +213,23 @@ def test_reported_error_of_a_gpu_counts_over_a_restart_until_it_is_forgotten(
     assert faults() == []
 
 
+def test_reported_error_of_a_gpu_that_is_lost_counts_once_the_gpu_is_found(
+        machine: Machine) -> None:
+    def faults() -> list[str]:
+        with machine.control() as control:
+            return [fault.id for fault in control.snapshot().gpus[1].faults]
+
+    machine.start()
+    machine.cards.with_name("xid").write_text("1 48")
+    wait_until(lambda: faults() == ["gpu-unreliable"])
+    machine.cards.write_text("1 lost\n")
+    wait_until(lambda: "gpu-lost" in faults())
+    machine.cards.unlink()
+    wait_until(lambda: "gpu-lost" not in faults())
+    assert faults() == ["gpu-unreliable"]
+    assert "Xid 48" in (machine.state / "cards.json").read_text()
+
+
 def test_daemon_in_another_network_namespace_is_named_as_the_second_on_the_card(
         machine: Machine) -> None:
     if os.geteuid() != 0:
