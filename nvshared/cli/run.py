@@ -17,6 +17,7 @@ from nvshared import quantity
 from nvshared.cli.verb import Argument, Options, argument, parsed, print_error, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.parser import absolute
 from nvshared.terms import DEFAULT_WEIGHT
 
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free caches when the library asks
@@ -114,7 +115,9 @@ def _restore_signals() -> None:
     argument("--verbose", "",
              f"report when the program has waited for two seconds, and why (or set {VERBOSE})"),
     argument("--socket", "PATH",
-             f"nvshared's socket, if not the default one (or set {SOCKET_VARIABLE})"),
+             f"nvshared's socket, if not the default one (or set {SOCKET_VARIABLE})",
+             # The program may change its working directory before it connects.
+             type=lambda text: str(absolute(text))),
     argument(
         "command", "PROGRAM", "the program, and its arguments behind it", nargs=argparse.REMAINDER),
     usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--memory SIZE]\n"

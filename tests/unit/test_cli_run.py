@@ -88,6 +88,14 @@ def test_run_command_advises_to_start_the_service_if_the_service_has_the_socket(
             "start it with: systemctl start nvshared\n") in ended.stderr
 
 
+def test_run_command_passes_a_relative_socket_on_as_an_absolute_path(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run("--socket", "run/sock", "--", "sh", "-c", 'echo "$NVSHARE_SOCKET"')
+    assert ended.stdout == f"{ROOT}/run/sock\n"
+    assert main(["run", "--socket", "", "--", "true"]) == ExitCode.INVALID_ARGS
+    assert "'' is no path" in capsys.readouterr().err
+
+
 def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_name(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
