@@ -235,6 +235,7 @@ class Cards:
     def _found_again(self, gpu: GPU, facts: Facts, sample: Sample) -> None:
         logger.info("%s (%s) is found again", gpu, gpu.facts.name)
         self._manager.replace(gpu, replace(facts, index=gpu.facts.index), sample)
+        self._save()                    # replace() has removed the card meanwhile
         self._watch_errors()
 
     def _save(self) -> None:

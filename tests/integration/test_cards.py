@@ -227,7 +227,7 @@ def test_reported_error_of_a_gpu_that_is_lost_counts_once_the_gpu_is_found(
     machine.cards.unlink()
     wait_until(lambda: "gpu-lost" not in faults())
     assert faults() == ["gpu-unreliable"]
-    assert "Xid 48" in (machine.state / "cards.json").read_text()
+    wait_until(lambda: "Xid 48" in (machine.state / "cards.json").read_text())
 
 
 def test_daemon_in_another_network_namespace_is_named_as_the_second_on_the_card(
