@@ -233,7 +233,7 @@ class NVML:
         try:
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         except Exception as error:
-            del self._handles[uuid]     # the next sample looks the card up again
+            self._handles.pop(uuid, None)   # the next sample looks the card up again
             self._raise_if_lost(error)
             trouble = f"NVML does not say how much memory is in use: {self._describe(error)}"
         utilisation = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)

@@ -200,4 +200,21 @@ def fail_for_one_card(library: FakeLibrary, caplog: pytest.LogCaptureFixture, qu
     assert replace(nvml.sample(second.uuid), processes=None) == replace(whole, processes=None)
 
 
+def test_nvml_sample_of_a_silent_card_fails_as_usual_while_a_search_samples_it_too(
+        library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = NVML()
+
+    def fails(_handle: object) -> None:
+        with monkeypatch.context() as other:    # the thread that looks for cards fails first
+            other.setattr(library, "nvmlDeviceGetMemoryInfo", broken, raising=False)
+            nvml.sample(FACTS.uuid)
+        broken()
+
+    def broken(_handle: object = None) -> None:
+        raise FakeError(999)
+
+    monkeypatch.setattr(library, "nvmlDeviceGetMemoryInfo", fails, raising=False)
+    assert "NVML says 999" in nvml.sample(FACTS.uuid).trouble
+
+
 FIGURES = ("memory_used", "utilisation", "temperature", "power", "processes")
