@@ -216,8 +216,12 @@ class Terminal:
     def _write(self, text: str) -> None:
         encoding = sys.stdout.encoding or "ascii"
         data = text.encode(encoding, "replace")
+        terminal = sys.stdout.fileno()
         while data:
-            data = data[os.write(sys.stdout.fileno(), data):]
+            try:
+                data = data[os.write(terminal, data):]
+            except BlockingIOError:     # another program has set O_NONBLOCK of the terminal
+                select.select([], [terminal], [])
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""

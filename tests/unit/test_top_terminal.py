@@ -49,3 +49,29 @@ def test_terminal_that_a_signal_ends_at_any_moment_has_its_modes_restored(
     assert shown.count(FULL_SCREEN_ON) == shown.count(FULL_SCREEN_OFF) == 1
     if number != signal.SIGINT:
         assert (ended.returncode, ended.stderr) == (128 + number, "")
+
+
+DRAWING = """
+from rich.text import Text
+from nvshared.tui.terminal import Terminal
+
+with Terminal() as terminal:
+    terminal.show([Text("x" * 100)] * 1000)
+"""
+
+
+def test_terminal_without_blocking_gets_the_whole_picture_once_it_is_read() -> None:
+    ours, its = pty.openpty()
+    os.set_blocking(its, False)
+    with subprocess.Popen(
+            [sys.executable, "-c", DRAWING], cwd=ROOT, stdin=its, stdout=its) as drawn:
+        os.close(its)
+        shown = b""
+        try:
+            while FULL_SCREEN_OFF.encode() not in shown:
+                shown += os.read(ours, 4096)
+        except OSError:                 # the program has ended
+            pass
+        os.close(ours)
+    assert shown.count(b"x" * 100) == 1000
+    assert drawn.returncode == 0
