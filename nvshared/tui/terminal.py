@@ -108,6 +108,7 @@ CLEAR = "\x1b[2J"
 FULL_SCREEN_OFF = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
 ENDS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 ESCAPE_DELAY = 0.05                     # seconds without more bytes after which Escape is a key
+END_PATIENCE = 1.0                      # seconds for a stopped terminal to take FULL_SCREEN_OFF
 # ASCII replacements for characters if the encoding of the terminal is not UTF-8, -16 or -32.
 ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
 
@@ -214,14 +215,15 @@ class Terminal:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._saved_modes)
 
     def _write(self, text: str) -> None:
+        """Waits while the terminal takes no output, at the end of the program for a moment alone.
+
+        So Ctrl-S does not keep SIGTERM from ending the program. select() is also needed where
+        another program has set O_NONBLOCK of the terminal."""
         encoding = sys.stdout.encoding or "ascii"
-        data = text.encode(encoding, "replace")
-        terminal = sys.stdout.fileno()
-        while data:
-            try:
-                data = data[os.write(terminal, data):]
-            except BlockingIOError:     # another program has set O_NONBLOCK of the terminal
-                select.select([], [terminal], [])
+        data, terminal = text.encode(encoding, "replace"), sys.stdout.fileno()
+        while data and select.select(
+                [], [terminal], [], END_PATIENCE if self._is_ending else None)[1]:
+            data = data[os.write(terminal, data):]
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""

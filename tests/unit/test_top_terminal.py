@@ -75,3 +75,25 @@ def test_terminal_without_blocking_gets_the_whole_picture_once_it_is_read() -> N
         os.close(ours)
     assert shown.count(b"x" * 100) == 1000
     assert drawn.returncode == 0
+
+
+WAITING = """
+from nvshared.tui.terminal import Terminal
+
+with Terminal() as terminal:
+    terminal.events(None)
+"""
+
+
+def test_terminal_that_is_stopped_does_not_keep_a_signal_from_ending_the_program() -> None:
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+            [sys.executable, "-c", WAITING], cwd=ROOT, stdin=its, stdout=its) as program:
+        shown = b""
+        while FULL_SCREEN_ON.encode() not in shown:
+            shown += os.read(ours, 4096)
+        termios.tcflow(its, termios.TCOOFF)     # as Ctrl-S
+        program.terminate()
+        assert program.wait() == 128 + signal.SIGTERM
+    os.close(its)
+    os.close(ours)
