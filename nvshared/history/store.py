@@ -89,7 +89,7 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
     return kept
 
 APPLICATION = 0x6E767368                # "nvsh": sqlite's application_id in the header of the file
-VERSION = 3
+VERSION = 3                             # a file of version 2 is converted when it is opened
 PAGE = 4096
 PATIENCE = 1.0                          # seconds to wait for another process's lock
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -121,10 +121,15 @@ CREATE TABLE party (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, user TEXT NOT 
     tenant TEXT NOT NULL, UNIQUE (uid, user, tenant));
 CREATE TABLE step (id INTEGER PRIMARY KEY, length INTEGER NOT NULL, start INTEGER NOT NULL,
     UNIQUE (length, start));
-CREATE TABLE dropped (length INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE span (length INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE usage (step INTEGER NOT NULL, card INTEGER NOT NULL, party INTEGER NOT NULL,
     {", ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)},
     PRIMARY KEY (step, card, party)) WITHOUT ROWID;
+"""
+# Version 2 had the latest dropped step of each length: any earlier step may be dropped, too.
+_FROM_VERSION_2 = """
+CREATE TABLE span AS SELECT length, 0 AS first, start AS last FROM dropped;
+DROP TABLE dropped;
 """
 _ADD = (
     f"INSERT INTO usage VALUES ({', '.join('?' * (3 + len(FIELDS)))}) ON CONFLICT DO UPDATE SET "
@@ -133,10 +138,10 @@ _ADD = (
 # Spans of dropped steps. Those of a clock that was years ahead are a span of their own, so they
 # hide no later step of the right time.
 _WIDEN = (
-    "UPDATE dropped SET first = min(first, :start), last = max(last, :start) "
+    "UPDATE span SET first = min(first, :start), last = max(last, :start) "
     "WHERE length = :length AND :start BETWEEN first - :gap AND last + :gap"
 )
-_DROPPED = "INSERT INTO dropped VALUES (:length, :start, :start)"
+_DROPPED = "INSERT INTO span VALUES (:length, :start, :start)"
 _ROWS = (
     f"SELECT uid, user, tenant, {', '.join(FIELDS)} FROM usage JOIN party ON party.id = party "
     "WHERE step = ? AND card = ?"
@@ -227,20 +232,17 @@ class HistoryStore:
         if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
             file.execute(f"PRAGMA page_size = {PAGE}")
             file.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            with file:
-                file.execute("BEGIN IMMEDIATE")
-                for statement in _SCHEMA.split(";")[:-1]:
-                    file.execute(statement)
-                file.execute(f"PRAGMA application_id = {APPLICATION}")
-                file.execute(f"PRAGMA user_version = {VERSION}")
+            _change_tables(file, _SCHEMA)
         if number(file, "PRAGMA application_id") != APPLICATION:
             raise ForeignFile("another program made it")
-        if (version := number(file, "PRAGMA user_version")) != VERSION:
+        if (version := number(file, "PRAGMA user_version")) not in (2, VERSION):
             raise ForeignFile(f"it is of version {version}, and we know {VERSION}")
         file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()  # checks that columns exist
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":
             raise ForeignFile(f"it is broken: {' '.join(answer.split())}")
+        if version != VERSION:
+            _change_tables(file, _FROM_VERSION_2)
 
     def _put_aside(self, reason: str) -> None:
         """Renames the file, so that people can examine it. Raises OSError."""
@@ -309,6 +311,16 @@ class HistoryStore:
                 file.execute(_DROPPED, span)
         if old and length > min(STEPS):         # the query is too slow for each minute
             file.execute("DELETE FROM party WHERE id NOT IN (SELECT party FROM usage)")
+
+
+def _change_tables(file: sqlite3.Connection, statements: str) -> None:
+    """Makes the tables of VERSION by statements that end with semicolons."""
+    with file:
+        file.execute("BEGIN IMMEDIATE")
+        for statement in statements.split(";")[:-1]:
+            file.execute(statement)
+        file.execute(f"PRAGMA application_id = {APPLICATION}")
+        file.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _put(file: sqlite3.Connection, step: int, card: int, used: Used) -> None:
@@ -398,7 +410,7 @@ def _find(file: sqlite3.Connection, query: Query) -> QueryResult:
     # of the query, which is rounded up to a whole step of any length.
     end = query.until + max(STEPS)
     dropped = dict(file.execute(
-        "SELECT length, max(last) FROM dropped WHERE first < ? GROUP BY length", (end,)).fetchall())
+        "SELECT length, max(last) FROM span WHERE first < ? GROUP BY length", (end,)).fetchall())
     kept = {length: dropped.get(length, -length) + length for length in STEPS}
     since, until, reach = _rounded(kept, query.since, query.until)
     step = -(-query.step // reach) * reach

@@ -232,7 +232,7 @@ def test_history_query_of_a_random_period_counts_each_stored_minute_once(
         store.add([(NOON + minute * 60, {UUID: {ALICE: used(gpu)}}) for minute, gpu in said])
         with store.opened() as file:
             coarsest = DAY + file.execute(
-                "SELECT coalesce(max(last), 0) FROM dropped WHERE length = ?", (DAY,)).fetchone()[0]
+                "SELECT coalesce(max(last), 0) FROM span WHERE length = ?", (DAY,)).fetchone()[0]
             for back, minutes, step in questions:
                 since = max(NOON + back * 60, coarsest)
                 query = Query(since, since + minutes * 60, step * 60, "user")

@@ -118,7 +118,7 @@ def altered(statement: str, path: Path) -> None:
     (cut_off, "it is broken: "), (os.mkfifo, "it is no file"),
     (partial(altered, "CREATE TABLE usage (a)"), "another program made it"),
     (partial(altered, "PRAGMA user_version = 4"), "it is of version 4, and we know 3"),
-    (partial(altered, "PRAGMA user_version = 2"), "it is of version 2, and we know 3"),
+    (partial(altered, "PRAGMA user_version = 1"), "it is of version 1, and we know 3"),
     (partial(altered, "ALTER TABLE usage RENAME COLUMN turns TO spins"),
      "it is broken: no such column: turns"),
 ])
@@ -135,6 +135,34 @@ def test_foreign_file_at_the_history_path_is_renamed_and_kept_unchanged(
     assert not before or aside.read_bytes() == before
     (line,) = caplog.messages
     assert line.startswith(f"{path} is put aside as {aside.name} and a new history begun: {why}")
+
+
+def test_history_file_of_version_2_is_converted_with_its_usage_and_its_dropped_steps(
+        path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(STEPS, 60, (9, 9))
+    for number in range(20):
+        history.keep(NOON + 60 * number, MINUTE)
+    history._store.close()
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript("""
+            CREATE TABLE dropped (length INTEGER PRIMARY KEY, start INTEGER NOT NULL);
+            INSERT INTO dropped SELECT length, last FROM span;
+            DROP TABLE span;
+            PRAGMA user_version = 2;""")
+    later = NOON + 7 * 86400            # the machine was off for days
+    for number in range(20):
+        history.keep(later + 60 * number, MINUTE)
+    assert (seconds(path), seconds(path, 86400)) == (9, 40)
+    # Minutes of the former time are dropped, so hours count.
+    for since, until, step, gpu in (
+            (NOON, NOON + 600, 3600, 20), (later + 900, later + 1200, 60, 5)):
+        with history._store.opened() as file:
+            found = find(file, Query(since, until, 0, "user"))
+            rounded = find(file, Query(since, until, 1, "user")).step
+        assert (sum(row.usage.gpu for row in found.rows), rounded) == (gpu, step)
+    assert not caplog.messages
+    assert not [*path.parent.glob("*.aside-*")]
 
 
 def test_renamed_history_files_are_bounded_in_number(path: Path, history: HistoryFile,
