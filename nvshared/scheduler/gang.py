@@ -71,6 +71,21 @@ def claim(card: Card) -> ScheduledClient | None:
         if client.ready or client.standing is Standing.GRANTED), None)
 
 
+def may_claim(card: Card, client: ScheduledClient) -> bool:
+    """Whether no other gang has claimed the card, or one of lower priority that has to wait for its
+    other cards: these may have holders that do not stop for it."""
+    other = claim(card)
+    return other is None or other.membership.gang == client.membership.gang or (
+        other.standing is Standing.CLAIMS and other.priority < client.priority)
+
+
+def take_claim(card: Card, client: ScheduledClient) -> None:
+    """Ends the claim of another gang, which claims the card again after the client's gang."""
+    for one in card.groups["ganged"]:
+        if one.ready and one.membership.gang != client.membership.gang:
+            one.claim(False)
+
+
 def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
     """The number of holders that are in the client's gang."""
     return sum(

@@ -295,11 +295,8 @@ def _admit(card: Card) -> Admission:
     queued = rules.order(card)
     for client in chain(card.groups["granted"], queued):
         claims = client.standing is Standing.CLAIMS
-        if claims:
-            claimant = gang.claim(card)
-            other = claimant is not None and claimant.membership.gang != client.membership.gang
-            if client.ready or other:
-                continue
+        if claims and (client.ready or not gang.may_claim(card, client)):
+            continue
         # A client that cannot run at all now does not delay the others.
         if (not card.due(client.not_before) or client.unpinned_need > alone or client.unresponsive
                 or (tight and not card.fits([client]))):
@@ -308,6 +305,8 @@ def _admit(card: Card) -> Admission:
         crowded = one_at_a_time and number > gang.siblings(card.holders, client)
         fits = client.unpinned_need <= room_left and not crowded and not (
             tight and not card.fits([*card.holders, client]))
+        if claims:
+            gang.take_claim(card, client)
         if claims and (fits or blocked is not None):
             client.claim(blocked is None)
             continue

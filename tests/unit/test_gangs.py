@@ -15,6 +15,7 @@ from nvshared.scheduler.events import (
     AntiThrash,
     Event,
     MemoryChanged,
+    Priority,
     Reopened,
     Stopped,
 )
@@ -367,6 +368,24 @@ def test_running_gang_gets_a_further_card_before_a_gang_that_has_not_started(
     assert [late.work, runs.work, beside.work, one.left] == [0, 0, 0, 0]
     started = [one for _, one in machine.starts]
     assert started.index(client) < started.index(other)
+
+
+def test_gang_runs_although_a_gang_of_lower_priority_waits_for_another_card() -> None:
+    machine = Machine(cards=3)
+    runs = machine.program(1, 10, 3 * GIB)
+    runs.compute(3600 * SECOND)
+    low = machine.team([0, 1], [20, 21], 3 * GIB, name="low", expected=2)
+    for rank in low.ranks:
+        machine.manager.set_term(machine.client(rank).id, TERMS["priority"], Priority.BACKGROUND)
+    low.compute(100)
+    machine.advance(3 * SECOND)         # it claims the first card, and waits for the second
+    usual = machine.team([0, 2], [30, 31], 3 * GIB, name="usual", expected=2)
+    usual.compute(1000)
+    finish(machine, usual)
+    assert low.left == 100
+    for hook in (runs, *usual.ranks):
+        machine.kill(hook)
+    finish(machine, low)
 
 
 @pytest.mark.parametrize("seed", seeds(5, 400))
