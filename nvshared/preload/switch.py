@@ -239,6 +239,8 @@ def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     path = _list_path(tree)             # checked first, because trials take long
     if not os.access(path.parent, os.W_OK | os.X_OK):
         code = errno.EACCES if path.parent.is_dir() else errno.ENOENT
+        if path.parent.is_dir() and os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            code = errno.EROFS
         raise _error(path, OSError(code, os.strerror(code)), "written")
     check_guarded(tree, library)
     baseline = trial.baseline_stderr(tree)

@@ -256,6 +256,18 @@ def test_preload_enable_on_a_full_disk_keeps_the_old_ld_so_preload(system: Syste
     assert set(lines[2:]) <= {"fill", "ld.so.preload"}
 
 
+@own_mounts
+def test_preload_enable_on_a_read_only_file_system_says_how_to_make_it_writable(
+        system: System) -> None:
+    script = 'mount -t tmpfs -o ro none "$1/etc"; shift; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c", script, "bash",
+         str(system.top), *CTL, "enable", "--root", str(system.top), "--library", INSIDE],
+        cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.FAILURE
+    assert "Read-only file system; the list is as it was. Make the file system" in done.stderr
+
+
 @pytest.fixture
 def private_etc(tmp_path: Path) -> list[str]:
     """Begins a command that sees a copy of this machine's /etc, and an /opt with the library."""
