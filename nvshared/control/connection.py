@@ -158,15 +158,20 @@ def password_agent() -> Iterator[None]:
     def end(number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGHUP)
-                if signal.getsignal(one) is signal.SIG_DFL}
+    handlers = {one: signal.getsignal(one)
+                for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for one, handler in handlers.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(one, end)
     with open(reading, "rb") as registered:     # noqa: PTH123
         process = subprocess.Popen(command, pass_fds=[writing])
-        os.close(writing)
         try:
+            os.close(writing)
             registered.read()           # EOF: the agent is registered, or has failed
             yield
         finally:
+            for one in handlers:        # a second signal must not keep the echo off
+                signal.signal(one, signal.SIG_IGN)
             process.terminate()
             process.wait()
             termios.tcsetattr(sys.stdin, termios.TCSANOW, before)   # some agents leave echo off

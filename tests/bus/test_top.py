@@ -7,6 +7,7 @@ import pty
 import re
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -99,6 +100,7 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
     shown, the action types bytes, sends a signal, or calls a function with the process id.
     """
     ours, its = pty.openpty()
+    modes = termios.tcgetattr(its)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
@@ -131,7 +133,9 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
                 process.send_signal(keys)
     ended = await process.wait()
     bound.cancel()
+    left = termios.tcgetattr(ours)
     os.close(ours)
+    assert left == modes
     assert ended == expected, f"{waiting[:1]} to come: {shown[since:].decode(errors='replace')}"
     return shown.decode()
 
@@ -224,9 +228,12 @@ async def test_nvsharectl_at_a_terminal_asks_for_the_password_that_polkit_requir
 async def test_nvsharectl_that_a_signal_ends_ends_the_polkit_agent_that_asks_for_a_password(
         manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
         environment: dict[str, Any], number: signal.Signals) -> None:
+    """The agent has switched the echo off. A second signal, as of an impatient user, comes while it
+    ends."""
     agent = tmp_path / "pkttyagent"
     agent.write_text(agent.read_text().replace(
-        "os.close(int(sys.argv[2]))", "print('Password:', flush=True)"))
+        "os.close(int(sys.argv[2]))", "import tty; tty.setraw(0); print('Password:', flush=True)"
+    ).replace("    os._exit(0)", f"    os.kill(os.getppid(), {number:d}); os._exit(0)"))
     async with polkit_on(private.address) as polkit:
         polkit.challenge = True
         shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", **environment,
