@@ -139,15 +139,20 @@ class Faults:
         """Begins, changes or ends a fault. `detail`: its object or cause in words; "": it ends."""
         assert KINDS[id].of_gpu is (self._gpu is not None)
         before, self._details[id] = self.detail(id), detail
-        if not KINDS[id].logged:
-            self._log(id)
+        self._log(id)
         if detail != before:
             self._changed()
 
+    def log_again(self) -> None:
+        """Logs the begin of faults that last and began too soon after the last such line."""
+        for id in self._details:
+            self._log(id)
+
     def _log(self, id: str) -> None:
-        """Logs the begin and the end of a fault. A begin that comes too soon after the last one is
-        logged later, if the fault still lasts."""
+        """Logs the begin and the end of a fault."""
         kind, detail = KINDS[id], self.detail(id)
+        if kind.logged:
+            return
         if not detail and id in self._logged:
             self._logged.remove(id)
             logger.info("fault %s is over: %s", id, self._filled(kind.summary))

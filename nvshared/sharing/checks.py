@@ -95,6 +95,8 @@ class Checks:
         for gpu in tuple(manager.gpus):
             if not gpu.lost:
                 await self._look_at(gpu)
+        for one in (faults, *(gpu.faults for gpu in manager.gpus)):
+            one.log_again()             # some faults are set once
 
     def _socket_fault(self) -> str | None:
         """Why programs do not find the daemon's socket; "": they do; None: it cannot be seen."""

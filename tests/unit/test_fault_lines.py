@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of the journal on faults: the begin and the end of each, and few of one that recurs."""
 
+import asyncio
+
 import pytest
 
 from nvshared.faults import LOGGED_EVERY, Faults
+from nvshared.lanes import here
+from nvshared.machine.nvml import Sample
+from nvshared.sharing.checks import Checks
+from nvshared.sharing.manager import Manager
+from tests.unit.scripted import DEFAULTS, FACTS, Time, script
 
 BEGIN = ("fault gpu-unreliable: the driver has reported an error of GPU 3 that no program causes: "
          "Xid 48; ")
@@ -39,7 +46,25 @@ def test_recurring_fault_is_logged_once_in_an_interval_and_later_while_it_lasts(
         card.set("gpu-unreliable", "")
     assert len(caplog.records) == 2
     card.set("gpu-unreliable", "Xid 48")
+    for expected in (2, 3, 3):
+        card.log_again()
+        assert len(caplog.records) == expected
+        clock[0] += LOGGED_EVERY
+
+
+def test_error_of_a_gpu_soon_after_the_last_one_was_forgotten_is_logged_at_a_look_for_faults(
+        clock: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+        ) -> None:
+    script(monkeypatch)
+    time = Time()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    gpu = manager.add(FACTS, Sample(), gather=False)
+    checks = Checks(manager, time.clock, here, here, lambda _: False, None, lambda: ("", ""))
+    gpu.faults.set("gpu-unreliable", "Xid 48")
+    manager.forget(gpu)
+    gpu.faults.set("gpu-unreliable", "Xid 79")      # once: the card does not answer any more
     clock[0] += LOGGED_EVERY
-    assert len(caplog.records) == 2
-    card.set("gpu-unreliable", "Xid 48")
-    assert len(caplog.records) == 3
+    asyncio.run(checks.look())
+    assert [line.split(": ")[0] for line in caplog.messages] == [
+        "fault gpu-unreliable", "fault gpu-unreliable is over", "fault gpu-unreliable"]
+    assert "Xid 79" in caplog.messages[-1]
