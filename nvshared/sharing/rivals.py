@@ -27,7 +27,8 @@ from nvshared.units import SECOND
 
 EVERY = 2.0                             # seconds between two looks at the sockets
 ELSEWHERE_EVERY = 30 * SECOND           # us between two looks at other network namespaces
-RIVALS_MOST = 4                         # connections that a card's socket accepts
+RIVALS_MOST = 4                         # connections that a card's socket accepts, and most
+                                        # daemons in other network namespaces: users can fake both
 NAME = "nvshared"                       # the name of the daemon's process
 PROC = Path("/proc")
 PATIENCE = 10 * SECOND                  # us that a look into /proc may take
@@ -160,8 +161,9 @@ def _find_elsewhere(addresses: Iterable[str]) -> dict[str, list[int]]:
             taken = {line.rpartition(" ")[2] for line
                      in (folder / "net/unix").read_text(errors="replace").splitlines()}
             for address in addresses:
-                if f"@{address}" in taken:
-                    found.setdefault(address, []).append(int(folder.name))
+                pids = found.setdefault(address, [])
+                if f"@{address}" in taken and len(pids) < RIVALS_MOST:
+                    pids.append(int(folder.name))
     return found
 
 

@@ -2,14 +2,18 @@
 """The lines of the journal on faults: the begin and the end of each, and few of one that recurs."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nvshared.faults import LOGGED_EVERY, Faults
 from nvshared.lanes import here
 from nvshared.machine.nvml import Sample
+from nvshared.sharing import rivals
 from nvshared.sharing.checks import Checks
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.rivals import RIVALS_MOST, Rivals
 from tests.unit.scripted import DEFAULTS, FACTS, Time, script
 
 BEGIN = ("fault gpu-unreliable: the driver has reported an error of GPU 3 that no program causes: "
@@ -68,3 +72,21 @@ def test_error_of_a_gpu_soon_after_the_last_one_was_forgotten_is_logged_at_a_loo
     assert [line.split(": ")[0] for line in caplog.messages] == [
         "fault gpu-unreliable", "fault gpu-unreliable is over", "fault gpu-unreliable"]
     assert "Xid 79" in caplog.messages[-1]
+
+
+def test_fault_of_a_second_daemon_names_few_of_many_faked_daemons(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user can make namespaces, with a process called nvshared in each."""
+    script(monkeypatch)
+    monkeypatch.setattr(rivals, "PROC", tmp_path)
+    facts, time = replace(FACTS, serial="faults"), Time()
+    for name in ("self", *map(str, range(1 << 22, (1 << 22) + 1000))):      # no pids
+        (tmp_path / name / "net").mkdir(parents=True)
+        (tmp_path / name / "comm").write_text("nvshared\n")
+        (tmp_path / name / "net/unix").write_text(f"Num Path\n1 @nvshare/{facts.uuid}/faults\n")
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    gpu = manager.add(facts, Sample(), gather=False)
+    watching = Rivals(manager, time.clock, here)
+    asyncio.run(watching._look())
+    watching.close()
+    assert gpu.faults.detail("gpu-contested").count("in another network namespace") == RIVALS_MOST
