@@ -168,6 +168,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatc
             manager.files.append(known.file)
         cards = Cards(nvml, manager, monotonic, lanes.run, queries.run, post, known)
         cards.add(samples, gather=successor)
+        manager.log_unused_settings()
         stack.push_async_callback(cards.saved)
         if config.metrics:
             from nvshared.report import metrics

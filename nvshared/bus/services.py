@@ -478,8 +478,8 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         return [[client.peer.pid, why] for client, why in left]
 
     @method("ForgetGPU", action=names.ACTION_FORGET_GPU)
-    def forget_gpu(self, gpu: "s") -> None:
-        self.manager.forget(self.manager.gpu(gpu))
+    async def forget_gpu(self, gpu: "s") -> None:
+        await _kept(self.manager.forget(self.manager.gpu(gpu)))
 
     @method("Reload", action=names.ACTION_RELOAD)
     async def reload(self) -> None:

@@ -165,17 +165,32 @@ class Manager:
                 client.link.resume_on(gpu)
         return gpu
 
-    def forget(self, gpu: GPU) -> None:
-        """Forgets a lost card, or errors that the driver has reported of a card.
+    def forget(self, gpu: GPU) -> Future[None]:
+        """Forgets a lost card and its settings, or errors that the driver has reported of a card.
 
-        Raises InvalidArgs if there is nothing to forget."""
+        Raises InvalidArgs if there is nothing to forget. The future raises NotKept."""
+        uuid = gpu.facts.uuid
         if gpu.lost:
             self.remove(gpu)
+            if uuid in self._overrides:
+                return self._set_overrides(
+                    {key: one for key, one in self._overrides.items() if key != uuid})
         elif gpu.faults.detail("gpu-unreliable"):
             gpu.faults.set("gpu-unreliable", "")
         else:
             raise InvalidArgs(f"{gpu} ({gpu.facts.name}) is there, and nothing is known against it",
                               "only lost GPUs and reported errors can be forgotten")
+        return saved()
+
+    def log_unused_settings(self) -> None:
+        """Logs which GPUs have settings of their own, but are not known here: the state folder may
+        come from another machine, or a GPU was replaced."""
+        known = {"", *(gpu.facts.uuid for gpu in self.gpus)}
+        if absent := [uuid for uuid, one in self._overrides.items() if one and uuid not in known]:
+            logger.warning(
+                "settings of GPUs that this machine does not have are not in force: %s; make them "
+                "for its GPUs; nvsharectl reset drops these, and all other settings made by "
+                "commands", ", ".join(absent))
 
     def link(self, gpu: GPU, facts: Facts) -> None:
         """Notes which other cards a card reaches now."""

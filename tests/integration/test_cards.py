@@ -179,7 +179,10 @@ def test_forgotten_gpu_is_not_listed_any_more_also_after_a_restart(machine: Mach
     machine.cards.write_text("0 absent\n1 absent\n")
     wait_until(lambda: machine.is_lost(first))
     with machine.control() as control:
+        control.set_tq(11_000_000, first)
+        assert first in (machine.state / "settings.json").read_text()
         control.forget_gpu(first)
+    assert first not in (machine.state / "settings.json").read_text()
     assert machine.clients() == []
     hook.close()                        # a client of the forgotten GPU disturbs nothing
     machine.cards.write_text("0 absent\n")

@@ -63,6 +63,22 @@ def test_gpu_is_found_by_index_uuid_and_pci_address(manager: Manager, name: str)
     assert manager.gpu(name).facts is OTHER
 
 
+def test_settings_of_gpus_of_another_machine_are_named_in_the_journal(
+        manager: Manager, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def moved() -> Manager:
+        time = Time()
+        made = Manager(lambda: DEFAULTS, time.clock, time.timer, StateFile(tmp_path))
+        made.add(FACTS, Sample(), gather=False)
+        made.log_unused_settings()
+        return made
+
+    manager.set_tq(5 * SECOND, manager.gpu(OTHER.uuid)).result()
+    manager.set_tq(6 * SECOND, manager.gpu(FACTS.uuid)).result()
+    assert quanta(moved()) == [30, 6]
+    (line,) = caplog.messages
+    assert f"are not in force: {OTHER.uuid}; make them for its GPUs" in line
+
+
 def quanta(manager: Manager) -> list[int]:
     return [-(-tq // SECOND) for tq in (manager.tq, *(gpu.tq for gpu in manager.gpus))]
 
