@@ -33,7 +33,9 @@ CONTROL_KEYS = {
 }
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # The beginning of an escape sequence: more bytes may follow.
-INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
+INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O|\[M.{0,2})?\Z", re.DOTALL)
+# A mouse report of a terminal that lacks the format SGR 1006. Its three characters are no keys.
+OLD_MOUSE = re.compile(r"\x1b\[M(.)(.)(.)", re.DOTALL)
 # Numbers of a mouse report: button; column and line, counted from 1. At most five digits each.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
@@ -71,12 +73,16 @@ class Keys:
                 name = CONTROL_KEYS.get(text[0], text[0])
                 found += [Key(name)] if name.isprintable() else []
                 text = text[1:]
-            elif sequence := SEQUENCE.match(text):
-                found += _event(*sequence.groups())
-                text = text[sequence.end():]
             elif INCOMPLETE.match(text):
                 self.incomplete = text
                 break
+            elif report := OLD_MOUSE.match(text):
+                numbers = ";".join(str(ord(one) - ord(" ")) for one in report.groups())
+                found += _event("<", numbers, "M", "")
+                text = text[report.end():]
+            elif sequence := SEQUENCE.match(text):
+                found += _event(*sequence.groups())
+                text = text[sequence.end():]
             else:                       # a single Escape key, before other keys
                 found.append(Key("escape"))
                 text = text[1:]

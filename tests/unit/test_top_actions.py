@@ -268,6 +268,9 @@ def test_action_confirmed_after_a_daemon_restart_reaches_the_same_program() -> N
     (b"\x1b[<64;1;1M\x1b[<65;1;1M", [Wheel(-1), Wheel(1)]),
     (b"\x1b[<2;10;3M", []),             # a click of the right button does nothing
     (b"\x1b[<0;M", []), (b"\x1b[<0;0;0M", []),     # clicks without a valid position do nothing
+    (b"\x1b[M *#\x1b[M#*#y", [Click(9, 2), Key("y")]),        # without SGR 1006: press and release
+    (b"\x1b[M sy\x1b[M`!!\x1b[Ma!!", [Click(82, 88), Wheel(-1), Wheel(1)]),
+    (b"\x1b[M\x00\x1b\x1bq", [Key("q")]),
     (b"\x1b[<" + b"9" * 500 + b";1;1Mq", [Key("q")]),
 ])
 def test_top_key_sequences_are_decoded_equally_at_once_and_byte_by_byte(
