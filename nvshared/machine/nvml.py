@@ -134,7 +134,9 @@ class NVML:
         self._calls = 0                 # calls under way of methods that are _entered
         self._renewing = False
         self.renewals = 0               # how often the library was initialised anew
-        self._left_out: dict[int, str] = {}     # why find() left cards out, by index
+        # Failures that were logged, lest repeated calls log them again: by index of the card and
+        # query, or "watch".
+        self._logged: dict[tuple[int, str] | str, str] = {}
         self.seen: tuple[object, ...] | None = None     # the last fingerprint() of watch_faults()
         try:
             self._nvml.nvmlInit()
@@ -184,12 +186,9 @@ class NVML:
         for index in range(found):
             try:
                 cards.append(self._facts(index))
-                self._left_out.pop(index, None)
+                self._logged.pop((index, "facts"), None)
             except Exception as error:
-                why = self._describe(error)
-                if self._left_out.get(index) != why:    # logged once, as find() is repeated
-                    logger.warning("GPU %d is left out: %s", index, why)
-                self._left_out[index] = why
+                self._log((index, "facts"), f"GPU {index} is left out: {self._describe(error)}")
         if not cards:
             raise NoGPU("the NVIDIA driver knows no GPU that can be shared",
                         "see the lines above, and what nvidia-smi and dmesg say")
@@ -277,6 +276,7 @@ class NVML:
         self.seen = None
         try:
             while (watched := self._register(uuids)).cards:
+                self._logged.pop("watch", None)
                 self.seen = self.fingerprint()
                 while self._report_fault(watched, report):
                     self.seen = self.fingerprint()
@@ -284,7 +284,7 @@ class NVML:
                     time.sleep(FAULT_PAUSE)
         except Exception as error:
             # For example, the driver was unloaded: then the samples of the cards fail, too.
-            logger.warning("errors of the GPUs are not reported: %s", self._describe(error))
+            self._log("watch", f"errors of the GPUs are not reported: {self._describe(error)}")
 
     @_entered
     def _register(self, uuids: Iterable[str]) -> "_Watched":
@@ -333,7 +333,8 @@ class NVML:
         except UnicodeDecodeError as error:     # pynvml decodes names as strict UTF-8
             name = printable(error.object.decode(errors="replace"))
         except Exception as error:
-            logger.warning("GPU %d: its name cannot be read: %s", index, self._describe(error))
+            self._log((index, "name"),
+                      f"GPU {index}: its name cannot be read: {self._describe(error)}")
             name = f"GPU {index}"
         return Facts(index=index, uuid=uuid, name=name,
                      pci_bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
@@ -369,6 +370,11 @@ class NVML:
         lost = (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_NOT_FOUND)
         if getattr(error, "value", None) in lost:
             raise GPULost(self._describe(error)) from error
+
+    def _log(self, key: tuple[int, str] | str, words: str) -> None:
+        if self._logged.get(key) != words:
+            logger.warning("%s", words)
+        self._logged[key] = words
 
     def _describe(self, error: Exception) -> str:
         """Returns an error's text; before it the type, unless the error is NVML's or nvshared's."""

@@ -3,6 +3,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,6 +151,24 @@ def test_nvml_skips_a_card_without_a_handle_or_dedicated_memory_and_logs_the_rea
     with pytest.raises(NoGPU, match="knows no GPU that can be shared"):
         NVML().find()
     assert f"GPU 0 is left out: {why}" in caplog.text
+
+
+@pytest.mark.parametrize(("function", "line"), [
+    ("nvmlDeviceGetHandleByIndex", "GPU 0 is left out: NVML says 18"),
+    ("nvmlDeviceGetName", "GPU 0: its name cannot be read: NVML says 18"),
+    ("nvmlEventSetCreate", "errors of the GPUs are not reported: NVML says 18"),
+])
+def test_nvml_failure_that_lasts_is_logged_once_however_often_the_daemon_searches(
+        library: FakeLibrary, caplog: pytest.LogCaptureFixture, function: str, line: str) -> None:
+    nvml = NVML()
+    library.failing[function] = library.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    for _ in range(5):
+        assert nvml.renew()
+        with suppress(NoGPU):
+            nvml.find()
+        if function == "nvmlEventSetCreate":
+            nvml.watch_faults([FACTS.uuid], lambda *_: None)
+    assert caplog.messages == [line]
 
 
 QUESTIONS = (
