@@ -182,10 +182,11 @@ class NVML:
             found = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             raise _no_driver(nvml, error) from error
-        cards = []
+        cards: dict[Facts, Any] = {}    # with handles: a failing sample drops those of _handles
         for index in range(found):
             try:
-                cards.append(self._facts(index))
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                cards[self._facts(index, handle)] = handle
                 self._logged.pop((index, "facts"), None)
             except Exception as error:
                 self._log((index, "facts"), f"GPU {index} is left out: {self._describe(error)}")
@@ -196,14 +197,14 @@ class NVML:
             card, linked=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
             reached=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_WRITE)) for card in cards)
 
-    def _peers(self, card: Facts, cards: Iterable[Facts], capability: int) -> frozenset[str]:
+    def _peers(self, card: Facts, cards: Mapping[Facts, Any], capability: int) -> frozenset[str]:
         """Returns UUIDs of the cards that this card reaches with a peer-to-peer capability."""
-        nvml, handle = self._nvml, self._handles[card.uuid]
+        nvml = self._nvml
 
         def reaches(other: Facts) -> bool:
             try:
                 status = self._query(lambda: nvml.nvmlDeviceGetP2PStatus(
-                    handle, self._handles[other.uuid], capability))
+                    cards[card], cards[other], capability))
             except GPULost:
                 return False            # the first sample reports the loss
             return bool(status == nvml.NVML_P2P_STATUS_OK)
@@ -321,9 +322,8 @@ class NVML:
             report(found, f"Xid {event.eventData}")
         return True
 
-    def _facts(self, index: int) -> Facts:
+    def _facts(self, index: int, handle: Any) -> Facts:
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml.nvmlDeviceGetUUID(handle)
         if not UUID.fullmatch(uuid):
             raise NvshareError(f"its UUID is {uuid!r}")

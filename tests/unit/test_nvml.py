@@ -236,4 +236,19 @@ def test_nvml_sample_of_a_silent_card_fails_as_usual_while_a_search_samples_it_t
     assert "NVML says 999" in nvml.sample(FACTS.uuid).trouble
 
 
+def test_nvml_search_finds_all_cards_while_a_sample_of_one_of_them_fails(
+        library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml, library.count = NVML(), 2
+
+    def status(*_given: object) -> int:
+        library.failing["nvmlDeviceGetMemoryInfo"] = 999
+        for uuid in (FACTS.uuid, OTHER):        # in the sampler's threads
+            nvml.sample(uuid)
+        del library.failing["nvmlDeviceGetMemoryInfo"]
+        return FakeLibrary.NVML_P2P_STATUS_OK
+
+    monkeypatch.setattr(library, "nvmlDeviceGetP2PStatus", status, raising=False)
+    assert [card.reached for card in nvml.find()] == [{OTHER}, {FACTS.uuid}]
+
+
 FIGURES = ("memory_used", "utilisation", "temperature", "power", "processes")
