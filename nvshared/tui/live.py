@@ -49,6 +49,7 @@ class LiveDashboard:
             self._terminal.show(frame.lines)
             timeout = None if self._state.daemon_error else max(0.0, self._seconds_until_outdated())
             for event in self._terminal.events(timeout):
+                was_asked = self._state.unconfirmed is not None
                 self._state, request = act(self._state, event, frame)
                 match request:
                     case Request.QUIT:
@@ -59,6 +60,8 @@ class LiveDashboard:
                         self._requests.put(None)
                     case Command():
                         self._requests.put(request)
+                if self._state.unconfirmed is not None and not was_asked:
+                    break               # keys that came along, as in a pasted text, are no answer
             while self._changes:
                 self._state = self._changes.popleft()(self._state)
             if not self._state.daemon_error and self._seconds_until_outdated() <= 0:

@@ -58,6 +58,14 @@ async def test_top_suspended_by_ctrl_z_restores_the_terminal(
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
 
 
+async def test_top_takes_a_pasted_text_for_no_answer_to_the_question_that_it_raises(
+        manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    client = a_client(manager, manager.gpus[0])
+    await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
+        (b"python", b"systemctl"), (b"y/n", b"n"), (b"Nothing was changed", b"q")])
+    assert client.terms.in_force == Terms()
+
+
 @pytest.mark.parametrize(("words", "key", "code"), [
     (b"waiting for nvshared", signal.SIGTERM, 143),
     (b"nvshared does not answer. Trying again.", b"q", 0),
