@@ -9,6 +9,7 @@ kind (OCCASIONS) is skipped, then two, four, up to LONGEST_PAUSE. Works in Pytho
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import os
 import sys
@@ -131,7 +132,9 @@ class Trimmer:
     def _complain(self, what: str) -> None:
         if not self._complained:
             self._complained = True
-            sys.stderr.write(f"nvshare_caches[{os.getpid()}]: {what}; the program goes on\n")
+            # stderr may be None, closed, or on a full disk.
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                sys.stderr.write(f"nvshare_caches[{os.getpid()}]: {what}; the program goes on\n")
 
 
 class ImportWatch:

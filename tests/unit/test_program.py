@@ -44,6 +44,29 @@ def test_modules_loaded_into_programs_have_no_effect_without_the_library(
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
+@pytest.mark.parametrize("stderr", ["None", "Full()"])
+def test_import_of_a_framework_succeeds_where_neither_a_thread_starts_nor_stderr_works(
+        stderr: str) -> None:
+    script = f"""
+import ctypes, importlib.util, sys, threading
+def refuse(*_):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+ctypes.CDLL = lambda _: type("Library", (), {{"nvshare_trim_wait": print}})
+class Full:
+    def write(self, _):
+        raise OSError(28, "No space left on device")
+    def flush(self):
+        pass
+sys.stderr = {stderr}
+print(importlib.util.find_spec("torch") is None)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False,
+        env={**os.environ, "NVSHARE_TRIM_CACHES": "1", "PYTHONPATH": str(library.program())})
+    assert (done.returncode, done.stdout[:2]) == (0, "Tr"), done.stderr
+
+
 def test_second_sitecustomize_module_is_loaded_after_the_module_of_nvshare(tmp_path: Path) -> None:
     assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")       # the module of nvshare
     theirs = tmp_path / "sitecustomize.py"
