@@ -529,9 +529,9 @@ def forget_gpu(options: Options) -> None:
     """Forget a lost GPU, or reported errors of a GPU.
 
     A GPU that the driver does not find any more stays listed as lost, also after a restart of
-    nvshared, until the driver finds it again or this command says that it was taken out for good.
-    An error that the driver has reported of a GPU (Xid) counts until the machine boots, or until
-    this command says that the GPU was reset.
+    nvshared, until the driver finds it again or this command says that it was taken out for good:
+    its settings are dropped, too. An error that the driver has reported of a GPU (Xid) counts until
+    the machine boots, or until this command says that the GPU was reset.
 
         nvsharectl forget-gpu 1  # the second GPU was taken out, or was reset
     """
