@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import library, program
+from nvshared import library
 
 STATE = """
 import sys, threading
@@ -87,21 +87,27 @@ def test_failing_sitecustomize_of_a_program_raises_the_same_error_as_without_nvs
     assert said(library.program(), tmp_path) == said(tmp_path)
 
 
-def test_turn_in_a_child_that_is_forked_within_a_turn_releases_at_its_end(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    released: list[int] = []
-    monkeypatch.setattr(program, "release", lambda: released.append(os.getpid()))
+FORKED = """
+import os
+from nvshared import program
+
+released = []
+program.release = lambda: released.append(os.getpid())
+with program.turn():
+    child = os.fork()
     with program.turn():
-        child = os.fork()
-        if child == 0:
-            with program.turn():
-                pass
-            os._exit(released == [os.getpid()])
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-        with program.turn():
-            pass
-        assert released == []
-    assert released == [os.getpid()]
+        pass
+    assert released == ([] if child else [os.getpid()])
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+assert released == [os.getpid()]
+"""
+
+
+def test_turn_in_a_child_that_is_forked_within_a_turn_releases_at_its_end() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], cwd=Path(__file__).parents[2],
+                   check=True)
 
 
 # Positional parameters of the methods of torch_memory_saver 0.0.10, without self.

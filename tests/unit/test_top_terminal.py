@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ with Terminal():
 """
 
 
+def rest(terminal: int) -> str:
+    """What is written to a terminal until no program has it; `terminal` is its other end."""
+    shown = b""
+    with suppress(OSError):             # Linux returns EIO once the terminal is closed
+        while True:
+            shown += os.read(terminal, 4096)
+    os.close(terminal)
+    return shown.decode()
+
+
 @pytest.mark.parametrize("written", [FULL_SCREEN_ON, FULL_SCREEN_OFF])
 @pytest.mark.parametrize("number", [
     signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP])
@@ -44,8 +55,7 @@ def test_terminal_that_a_signal_ends_at_any_moment_has_its_modes_restored(
         stdin=its, stdout=its, stderr=subprocess.PIPE, text=True)
     assert termios.tcgetattr(its) == before
     os.close(its)
-    shown = os.read(ours, 4096).decode()
-    os.close(ours)
+    shown = rest(ours)
     assert shown.count(FULL_SCREEN_ON) == shown.count(FULL_SCREEN_OFF) == 1
     if number != signal.SIGINT:
         assert (ended.returncode, ended.stderr) == (128 + number, "")
@@ -66,14 +76,8 @@ def test_terminal_without_blocking_gets_the_whole_picture_once_it_is_read() -> N
     with subprocess.Popen(
             [sys.executable, "-c", DRAWING], cwd=ROOT, stdin=its, stdout=its) as drawn:
         os.close(its)
-        shown = b""
-        try:
-            while FULL_SCREEN_OFF.encode() not in shown:
-                shown += os.read(ours, 4096)
-        except OSError:                 # the program has ended
-            pass
-        os.close(ours)
-    assert shown.count(b"x" * 100) == 1000
+        shown = rest(ours)
+    assert shown.count("x" * 100) == 1000
     assert drawn.returncode == 0
 
 
