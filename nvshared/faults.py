@@ -109,6 +109,10 @@ KINDS: dict[str, FaultKind] = {
         WARNING, "fewer programs can connect than max-clients says",
         "raise LimitNOFILE= (systemctl edit nvshared), or set a lower max-clients, and restart "
         "nvshared", logged=True),
+    "metrics-unserved": FaultKind(
+        WARNING, "the metrics are not served, so no alert can fire",
+        "end the program that has the port (ss -ltnp), or set another one (metrics in "
+        "nvshared.conf) and restart nvshared: it tries again each ten seconds"),
     "kubelet-unreached": FaultKind(
         WARNING, "nvshare-kubelet does not reach kubelet, so pods get no shares of GPUs",
         "see what nvshare-kubelet and kubelet log", reported=True, logged=True),

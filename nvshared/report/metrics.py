@@ -16,7 +16,6 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from nvshared.errors import NvshareError
 from nvshared.quantity import Endpoint
 from nvshared.report.families import Samples, read_metrics
 from nvshared.sharing.manager import Manager
@@ -26,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # most seconds that a scrape waits for its response
 FRESH = 1.0                             # seconds for which all responses use the same figures
+RETRY = 10.0                            # seconds between two tries to listen at the address
 LONGEST = 10.0                          # most seconds per connection; Prometheus' default timeout
 SCRAPES_AT_MOST = 16                    # most connections at a time
 ANY = ("0.0.0.0", "::")
@@ -135,21 +135,38 @@ async def listen(
 
 
 async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitable[None]]:
-    """Serves metrics until the returned function is called. Raises NvshareError if that fails."""
+    """Serves metrics until the returned function is called.
+
+    Any user's process may have taken the port, and the address may come up later. No program must
+    wait for a daemon because of that: it is a fault, and each RETRY seconds there is a new try."""
     scrapes = Scrapes(manager)
-    try:
-        server = await listen(endpoint, scrapes.serve)
-    except OSError as error:
-        raise NvshareError(
+    servers: list[asyncio.Server] = []      # the one that listens, once there is one
+
+    async def serve() -> None:
+        try:
+            servers.append(await listen(endpoint, scrapes.serve))
+        except OSError as error:
             # The message of asyncio's error would repeat the address.
-            f"the metrics cannot be served on {endpoint}: "
-            f"{os.strerror(error.errno) if error.errno else error}",
-            "choose another with --metrics, or 0 for none",
-        ) from error
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            manager.faults.set("metrics-unserved", f"{endpoint}: {reason}")
+        else:
+            manager.faults.set("metrics-unserved", "")
+
+    async def serve_later() -> None:
+        while not servers:
+            await asyncio.sleep(RETRY)
+            await serve()
+
+    await serve()
+    later = asyncio.create_task(serve_later())
 
     async def stop() -> None:
-        server.close()
+        later.cancel()
+        await asyncio.gather(later, return_exceptions=True)
+        for server in servers:
+            server.close()
         await scrapes.close()
-        await server.wait_closed()
+        for server in servers:
+            await server.wait_closed()
 
     return stop

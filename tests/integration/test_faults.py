@@ -2,6 +2,7 @@
 """Each fault of the table, produced in the real daemon, is seen everywhere that the table feeds."""
 
 import shlex
+import socket as sockets
 import subprocess
 import sys
 import time
@@ -70,7 +71,7 @@ class Lab:
     def start(self, *options: str, **changed: str) -> "subprocess.Popen[str]":
         return self.site.start(
             "--bus", self.bus.address, "--state-dir", str(self.state), "--metrics", str(self.port),
-            *options, **SAMPLED_OFTEN, **changed)
+            *options, **{**SAMPLED_OFTEN, **changed})
 
     @contextmanager
     def control(self) -> Iterator[Control]:
@@ -272,6 +273,15 @@ def descriptors(lab: Lab) -> Mend:
     return None                         # the next start has another limit
 
 
+def port(lab: Lab) -> Mend:
+    taken = sockets.socket()
+    taken.bind(("", lab.port))
+    taken.listen()
+    lab.ends.callback(taken.close)
+    lab.start(NVSHARE_TEST_CONSTANTS="nvshared.report.metrics:RETRY=1")
+    return taken.close
+
+
 def bus(lab: Lab) -> Mend:
     lab.start()
     lab.bus.stop()
@@ -304,9 +314,10 @@ CAUSES: dict[str, Callable[[Lab], Mend]] = {
     "state-unread": unread_state,
     "history-unwritten": history, "settings-refused": settings, "bus-lost": bus,
     "socket-removed": socket, "tenants-hidden": hidden,
-    "few-descriptors": descriptors, "kubelet-unreached": kubelet,
+    "few-descriptors": descriptors, "metrics-unserved": port, "kubelet-unreached": kubelet,
 }
 FAR = frozenset({"bus-lost"})           # nothing reaches the daemon but the metrics
+UNSCRAPED = frozenset({"metrics-unserved"})     # while the fault lasts
 
 
 @pytest.fixture
@@ -319,7 +330,7 @@ def lab(own_site: Site, short_path: Path) -> Iterator[Lab]:
 def test_fault_is_in_every_place_that_shows_faults_until_it_ends(
         id: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     mend = CAUSES[id](lab)
-    wait_until(lambda: lab.metrics()[id] == "1.0")
+    wait_until(lambda: id in lab.present() if id in UNSCRAPED else lab.metrics()[id] == "1.0")
     if id not in FAR:
         look(id, lab, capsys)
     if not KINDS[id].logged:
@@ -327,6 +338,8 @@ def test_fault_is_in_every_place_that_shows_faults_until_it_ends(
     if mend is None:
         return
     mend()
+    if id in UNSCRAPED:
+        wait_until(lambda: id not in lab.present())
     wait_until(lambda: lab.metrics()[id] == "0.0")
     wait_until(lambda: id not in lab.present())
     if not KINDS[id].logged:            # a card that is found again is a new one to the daemon

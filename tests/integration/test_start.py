@@ -235,8 +235,21 @@ def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> 
         assert b"nvshare_gpu_capacity_bytes" in answer.read()
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE)
-    taken = site.run("--metrics", f"127.0.0.2:{port}", "--socket", str(site.folder / "other"))
-    assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
+
+
+def test_daemon_whose_metrics_port_is_taken_serves_programs_and_later_the_metrics(
+        site: Site) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        site.start("--metrics", f"127.0.0.1:{port}",
+                   NVSHARE_TEST_CONSTANTS="nvshared.report.metrics:RETRY=1")
+        site.holding()
+        assert f"not served, so no alert can fire: 127.0.0.1:{port}: Add" in site.log.read_text()
+    wait_until(lambda: "fault metrics-unserved is over" in site.log.read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        assert b"nvshare_gpu_capacity_bytes" in answer.read()
 
 
 def test_reload_logs_changed_settings_that_need_a_daemon_restart(site: Site) -> None:
