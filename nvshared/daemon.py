@@ -19,7 +19,7 @@ from functools import partial
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
 from nvshared.containers import names
-from nvshared.errors import NvshareError
+from nvshared.errors import DriverMismatch, NoDriver, NvshareError
 from nvshared.faults import Faults
 from nvshared.hook.connection import (
     CONTAINER_PATIENCE,
@@ -77,10 +77,23 @@ def _run(argv: Sequence[str] | None) -> None:
         derive(config, (), 0)
         for sentence in (*doubts(config.rules), *disk_doubts(config)):
             log.write_line(sentence)
+        _refuse_mismatch()
         return
     log.start(os.environ, debug=config.debug)
     sys.setswitchinterval(GIVE_WAY)
     asyncio.run(_serve(config, read, watch))
+
+
+def _refuse_mismatch() -> None:
+    """Raises DriverMismatch if no daemon could start until the machine boots.
+
+    A daemon that runs since before the driver's upgrade goes on, so it must not be restarted."""
+    try:
+        NVML()
+    except DriverMismatch:
+        raise
+    except NoDriver as error:
+        logger.debug("not checked against a driver: %s", error)
 
 
 async def _serve(config: Config, read: Callable[[], Config], watch: SettingsWatch) -> None:

@@ -91,6 +91,10 @@ class NoGPU(NoDriver):
     """There is a driver, but it reports no usable GPU."""
 
 
+class DriverMismatch(NoDriver):
+    """The kernel module and the libraries differ, as after an upgrade of the driver."""
+
+
 class DriverUnready(NoDriver, exit_code=ExitCode.FAILURE):
     """The driver denies access or does not respond; a later attempt may succeed."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Condition
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
+from nvshared.errors import DriverMismatch, DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
 from nvshared.machine.peer import printable
 from nvshared.names import DRIVER_VERSION
@@ -400,8 +400,9 @@ def _no_driver(nvml: Any, error: Exception) -> NoDriver:
             return NoDriver("the NVIDIA driver is not loaded",
                             "load it with: modprobe nvidia, or see dmesg for why it is not")
         case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            return NoDriver("the NVIDIA kernel module and libraries are of different versions",
-                            "reboot, or unload and load the nvidia modules")
+            return DriverMismatch(
+                "the NVIDIA kernel module and libraries are of different versions",
+                "reboot, or unload and load the nvidia modules")
         case nvml.NVML_ERROR_NO_PERMISSION:
             return DriverUnready("/dev/nvidiactl may not be opened",
                                  "run as a user who may, or check the unit's DeviceAllow=")

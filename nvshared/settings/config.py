@@ -389,7 +389,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})")
     made.add_argument("--check", action="store_true",
-                      help="read all settings, report mistakes in them, and end; start nothing")
+                      help="report mistakes in the settings, and whether the driver was upgraded "
+                      "so that no daemon starts before a reboot, and end; start nothing")
     groups = {
         "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
         "gpu": made.add_argument_group("the cards ([gpu] in the file)")}

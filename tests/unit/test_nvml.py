@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nvshared import daemon
 from nvshared.errors import ExitCode, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import nvml as nvml_module
 from nvshared.machine.nvml import NVML, Process, Sample
@@ -138,6 +139,20 @@ def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
         NVML()
     assert str(caught.value).startswith(sentence)
     assert caught.value.exit_code is code
+
+
+@pytest.mark.parametrize(("value", "code", "words"), [
+    (18, ExitCode.NO_DRIVER, "are of different versions; reboot"), (12, ExitCode.OK, ""),
+    (999, ExitCode.OK, "")])
+def test_check_option_fails_only_for_a_driver_that_needs_a_reboot(
+        library: FakeLibrary, tmp_path: Path, capfd: pytest.CaptureFixture[str], value: int,
+        code: ExitCode, words: str) -> None:
+    library.failing["nvmlInit"] = value
+    (tmp_path / "conf").write_text("")
+    assert daemon.main(["--check", "--config", str(tmp_path / "conf")]) == code
+    said = capfd.readouterr().err
+    assert words in said
+    assert bool(words) == bool(said)
 
 
 @pytest.mark.parametrize(("question", "error", "why"), [
