@@ -366,7 +366,7 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
     done = client.orders.answer(answer.number, card.now)
     if done is None:
         return                          # no such order is under way
-    client.promise.confirm(answer.number)
+    client.promise.confirm(answer.number, client.memory.need + client.to_pin)
     client.orders.confirm(client.memory.room)
     failed = answer.no_memory or answer.driver_error
     if isinstance(done.order, Evict) and client.memory.borrowed > done.order.loan:

@@ -66,9 +66,11 @@ class Promise(Counting):
         """The reply to the order of this number shows that the hook has the smaller commit."""
         self.confirmed_by = number
 
-    def confirm(self, number: int) -> None:
-        """The hook has answered the order of this number."""
+    def confirm(self, number: int, used: int) -> None:
+        """The hook has answered the order of this number. Of the earlier commit it may have `used`
+        more bytes than the smaller one, before that reached it."""
         if self.confirmed_by and self.confirmed_by <= number:
+            self.commit = max(self.commit, min(used, self.withdrawn))
             self.confirmed_by = self.withdrawn = 0
 
     def note_limits(self, most: int, total: int) -> None:

@@ -231,7 +231,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         unknown = within >= 0 > min(left, spare) and card.host.budget.gathering
         waits = (unknown and not _overdue(card, client)) or _recall(
             card, client, clients,
-            lambda: sum(c.committed - c.memory.need for c in clients) >= short)
+            lambda: sum(c.committed - c.memory.need - c.to_pin for c in clients) >= short)
     if waits:
         return False
     lacks = fits and not squeezed       # it would fit on the card alone
@@ -271,7 +271,7 @@ def _forget_grant(card: Card, client: ScheduledClient) -> None:
 def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
     """Takes back the unused part of a commit beyond `limit` (bytes; 0: its whole unused part)."""
     _forget_grant(card, client)
-    promise, least = client.promise, max(client.used, limit)
+    promise, least = client.promise, max(client.used, client.memory.need + client.to_pin, limit)
     if promise.withdrawn or promise.commit <= least:
         return
     promise.call_back(least)

@@ -383,6 +383,34 @@ def test_control_group_memory_limit_reduces_no_commits_granted_by_an_earlier_dae
     assert other.untaken > 1 << 60
 
 
+@pytest.mark.parametrize("account", ["", HONEST], ids=["root", "user"])
+def test_memory_allocated_before_a_smaller_commit_arrived_counts_as_promised(account: str) -> None:
+    talk = Talk(100, host=40)
+    talk.join(1, account=account)
+    talk.join(2, account=account and LIARS)
+    assert granted(talk, 1, 60)
+    talk.changed(1, allocated=40, answered=1)
+    talk.wait(5)
+    order, = (one for one in talk.ask(2, 1, 80) if isinstance(one, Evict))  # client 1 gives back 20
+    memory = talk.set(1, allocated=55)  # the LIMITS has crossed an allocation
+    answers = limits(talk.tell(Evicted(1, memory, order.number, 0, 1)), 2)
+    assert [one.granted for one in answers if one.number == 1] == [True]
+    assert talk.scheduler._card.clients[1].committed == 55 * GIB
+    assert not granted(talk, 2, 90, 2)
+
+
+@pytest.mark.parametrize("account", ["", HONEST], ids=["root", "user"])
+def test_commit_for_memory_that_is_still_to_be_pinned_is_not_called_back(account: str) -> None:
+    talk = Talk(100, host=40)
+    talk.join(1, account=account)
+    talk.join(2, account=account and LIARS)
+    assert granted(talk, 1, 50, pins=10)
+    talk.changed(1, allocated=40, to_pin=10, answered=1)
+    talk.wait(5)
+    talk.obey(talk.ask(2, 1, 89))
+    assert talk.scheduler._card.clients[1].committed >= 50 * GIB
+
+
 class Court:
     """A scheduler, clients that report false figures, and a client that reports true figures."""
 
