@@ -150,6 +150,8 @@ def history(options: Options) -> None:
             found = ask(aligned(since, every), options.until, every, names)
         else:
             found = by_days(ask, since, options.until, every, names)
+        if options.gpu and not found.rows:
+            _warn_of_unknown(daemon, options.gpu)
     cards = 1 if options.gpu else max(1, len(gpus))
     labels = {row.name: str(gpus.get(row.name, row.name or OTHERS)) for row in found.rows}
     if options.json:
@@ -167,6 +169,15 @@ def history(options: Options) -> None:
     if not everyone and sys.stdout.isatty():
         print("This is the use by your own programs. All users' programs: nvsharectl history --all",
               file=sys.stderr)
+
+
+def _warn_of_unknown(daemon: Daemon, gpu: str) -> None:
+    """Warns if there is no such GPU now: a UUID may be wrong, or that of a GPU taken out."""
+    try:
+        daemon.gpu(gpu)
+    except NoSuchGPU as error:
+        print(f"nvsharectl: warning: the history has no use of {gpu!r} in that time, and "
+              f"{error.message}", file=sys.stderr)
 
 
 def _print(found: UsageTable, by: str, labels: dict[str, str], cards: int) -> None:

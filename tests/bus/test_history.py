@@ -165,6 +165,16 @@ async def test_history_command_prints_a_table_with_totals(ctl: Run) -> None:
         ["GPU", "GPU-SECONDS"], ["0", "30"], ["1", "5"], ["total", "35"]]
 
 
+async def test_history_command_warns_of_a_uuid_that_neither_the_history_nor_nvshared_knows(
+        ctl: Run) -> None:
+    ended = await ctl("--since", "2h", "--all", "--gpu", "GPU-typo")
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "No GPU was used.")
+    assert ended.err.startswith("nvsharectl: warning: the history has no use of 'GPU-typo' in that "
+                                "time, and there is no GPU 'GPU-typo'; the indices are: 0, 1; ")
+    assert (await ctl("--since", "2h", "--all", "--gpu", FACTS.uuid)).err == ""
+    assert (await ctl("--since", "2m", "--all", "--gpu", "0")).err == ""
+
+
 async def test_history_command_with_json_or_csv_prints_exact_values_and_units(ctl: Run) -> None:
     document = json.loads((await ctl("--since", "2h", "--all", "--json", "--by", "user")).out)
     assert [document[name] for name in ("by", "gpus", "step_usec", "missing")] == ["user", 2, 0, ""]
