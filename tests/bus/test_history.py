@@ -172,7 +172,7 @@ async def test_history_command_warns_of_a_uuid_that_neither_the_history_nor_nvsh
     assert ended.err.startswith("nvsharectl: warning: the history has no use of 'GPU-typo' in that "
                                 "time, and there is no GPU 'GPU-typo'; the indices are: 0, 1; ")
     assert (await ctl("--since", "2h", "--all", "--gpu", FACTS.uuid)).err == ""
-    assert (await ctl("--since", "2m", "--all", "--gpu", "0")).err == ""
+    assert (await ctl("--since", "2min", "--all", "--gpu", "0")).err == ""
 
 
 async def test_history_command_with_json_or_csv_prints_exact_values_and_units(ctl: Run) -> None:
