@@ -36,6 +36,14 @@ def arrive(card: Card, client: ScheduledClient) -> None:
     join(card, client)
 
 
+def arrive_idle(card: Card) -> None:
+    """Queues all idle clients if the daemon is to end: turns do not change without a daemon, so as
+    many clients run as fit."""
+    for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.unpinned_need):
+        if card.settings.draining and not client.terms.suspended:
+            arrive(card, client)
+
+
 def want(card: Card, client: ScheduledClient) -> None:
     """Records that a thread of the client waits at the gate."""
     if client.turn is not None:
@@ -262,10 +270,11 @@ def enforce_compute_limits(card: Card) -> None:
         match client.phase:
             case Phase.RUNNING:
                 turn = client.its_turn
-                if left > 0 and not turn.idle:
+                idle = turn.idle and not card.settings.draining
+                if left > 0 and not idle:
                     card.due(min(card.now + left, ends))
                 elif card.due(turn.stop_after):
-                    card.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
+                    card.stop(client, TurnEnd.IDLE if idle and left > 0 else TurnEnd.LIMIT)
             case Phase.LIMITED if enough and not _lets_others_finish(card, client, ends - left):
                 arrive(card, client)
             case Phase.WAITING if not enough:

@@ -274,6 +274,7 @@ def _plan(card: Card) -> None:
     ahead.interrupt(card)
     promises.plan(card)
     moves.return_loans(card)
+    queue.arrive_idle(card)
     queue.enforce_compute_limits(card)
     blocked, tq = turns.plan(card)
     host_short = moves.plan(card)

@@ -163,10 +163,6 @@ Admission = tuple[ScheduledClient | None, int]
 
 def plan(card: Card) -> Admission:
     """Chooses and stops clients. Returns the blocked client and how long turns last (us)."""
-    if card.settings.draining:          # turns do not change without a daemon: as many run as fit
-        for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.unpinned_need):
-            if not client.terms.suspended:
-                queue.arrive(card, client)
     _suspend(card)
     gang.plan(card)
     _put_back_stalled(card)

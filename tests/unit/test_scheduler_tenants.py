@@ -583,6 +583,19 @@ def test_changed_compute_limit_takes_effect_within_the_current_accounting_window
     assert one.runs == runs
 
 
+def test_idle_client_beyond_its_compute_limit_is_run_and_stopped_once_a_window_while_draining(
+        ) -> None:
+    world = Tenancy()
+    hook = world.program(*ALICE, work=0)
+    world.put(hook, compute_limit=20)
+    hook.compute(SECOND)
+    world.advance(2 * SECOND)
+    before = len(world.orders_of(Run))
+    world.configure(replace(world.settings, draining=True, anti_thrash=AntiThrash.OFF))
+    world.advance(10 * SECOND)
+    assert len(world.orders_of(Run)) - before <= 10 * SECOND // Accounting().length(turns=False)
+
+
 @pytest.mark.parametrize(("pause", "kernel"), [(10, 10), (700, 1500)])
 def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kernel: int) -> None:
     """Users may lower and raise limits of their programs, up to the administrator's."""
