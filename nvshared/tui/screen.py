@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
@@ -69,7 +70,7 @@ def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     first, *others = waiting
     name, behind = process(first), f"{waited(first)}{f'; {len(others)} more' if others else ''}"
     whole = f"{name} waits {waiting_for(snapshot, first)}: {behind}"
-    if len(whole) <= width:
+    if cell_len(whole) <= width:
         return whole
     room = max(tables.PROCESS, width - len(f" waits: {behind}"))
     return f"{tables.shortened(name, room)} waits: {behind}"

@@ -46,14 +46,20 @@ def short_tenant(name: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Cuts `text` to `width` characters at its end. The name of a process keeps its [pid]."""
-    if len(text) <= width:
+    """Cuts `text` at its end to `width` columns of a terminal. A process keeps its [pid]."""
+    cells = len(text)
+    if not text.isascii():              # a character may take two columns, or none
+        from rich.cells import cell_len, set_cell_size
+
+        cells = cell_len(text)
+    if cells <= width:
         return text
     name, bracket, number = text.rpartition("[")
     kept = width - len(number) - 2
     if not bracket or not number.endswith("]") or kept < 1:
-        return text[:max(0, width - 1)] + "…"
-    return f"{name[:kept]}…[{number}"
+        name, bracket, number, kept = text, "", "", max(0, width - 1)
+    name = name[:kept] if name.isascii() else set_cell_size(name, kept)
+    return f"{name}…{bracket}{number}"
 
 
 def process(client: ClientSnapshot) -> str:

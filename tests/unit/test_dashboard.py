@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Unshared
 from nvshared.quantity import timed
@@ -153,11 +154,13 @@ def test_command_is_shown_without_its_folder_and_with_the_whole_name_of_the_prog
     ("python[1234567]", 11, "p…[1234567]"), ("python[1234567]", 9, "python[1…"),
     ("python3 train.py", 9, "python3 …"), ("3 programs", 4, "3 p…"),
     ("a model [lr=0.001][4711]", 18, "a model [lr…[4711]"),
+    ("日本語モデル[4711]", 18, "日本語モデル[4711]"), ("日本語モデル[4711]", 12, "日本 …[4711]"),
+    ("日本語モデル", 5, "日本…"), ("modèle[4711]", 12, "modèle[4711]"),
 ])
 def test_program_name_cut_to_a_width_keeps_the_process_id_if_the_id_fits(
         text: str, width: int, short: str) -> None:
     assert tables.shortened(text, width) == short
-    assert len(short) <= width
+    assert cell_len(short) <= width
 
 
 LONG = CARD._replace(name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
