@@ -67,7 +67,8 @@ def _term(name: str, metavar: str, parse: Callable[[str], object], help: str) ->
     return argument(f"--{name}", metavar, f"{help} (or set {VARIABLES[name]})", type=checked)
 
 
-SCRIPT = "is it a script without a first line such as #!/bin/sh? Then write: run -- sh SCRIPT"
+SCRIPT = ("is it a script without a first line such as #!/bin/sh? Then write: nvsharectl run -- sh "
+          "SCRIPT")
 PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 LOCALE = "LC_CTYPE"
 

@@ -188,7 +188,7 @@ def test_command_without_sockets_says_that_nvshared_cannot_be_reached_and_why(
 @pytest.mark.parametrize(("first", "mode", "words"), [
     ("#!/no/such/python", 0o755, "its interpreter or its loader is not on this machine"),
     ("#!/no/such/python", 0o644, "Permission denied"),
-    ("echo on", 0o755, "is it a script without a first line such as #!/bin/sh?"),
+    ("echo on", 0o755, "without a first line such as #!/bin/sh? Then write: nvsharectl run -- sh"),
 ])
 def test_run_command_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
         tmp_path: Path, first: str, mode: int, words: str) -> None:
