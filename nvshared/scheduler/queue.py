@@ -263,7 +263,8 @@ def roll_quotas(card: Card) -> None:
 
 def enforce_compute_limits(card: Card) -> None:
     """Stops clients without time in the window, and queues LIMITED clients with time again."""
-    for client in card.groups["rationed"]:
+    # Those that may wait for others come last: another may have no time left, and not run soon.
+    for client in sorted(card.groups["rationed"], key=lambda c: c.phase is Phase.LIMITED):
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
         left, enough, ends = time_left(card, client)

@@ -668,6 +668,25 @@ def test_limited_clients_with_limits_that_fit_together_run_in_sequence(
     assert had == pytest.approx([percent / 100 for percent in percents], abs=0.01)
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_compute_limited_client_runs_at_once_when_the_limit_of_another_ends_its_turn(
+        first: int, second: int) -> None:
+    """The window of the second client begins 0.3 s after that of the first."""
+    talk = Talk(100, accounting=Accounting(window=SECOND))
+    for client, later in ((first, 0.3), (second, 0.1)):
+        talk.join(client, 1, 1)
+        talk.tell(TermsChanged(client, Terms(compute_limit=40)))
+        talk.obey(talk.want(client))
+        stopped = stops(talk.wait(later))
+    assert stopped == [first]
+    talk.stopped(first)
+    assert stops(talk.wait(0.3)) == [second]
+    talk.stopped(second)
+    assert runs(talk.wait(0.3)) == [first]
+    assert stops(talk.wait(0.4)) == [first]
+    assert runs(talk.stopped(first)) == [second]
+
+
 @pytest.mark.parametrize("state", ["suspended", "stopped", "too large"])
 def test_compute_limited_client_does_not_wait_for_a_limited_client_that_cannot_run(
         state: str) -> None:
