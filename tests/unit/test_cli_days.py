@@ -5,6 +5,7 @@ The hours come from a store of nvshared; each hour has as many seconds of GPU ti
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -50,12 +51,13 @@ def keep(path: Path, first: int, hours: int = HOURS) -> Callable[[int, int, int,
 
     Returns what asks for it, as Daemon.history() does."""
     kept = HistoryStore(path / "history.db", 1 << 26)
-    kept.add([(first // SECOND + 3600 * hour, {CARD: dict(
-        [used("alice", hour + 1), *(used(name, 1) for name in ("bob", "carol", "dave"))])})
-        for hour in range(hours)])
+    with closing(kept):
+        kept.add([(first // SECOND + 3600 * hour, {CARD: dict(
+            [used("alice", hour + 1), *(used(name, 1) for name in ("bob", "carol", "dave"))])})
+            for hour in range(hours)])
 
     def ask(since: int, until: int, step: int, names: int) -> UsageTable:
-        with kept.opened() as file:
+        with closing(kept), kept.opened() as file:
             found = stored.find(file, Query(
                 since // SECOND, -(-until // SECOND), step // SECOND, "user", most=names))
         return history(found.since * SECOND, found.until * SECOND, found.step * SECOND, [
