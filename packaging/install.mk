@@ -102,6 +102,7 @@ install-system:
 	install -D -m 644 dbus/com.nvshare.policy $(DESTDIR)/usr/share/polkit-1/actions/com.nvshare.policy
 	install -D -m 644 $(BUILT)/nvshared.conf $(DESTDIR)/etc/nvshare/nvshared.conf
 	install -d $(DESTDIR)/etc/nvshare/nvshared.conf.d
+	install -D -m 644 packaging/needrestart.conf $(DESTDIR)/etc/needrestart/conf.d/nvshared.conf
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man8 \
 		$(BUILT)/man/nvshared.8 $(BUILT)/man/nvshare-kubelet.8
 	install -D -m 644 $(BUILT)/man/nvsharectl.1 $(DESTDIR)/usr/share/man/man1/nvsharectl.1

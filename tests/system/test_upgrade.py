@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upgrade while programs run, removal, and a purge that leaves no file."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,29 @@ def test_package_upgrade_with_wrong_settings_keeps_the_daemon_running(
     assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") == pid
     assert machine.output("systemctl", "is-active", "nvshared") == "active"
     machine.run("rm", wrong)
+
+
+def test_package_upgrade_with_a_driver_that_needs_a_reboot_keeps_the_daemon_running(
+    machine: Container, built: Packages, tmp_path: Path
+) -> None:
+    library = tmp_path / "libnvidia-ml.so.1"    # the daemon in the container uses another one
+    subprocess.run(
+        ["gcc", "-shared", "-x", "c", "-", "-o", str(library)], check=True, text=True,
+        input="int nvmlInitWithFlags(unsigned flags) { return flags ? 0 : 18; }")
+    machine.copy(library, "/usr/lib/libnvidia-ml.so.1")
+    pid = machine.output("systemctl", "show", "nvshared", "-P", "MainPID")
+    install(machine, packages.newer(built, tmp_path, "+before+reboot"))
+    assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") == pid
+    machine.run("rm", "/usr/lib/libnvidia-ml.so.1")
+
+
+def test_needrestart_leaves_the_daemon_alone_after_an_upgrade_of_libraries(
+    machine: Container
+) -> None:
+    program = ("our %nrconf = (override_rc => {qr(^dbus) => 0}); "
+               "do '/etc/needrestart/conf.d/nvshared.conf' // die $@; "
+               "print grep { 'nvshared.service' =~ /$_/ } keys %{$nrconf{override_rc}}")
+    assert "nvshared" in machine.output("perl", "-e", program)
 
 
 def test_package_upgrade_keeps_settings_and_running_programs(
