@@ -133,6 +133,8 @@ class Manager:
             budget.add(gpu)
         self._lending.add(gpu)
         self.tenancy.follow(gpu)
+        if gather and self._awaited:
+            gpu.tell(Awaited(expected=True))
         self.gpus.append(gpu)
         self.gpus.sort(key=lambda one: one.facts.index)
         if facts.mig:

@@ -157,6 +157,19 @@ def test_host_budget_ends_each_gathering_when_lost_cards_return_one_after_anothe
     assert site.grows(first, 130 * GIB)
 
 
+def test_lost_cards_that_return_together_all_wait_for_late_hellos() -> None:
+    site = Site(2, CARD, WHOLE)
+    for card in range(2):
+        site.program(card)
+    lost = [*site.gpus]
+    for gpu in lost:
+        gpu.lose("it fell off the bus")
+    for gpu in lost:
+        site.manager.replace(gpu, gpu.facts, Sample(memory_used=0))
+    site.time.pass_by(2 * SECOND)       # no HELLO has come within the usual second
+    assert [gpu.state for gpu in site.gpus] == ["gathering"] * 2
+
+
 @pytest.mark.parametrize("beyond", [0, 10 * GIB])
 def test_host_budget_reserves_for_a_lost_card_only_bytes_that_clients_hold(
         beyond: int) -> None:
