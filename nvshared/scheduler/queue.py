@@ -39,8 +39,10 @@ def arrive(card: Card, client: ScheduledClient) -> None:
 def arrive_idle(card: Card) -> None:
     """Queues all idle clients if the daemon is to end: turns do not change without a daemon, so as
     many clients run as fit."""
+    if not card.settings.draining:
+        return
     for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.unpinned_need):
-        if card.settings.draining and not client.terms.suspended:
+        if not client.terms.suspended:
             arrive(card, client)
 
 
