@@ -34,7 +34,7 @@ class Member(NamedTuple):
     is_permanent: bool                  # undrainable and `whole`: never stopped for other clients
     unresponsive: bool                  # it was reported as stuck
     contended: bool                     # a client of this card waits for another's turn to end
-    idle: bool                          # it is idle in its turn, and the card is `contended`
+    idle: bool                          # it is idle in its turn
     stop_after: int                     # it could not drain; not stopped before this time
 
 
@@ -50,7 +50,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
         client.unpinned_need > alone or (card.tight and not card.fits([client])),
         client.terms.suspended or client.unresponsive or limited, client.not_before,
         client.ready, client.whole, parked is not None, client.is_permanent, client.unresponsive,
-        card.contended, turn is not None and turn.idle and card.contended,
+        card.contended, turn is not None and turn.idle,
         0 if turn is None else turn.stop_after)
 
 

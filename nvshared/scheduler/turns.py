@@ -488,7 +488,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             # A turn that began in this plan has no deadline for its quantum yet.
             card.due(rules.turn_end(card, client, blocked, tq))
         window = 0
-        if swaps or client.rationed:
+        if swaps or client.rationed or client.membership.paced:
             window = common.idle_window
         elif not card.contended:
             window = IDLE_WATCHED if watched else OTHERS_IDLE

@@ -274,10 +274,11 @@ class Gangs:
         # A running, fully resident member goes on although the card shrank, like a single client.
         held_up = held_up or {c for c, m in members.items() if m.held_up or (
             m.crowded and m.wants and m.phase not in OPEN)}
-        idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
+        running = [m for m in members.values() if m.phase is Phase.RUNNING]
         # If all members are of one process, one idle member shows that the process is idle.
         is_one_process = len({one.peer.pid for one in members}) == 1
-        is_idle = any(idle) if is_one_process else idle and all(idle)
+        is_idle = any(m.idle and m.contended for m in running) and (
+            is_one_process or all(m.idle for m in running))
         if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
             gang.turn(GangState.NO_TURN, now)
             self._stale[gang] = None

@@ -18,6 +18,7 @@ from nvshared.scheduler.events import (
     Priority,
     Reopened,
     Stopped,
+    WentIdle,
 )
 from nvshared.sharing.gangs import Gang
 from nvshared.terms import TERMS
@@ -386,6 +387,34 @@ def test_gang_runs_although_a_gang_of_lower_priority_waits_for_another_card() ->
     for hook in (runs, *usual.ranks):
         machine.kill(hook)
     finish(machine, low)
+
+
+@pytest.mark.parametrize("is_gang", [True, False], ids=["gang", "program"])
+@pytest.mark.parametrize("priority", [*Priority])
+def test_idle_gang_ends_its_turn_for_a_gang_or_a_program_of_any_priority(
+        priority: Priority, is_gang: bool) -> None:
+    """A program, or a gang that has yet to claim its second card, waits at one of the idle gang's
+    cards: no client waits at the other one."""
+    machine = Machine(cards=2)
+    idle = machine.team([0, 1], [20, 21], 3 * GIB, name="idle", expected=2)
+    idle.compute(10)
+    finish(machine, idle)
+    waiting: list[Hook] = []
+    if is_gang:
+        team = machine.team([0, 1], [30, 31], 3 * GIB, name="waits", expected=2)
+        waiting += team.ranks
+        team.compute(100)
+    else:
+        waiting.append(machine.program(0, 30, 3 * GIB))
+        waiting[0].compute(SECOND)
+    for one in waiting:
+        machine.manager.set_term(machine.client(one).id, TERMS["priority"], priority)
+    machine.advance(SECOND)
+    for rank in idle.ranks:
+        assert rank.reports_idle or not rank.granted
+        rank.say(WentIdle(rank.id, rank.memory))
+    machine.advance(100 * SECOND, until=lambda: not any(one.work for one in waiting))
+    assert not any(one.work for one in waiting)
 
 
 @pytest.mark.parametrize("seed", seeds(5, 400))
