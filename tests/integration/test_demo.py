@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,8 @@ def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     demo = Demo(folder, getattr(request, "param", COMMAND))
     yield demo
     for pid in demo.processes():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):      # it was about to end
+            os.kill(pid, signal.SIGKILL)
     demo.process.wait()
     for pipe in (demo.process.stdout, demo.process.stderr):
         assert pipe is not None
