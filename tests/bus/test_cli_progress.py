@@ -133,7 +133,7 @@ async def test_suspend_wait_while_memory_leaves_shows_its_bytes(
     assert plain(shown)[-1] == ""
 
 
-async def test_suspend_wait_while_no_memory_leaves_says_once_that_it_waits(
+async def test_suspend_wait_while_no_memory_leaves_prints_the_wait_once(
         manager: Manager, publication: Publication, private: PrivateBus) -> None:
     """As where host memory is full, or the program's work does not end."""
     client = a_client(manager, manager.gpus[0], pid=11)
@@ -180,7 +180,7 @@ async def test_save_and_restore_show_the_program_that_nvshared_works_on(
     assert plain(shown)[-2] == "Process 11 is back, from /saved/python-11."
 
 
-async def test_park_after_the_end_of_the_daemon_prints_one_sentence_on_the_terminal(
+async def test_park_after_the_daemon_has_ended_prints_one_sentence(
         manager: Manager, work: Work, publication: Publication, private: PrivateBus,
         terminal: Terminal) -> None:
     a_client(manager, manager.gpus[0], pid=11)

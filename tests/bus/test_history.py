@@ -165,7 +165,7 @@ async def test_history_command_prints_a_table_with_totals(ctl: Run) -> None:
         ["GPU", "GPU-SECONDS"], ["0", "30"], ["1", "5"], ["total", "35"]]
 
 
-async def test_history_command_warns_of_a_uuid_that_neither_the_history_nor_nvshared_knows(
+async def test_history_command_with_a_uuid_known_nowhere_prints_a_warning(
         ctl: Run) -> None:
     ended = await ctl("--since", "2h", "--all", "--gpu", "GPU-typo")
     assert (ended.code, ended.out.splitlines()[-1]) == (0, "No GPU was used.")

@@ -58,7 +58,7 @@ async def test_top_suspended_by_ctrl_z_restores_the_terminal(
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
 
 
-async def test_top_takes_a_pasted_text_for_no_answer_to_the_question_that_it_raises(
+async def test_top_with_keys_pasted_before_its_question_takes_none_for_the_answer(
         manager: Manager, ctl: Run, private: PrivateBus) -> None:
     client = a_client(manager, manager.gpus[0])
     await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[

@@ -257,7 +257,7 @@ def test_preload_enable_on_a_full_disk_keeps_the_old_ld_so_preload(system: Syste
 
 
 @own_mounts
-def test_preload_enable_on_a_read_only_file_system_says_how_to_make_it_writable(
+def test_preload_enable_with_a_read_only_file_system_prints_the_remedy(
         system: System) -> None:
     script = 'mount -t tmpfs -o ro none "$1/etc"; shift; exec "$@"'
     done = subprocess.run(

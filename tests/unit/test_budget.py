@@ -138,7 +138,7 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
     assert asks.answers == {1: True}
 
 
-def test_host_budget_ends_each_gathering_when_lost_cards_return_one_after_another() -> None:
+def test_host_budget_after_each_return_of_a_lost_card_ends_its_gathering() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     first = site.program(0)
     site.program(1)

@@ -42,7 +42,7 @@ def test_fault_is_logged_at_its_begin_with_the_remedy_and_at_its_end(
     assert (begin.levelname, end.levelname, end.getMessage()) == ("ERROR", "INFO", END)
 
 
-def test_recurring_fault_is_logged_once_in_an_interval_and_later_while_it_lasts(
+def test_fault_while_it_recurs_within_an_interval_is_logged_once(
         clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     card = Faults(lambda: None, 3)
     for _ in range(1000):
@@ -56,7 +56,7 @@ def test_recurring_fault_is_logged_once_in_an_interval_and_later_while_it_lasts(
         clock[0] += LOGGED_EVERY
 
 
-def test_error_of_a_gpu_soon_after_the_last_one_was_forgotten_is_logged_at_a_look_for_faults(
+def test_gpu_error_after_a_forgotten_one_is_logged_at_the_next_look(
         clock: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
         ) -> None:
     script(monkeypatch)

@@ -323,7 +323,7 @@ def test_slice_whose_devices_the_api_server_does_not_share_is_not_written_and_gi
 
 def test_writes_that_the_api_server_refuses_delay_no_others(
         serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request is refused for good, one each time, two at first; the last one is accepted."""
+    """Write `never` is refused for good, `each` each time, `busy` and `token` once."""
     monkeypatch.setattr("nvshared.kubelet.api.SPREAD.uniform", lambda *_: 0.001)
     counts: Counter[str] = Counter()
     done = threading.Event()
