@@ -16,7 +16,7 @@ MEASURABLE = 256 << 20                  # bytes; latency dominates the time of s
 class TurnChange:
     """A change of turns between two clients; times in microseconds of CLOCK_MONOTONIC."""
 
-    client: int                         # whose turn starts
+    client: int                         # id of the client that gets the turn
     began: float
     drained: float | None               # the other client had no work left; None: it did not tell
     ended: float                        # the turn starts

@@ -136,7 +136,7 @@ class Faults:
         """`changed` is called after each change. `gpu`: the GPU's index; None: of the whole."""
         self._changed, self._gpu = changed, gpu
         self._details: dict[str, str] = {}      # why the fault is there, by the fault's id
-        self._logged: set[str] = set()          # ids of faults whose begin was logged, not the end
+        self._logged: set[str] = set()          # ids of faults with a line for the begin alone
         self._quiet_until: dict[str, float] = {}    # when the next begin may be logged, by id
 
     def set(self, id: str, detail: str) -> None:

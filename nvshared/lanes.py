@@ -114,7 +114,7 @@ class Lanes:
         _finish(job, result)
 
     def _expire(self, key: Hashable, job: _Job) -> None:
-        """Ends a job whose patience is over: behind a call that blocks, jobs would pile up."""
+        """Ends a job at the end of its patience: behind a call that blocks, jobs would pile up."""
         if job is not self._lanes[key][0]:
             self._lanes[key].remove(job)
         _finish(job, None)

@@ -140,7 +140,7 @@ async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitabl
     Any user's process may have taken the port, and the address may come up later. No program must
     wait for a daemon because of that: it is a fault, and each RETRY seconds there is a new try."""
     scrapes = Scrapes(manager)
-    servers: list[asyncio.Server] = []      # the one that listens, once there is one
+    servers: list[asyncio.Server] = []      # empty until the address is free
 
     async def serve() -> None:
         try:

@@ -265,7 +265,7 @@ def roll_quotas(card: Card) -> None:
 
 def enforce_compute_limits(card: Card) -> None:
     """Stops clients without time in the window, and queues LIMITED clients with time again."""
-    # Those that may wait for others come last: another may have no time left, and not run soon.
+    # LIMITED clients come last: the client that one waits for may have no time left in the window.
     for client in sorted(card.groups["rationed"], key=lambda c: c.phase is Phase.LIMITED):
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
